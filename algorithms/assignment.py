@@ -44,7 +44,7 @@ class AssignmentError(ValueError):
 
 
 @dataclass(frozen=True)
-class Seeking:
+class ClusteringSettings:
     """How members are sought.
 
     after       rounds, from the first one on, in which disagreements add up; groups are formed behind the last of them
@@ -57,7 +57,7 @@ class Seeking:
     sketch: int
 
 
-def alike(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> Seeking:
+def alike(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> ClusteringSettings:
     """Members are found by the peers themselves, after some rounds of training.
 
     Raises:
@@ -69,11 +69,11 @@ def alike(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> Se
         raise AssignmentError(f"alike: kept_back = {kept_back:g}: write a share above 0, at most 0.5")
     if not 16 <= sketch <= 1_000_000:
         raise AssignmentError(f"alike: sketch = {sketch}: write 16 to 1000000 numbers")
-    return Seeking(after, kept_back, sketch)
+    return ClusteringSettings(after, kept_back, sketch)
 
 
 #: What may stand in place of a list of members.
-ASSIGNMENTS: Mapping[str, Callable[..., Seeking]] = {"alike": alike}
+ASSIGNMENTS: Mapping[str, Callable[..., ClusteringSettings]] = {"alike": alike}
 
 
 @dataclass(frozen=True, eq=False)

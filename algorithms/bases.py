@@ -125,15 +125,15 @@ class ModuleBase:
         return met[0][0]
 
 
-def head_span(bench: Workbench, head: str) -> slice:
+def head_span(context: Workbench, head: str) -> slice:
     """Where the numbers of a linear layer stand in x_n: its weights (C, F) row by row, then its C biases.
 
     Raises:
         AlgorithmError: there is no such module, it is no linear layer with weights and biases of its own, or nothing
             would be left as base.
     """
-    places_D = bench.head_D((head,))
-    module = bench.module.get_submodule(head)
+    places_D = context.head_D((head,))
+    module = context.module.get_submodule(head)
     if not (isinstance(module, nn.Linear) and len(places_D) == module.out_features * (module.in_features + 1)):
         raise AlgorithmError(
             f'head: "{head}" is not a linear layer with weights and biases of its own; name one, or change the network'
@@ -141,13 +141,13 @@ def head_span(bench: Workbench, head: str) -> slice:
     return slice(int(places_D[0]), int(places_D[-1]) + 1)
 
 
-def base_of(bench: Workbench, head: str) -> Base:
+def base_of(context: Workbench, head: str) -> Base:
     """The quickest exact base of this network under the head of this name.
 
     Raises:
         AlgorithmError: it is not such a head; see `head_span`.
     """
-    span, layers, optimizer = head_span(bench, head), linear_stack.recognise(bench.module), bench.optimizer
+    span, layers, optimizer = head_span(context, head), linear_stack.recognise(context.module), context.optimizer
     if layers and layers[-1].weight == span.start and optimizer.momentum is not None:
         return StackBase(layers[:-1], optimizer.lr, optimizer.momentum)
-    return ModuleBase(bench.module, bench.layout, optimizer, head)
+    return ModuleBase(context.module, context.layout, optimizer, head)

@@ -81,20 +81,20 @@ class BayesianTraining(Protocol):
         ...
 
 
-def training_of(bench: Workbench, *, estimator: Estimator, samples: int) -> BayesianTraining:
+def training_of(context: Workbench, *, estimator: Estimator, samples: int) -> BayesianTraining:
     """The quickest way for this network and optimiser; `samples` >= 1 draws of the weights a step.
 
     Raises:
         AlgorithmError: there is no distribution over such a network's state, or it has no gradients.
     """
-    check_gradients(bench.module)
-    if bench.layout.n != bench.layout.n_parameters:
+    check_gradients(context.module)
+    if context.layout.n != context.layout.n_parameters:
         raise AlgorithmError("the network keeps running statistics, of which there is no distribution; use norm=none")
-    layers = linear_stack.recognise(bench.module)
-    closed = layers and estimator == "local" and bench.optimizer.plain_sgd and bench.loss.delta is not None
+    layers = linear_stack.recognise(context.module)
+    closed = layers and estimator == "local" and context.optimizer.plain_sgd and context.loss.delta is not None
     if closed and layers is not None:
-        return _Stack(layers, bench.loss, bench.optimizer.lr, samples)
-    return _Loop(bench, estimator, samples)
+        return _Stack(layers, context.loss, context.optimizer.lr, samples)
+    return _Loop(context, estimator, samples)
 
 
 def _generators(keys: Sequence[int]) -> list[torch.Generator]:
@@ -128,19 +128,19 @@ class _Stack:
 class _Loop:
     """Autograd and torch's own optimiser on a Bayesian network whose tensors are made views of a client's row."""
 
-    def __init__(self, bench: Workbench, estimator: Estimator, samples: int) -> None:
+    def __init__(self, context: Workbench, estimator: Estimator, samples: int) -> None:
         try:
-            self._module = bayesian(bench.module, estimator=estimator, sigma=1.0).train()
+            self._module = bayesian(context.module, estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
         self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
-        if not list(self._mu) == list(self._rho) == [each.name for each in bench.layout.tensors]:
+        if not list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]:
             raise AlgorithmError("the network uses one tensor in several places, which have no common distribution")
         if not all(parameter.requires_grad for parameter in self._module.parameters()):
             raise AlgorithmError("the network has parameters that are not trained; a distribution is over all of them")
-        self._layout: FlatLayout = bench.layout
-        self._loss: Loss = bench.loss
-        self._optimizer: OptimizerChoice = bench.optimizer
+        self._layout: FlatLayout = context.layout
+        self._loss: Loss = context.loss
+        self._optimizer: OptimizerChoice = context.optimizer
         self._samples = samples
 
     def __call__(

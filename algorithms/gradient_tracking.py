@@ -56,12 +56,12 @@ class Tracking:
 class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
     """The whole network is averaged, and steps follow everybody's gradient (DIGing): exact though data differ."""
 
-    bench: Workbench
+    context: Workbench
     sharing: ClassVar[Sharing] = "everything"
 
     def __post_init__(self) -> None:
-        assert self.bench.lr >= 0, "it takes plain gradient steps"
-        if self.bench.layout.n != self.bench.layout.n_parameters:
+        assert self.context.lr >= 0, "it takes plain gradient steps"
+        if self.context.layout.n != self.context.layout.n_parameters:
             raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
 
     @classmethod
@@ -70,7 +70,7 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
 
     @cached_property
     def _gradient(self) -> Gradient:
-        return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
+        return gradient_of(self.context.module, self.context.layout, self.context.loss)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Tracking:
         return Tracking(torch.zeros_like(values_n), torch.zeros_like(values_n))
@@ -81,7 +81,7 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
     def train(
         self, client: Tracking, received: Tracked, batches: Batches, keys: Sequence[int]
     ) -> tuple[Tracking, Tracked]:
-        model_n = received.model_n - self.bench.lr * client.tracker_n
+        model_n = received.model_n - self.context.lr * client.tracker_n
         single = model_n.dim() == 1
         block, model_Bn = (batches.block(), model_n[None]) if single else (batches, model_n)
         total_Bn = torch.zeros_like(model_Bn)

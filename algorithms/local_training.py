@@ -40,10 +40,10 @@ class TrainingState:
 class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
     """Each peer learns alone; nothing is sent."""
 
-    bench: Workbench
+    context: Workbench
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> TrainingState:
-        optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.bench.stepper.state_size)
+        optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.context.stepper.state_size)
         return TrainingState(optimizer_k, examples.new_zeros(values_n.shape[:-1]).bool())
 
     def start_averaged(self, values_n: Tensor) -> ServerModel:
@@ -52,8 +52,10 @@ class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
     def train(
         self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[TrainingState, ServerModel]:
-        fresh = self.bench.optimizer_state == "reset" or not bool(client.trained.all())
-        trained_n, optimizer_k = _steps(self.bench.stepper, received.model_n, client.optimizer_k, fresh, batches, keys)
+        fresh = self.context.optimizer_state == "reset" or not bool(client.trained.all())
+        trained_n, optimizer_k = _steps(
+            self.context.stepper, received.model_n, client.optimizer_k, fresh, batches, keys
+        )
         return TrainingState(optimizer_k, client.trained | True), ServerModel(trained_n)
 
 

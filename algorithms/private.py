@@ -150,7 +150,7 @@ def private_noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
 
     52 bits of SHAKE-256 a number, through the inverse of the normal distribution; the largest is 8.2.
     """
-    from scipy.special import ndtri  # a quarter of a second that a peer without a veil need not wait for
+    from scipy.special import ndtri  # a quarter of a second that a peer without a mask need not wait for
 
     stream = hashlib.shake_256(TAG + len(secret).to_bytes(4, "little") + secret + key.to_bytes(16, "little"))
     bits = np.frombuffer(stream.digest(8 * count), dtype="<u8") >> np.uint64(12)

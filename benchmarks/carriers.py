@@ -96,10 +96,10 @@ class Carrier(Protocol):
 class Receiver:
     """A process that runs `serve(job, length, keys, tell)` and tells its port; asked later, its memory."""
 
-    def __init__(self, serve: Callable[..., None], *asked: object) -> None:
+    def __init__(self, serve: Callable[..., None], *options: object) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_child, args=(serve, theirs, *asked), daemon=True)
+        self._process = context.Process(target=_child, args=(serve, theirs, *options), daemon=True)
         self._process.start()
         self.port = self._told()
         self.pid = self._process.pid or 0
@@ -115,9 +115,9 @@ class Receiver:
         self._process.join(PATIENCE)
 
 
-def _child(serve: Callable[..., None], tell: Connection, *asked: object) -> None:
+def _child(serve: Callable[..., None], tell: Connection, *options: object) -> None:
     torch.set_num_threads(1)
-    serve(tell.send, *asked)
+    serve(tell.send, *options)
 
 
 def kept(length: int) -> Tensor:
@@ -165,7 +165,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
 
     def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         assert isinstance(message, Transfer)
-        arrived.finish(message.parcel.payload, checked=True)
+        arrived.finish(message.share.payload, checked=True)
         lease.release()
 
     def rejected(rejection: Rejection) -> None:
@@ -221,8 +221,8 @@ class Fedpeer:
         self._seq += 1
         self._answered: asyncio.Future[Outcome] = self._loop.create_future()
         envelope = Envelope(federation=FEDERATION, sender="a", recipient="b", incarnation=1, to_incarnation=1)
-        parcel = NumberedTransfer(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
-        head, tail = codec.encode(envelope, Transfer(group=GROUP, parcel=parcel))
+        share = NumberedTransfer(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
+        head, tail = codec.encode(envelope, Transfer(group=GROUP, share=share))
         self._loop.call_soon(self._links.send, "b", self._address, head, tail)
         outcome = self._loop.run_until_complete(self._answered)
         if not isinstance(outcome, DeliveryReceipt):

@@ -61,7 +61,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     libraries = sum(memory_parts().values())
-    asked = Federation.model_validate(
+    options = Federation.model_validate(
         {
             "network": NETWORK,
             "learning": {
@@ -76,7 +76,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     )
 
     with peak_memory() as seen:
-        world = build_world(asked, load_dataset(asked.simulation.dataset), 0)
+        world = build_world(options, load_dataset(options.simulation.dataset), 0)
         with Engine(world, line.method, workers=2) as engine:
             engine.lap()  # memory is touched for the first time
             largest = seen()
@@ -223,8 +223,8 @@ def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _cell(number: int, peers: int) -> dict[str, Any]:
     """One cell in a process of its own."""
-    asked = [sys.executable, "-m", "benchmarks.learning_scale", "--cell", str(number), "--peers", str(peers)]
-    found: dict[str, Any] = json.loads(subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    options = [sys.executable, "-m", "benchmarks.learning_scale", "--cell", str(number), "--peers", str(peers)]
+    found: dict[str, Any] = json.loads(subprocess.run(options, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
 
 
@@ -233,16 +233,16 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(map(str, PEERS)), metavar="N,N,...")
     parser.add_argument("--again", action="store_true", help="measure cells that the JSON holds, too")
     parser.add_argument("--cell", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    sizes = [int(each) for each in asked.peers.split(",")]
-    if asked.cell is not None:
-        print(json.dumps(measured(LINES[asked.cell], sizes[0])))
+    options = parser.parse_args()
+    sizes = [int(each) for each in options.peers.split(",")]
+    if options.cell is not None:
+        print(json.dumps(measured(LINES[options.cell], sizes[0])))
         return
     from fedpeer.runs.disk import write_json, write_text
 
     path = FOLDER / f"{NAME}.json"
     known = (
-        {} if asked.again or not path.exists() else {(r["line"], r["peers"]): r for r in json.loads(path.read_text())}
+        {} if options.again or not path.exists() else {(r["line"], r["peers"]): r for r in json.loads(path.read_text())}
     )
     for peers in sizes:
         for number, line in enumerate(LINES):

@@ -25,8 +25,8 @@ from fedpeer.config.methods import method_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError
 from fedpeer.peer.runtime.dashboard.ask import ask
-from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.world import World, build_world, plan_of
 
@@ -102,18 +102,18 @@ def _until_all_have_met(folder: Path, world: World) -> float:
     """Files and data are in the system's cache by now, as for the floor of the start-up of a simulation."""
     files = settle(folder, world, parse_choice(METHOD), "cpu")
     began = time.perf_counter()
-    crew = ProcessPool(files, threads=1)
+    pool = ProcessPool(files, threads=1)
     try:
         waiting = dict(files)
         while waiting:
             waiting = {peer: file for peer, file in waiting.items() if not _begun(file.parent)}
-            if time.perf_counter() - began > PATIENCE or crew.ended():
-                raise RuntimeError(f"{', '.join(waiting)} did not begin: {crew.words}")
+            if time.perf_counter() - began > PATIENCE or pool.ended():
+                raise RuntimeError(f"{', '.join(waiting)} did not begin: {pool.words}")
             time.sleep(LOOK_S)
         return time.perf_counter() - began
     finally:
-        crew.pause()
-        crew.wait()
+        pool.pause()
+        pool.wait()
 
 
 def _begun(peer: Path) -> bool:

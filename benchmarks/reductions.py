@@ -1,7 +1,7 @@
 """`python -m benchmarks.reductions [--quick]`: bytes and accuracy of each form of the wire after the same rounds.
 
 The default simulation (16 peers on digits, default slices, push-sum to the default tolerance) on the vector engine,
-but for the averaging: there every share travels over a lane in memory, packed, restored and acknowledged as between
+but for the averaging: there every share travels over a channel in memory, packed, restored and acknowledged as between
 real peers. Bytes are those of payloads; a message's head is the same for all forms and left out.
 """
 
@@ -58,7 +58,7 @@ FORMS: dict[str, Callable[[], Form]] = {
 
 @dataclass
 class Lanes:
-    """One group's peers with their masses and lanes; `bytes` is what all have sent."""
+    """One group's peers with their masses and channels; `bytes` is what all have sent."""
 
     group: Group
     policy: Averaging
@@ -71,26 +71,26 @@ class Lanes:
 
     def average(self, round: int) -> None:
         for exchange in range(self.policy.exchanges):
-            sent = {edge: parcel for peer in self.group.members for edge, parcel in self._given(peer, round, exchange)}
-            for (source, to), parcel in sent.items():
-                lane = self.into.get((source, to), Incoming())
-                self.into[source, to], mass = take(lane, parcel, self.form, self.group.length)
+            sent = {edge: share for peer in self.group.members for edge, share in self._given(peer, round, exchange)}
+            for (source, to), share in sent.items():
+                channel = self.into.get((source, to), Incoming())
+                self.into[source, to], mass = take(channel, share, self.form, self.group.length)
                 self.held[to] = self.held[to] + mass
-                self.out[source, to], _ = acknowledged(self.out[source, to], parcel.seq, self.form)
-                self.bytes += parcel.payload.nbytes
+                self.out[source, to], _ = acknowledged(self.out[source, to], share.seq, self.form)
+                self.bytes += share.payload.nbytes
 
     def _given(self, peer: str, round: int, exchange: int) -> Iterator[tuple[tuple[str, str], NumberedTransfer]]:
         plan = turn(self.policy, peer, round, exchange)
-        lanes = {to: self.out.get((peer, to), Outgoing()) for to in plan.to}
+        channels = {to: self.out.get((peer, to), Outgoing()) for to in plan.to}
         draws, at = self.draws.numpy(f"wire {self.group.id} {exchange}", peer, round), (round, exchange)
-        self.held[peer], lanes, parcels = give(self.held[peer], lanes, plan.fraction, self.form, at, draws)
-        for to, lane in lanes.items():
-            self.out[peer, to] = lane
-            yield (peer, to), parcels[to]
+        self.held[peer], channels, shares = give(self.held[peer], channels, plan.fraction, self.form, at, draws)
+        for to, channel in channels.items():
+            self.out[peer, to] = channel
+            yield (peer, to), shares[to]
 
 
 class Engine(VectorEngine):
-    """The vector engine with lanes in the place of mixing matrices."""
+    """The vector engine with channels in the place of mixing matrices."""
 
     def __init__(self, world: World, form: Form) -> None:
         plan = plan_of(world, method_of(parse_choice("partial-averaging")))
@@ -101,32 +101,32 @@ class Engine(VectorEngine):
 
     def step(self) -> RoundTimes:
         self._before_Pn = self.x_Pn.clone()
-        for lanes, peer, place in self._places():
-            if peer not in lanes.held:
-                lanes.held[peer] = Mass.of(self._before_Pn[place])
+        for channels, peer, place in self._places():
+            if peer not in channels.held:
+                channels.held[peer] = Mass.of(self._before_Pn[place])
         return super().step()
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Averaging goes over the lanes; all other tasks as ever."""
+        """Averaging goes over the channels; all other tasks as ever."""
         mixes = [task for task in tasks if isinstance(task, Mix)]
         results = super()._run([task for task in tasks if not isinstance(task, Mix)])
         if not mixes:
             return results
         source = mixes[0].source
-        for lanes, peer, place in self._places():
+        for channels, peer, place in self._places():
             trained_D = self.workspace.x[source][place]
-            lanes.held[peer] = absorb(lanes.held[peer], self._before_Pn[place], trained_D)
-        for lanes in self.groups:
-            lanes.average(self.round)
-        for lanes, peer, place in self._places():
-            self.workspace.x[1 - source][place] = lanes.held[peer].estimate_D.to(torch.float32)
+            channels.held[peer] = absorb(channels.held[peer], self._before_Pn[place], trained_D)
+        for channels in self.groups:
+            channels.average(self.round)
+        for channels, peer, place in self._places():
+            self.workspace.x[1 - source][place] = channels.held[peer].estimate_D.to(torch.float32)
         return results
 
     def _places(self) -> Iterator[tuple[Lanes, str, tuple[int, Tensor]]]:
         """Each member of each group, and where its values lie in x."""
-        for lanes in self.groups:
-            for peer in lanes.group.members:
-                yield lanes, peer, (self._rows[peer], torch.from_numpy(lanes.group.indices[peer]))
+        for channels in self.groups:
+            for peer in channels.group.members:
+                yield channels, peer, (self._rows[peer], torch.from_numpy(channels.group.indices[peer]))
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def play(form: Form, seed: int, rounds: int) -> Result:
         for _ in range(rounds):
             engine.step()
         accuracy = fmean(score for score, _ in engine.evaluate())
-        return Result(accuracy, sum(lanes.bytes for lanes in engine.groups), max(engine.disagreement().values()))
+        return Result(accuracy, sum(channels.bytes for channels in engine.groups), max(engine.disagreement().values()))
 
 
 def mean(results: Sequence[Result]) -> Result:

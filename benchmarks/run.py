@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--only", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     import torch
     from rich.console import Console
 
@@ -25,10 +25,10 @@ def main() -> None:
 
     torch.set_num_threads(1)  # this process leads; floors that run in it have one thread, like a worker
     sections = []
-    for name in (asked.only,) if asked.only else NAMES:
-        sections.append(importlib.import_module(f"benchmarks.{name}").measure(asked.quick))
+    for name in (options.only,) if options.only else NAMES:
+        sections.append(importlib.import_module(f"benchmarks.{name}").measure(options.quick))
         Console(width=None if sys.stdout.isatty() else 120).print(sections[-1].table(), "")
-    if not (asked.only or asked.quick):
+    if not (options.only or options.quick):
         write(Path(__file__).with_name("RESULTS.md"), sections, "make bench")
 
 

@@ -1,8 +1,8 @@
 """What a federation costs each peer as it grows: meeting, membership, a death, and what its coordinator has to do.
 
-Whole peers in virtual time over links that lose nothing (the network engine's town): counts of messages and bytes do
-not depend on the machine. They learn a small network in rounds of two seconds, and under a coordinator in longer ones,
-so that heartbeats are seen alone. `python -m benchmarks.scaling [--peers 16,32,64,100]` prints a table, which
+Whole peers in virtual time over links that lose nothing (the network engine's simulator): counts of messages and bytes
+do not depend on the machine. They learn a small network in rounds of two seconds, and under a coordinator in longer
+ones, so that heartbeats are seen alone. `python -m benchmarks.scaling [--peers 16,32,64,100]` prints a table, which
 docs/scaling.md has.
 """
 
@@ -41,7 +41,7 @@ TICK_S = 0.025
 MESSAGES = 300
 #: Kinds of messages by which peers know who is there.
 MEMBERSHIP = ("Ping", "Pong", "PingRequest")
-#: A message in the history of a town.
+#: A message in the history of a simulator.
 MESSAGE = ("tick", "said", "sender", "kind", "recipient", "bytes")
 
 
@@ -53,9 +53,9 @@ class Sent:
     bytes: int
 
     @staticmethod
-    def of(town: Simulator, kinds: Sequence[str], peer: str = "") -> Sent:
+    def of(simulator: Simulator, kinds: Sequence[str], peer: str = "") -> Sent:
         """Of these kinds, by this peer or by all, since the history was cleared."""
-        said = (row for row in town.rows if row[1] == "said" and len(row) == len(MESSAGE))
+        said = (row for row in simulator.rows if row[1] == "said" and len(row) == len(MESSAGE))
         sizes = [int(str(size)) for _, _, who, kind, _, size in said if kind in kinds and peer in ("", who)]
         return Sent(len(sizes), sum(sizes))
 
@@ -83,37 +83,37 @@ class Costs:
 
 
 def measure(peers: int) -> Costs:
-    """All of it, for so many peers; two towns."""
-    residents, town = _town(peers, "full-averaging", ROUND)
-    _until(town, lambda: _met(town) == peers * (peers - 1))
-    meeting = Sent.of(town, ("Hello",))
-    _between(town, NEWS)
-    membership = Sent.of(town, MEMBERSHIP)
-    gone, killed = residents.world.peers[-1], town.now
-    town.kill(gone)
-    _until(town, lambda: all(node.life.membership.standing(gone) == "dead" for node in _nodes(town)))
-    death = (town.now - killed) * TICK_S
+    """All of it, for so many peers; two simulators."""
+    node_factory, simulator = _simulator(peers, "full-averaging", ROUND)
+    _until(simulator, lambda: _met(simulator) == peers * (peers - 1))
+    meeting = Sent.of(simulator, ("Hello",))
+    _between(simulator, NEWS)
+    membership = Sent.of(simulator, MEMBERSHIP)
+    gone, killed = node_factory.world.peers[-1], simulator.now
+    simulator.kill(gone)
+    _until(simulator, lambda: all(node.state.membership.status(gone) == "dead" for node in _nodes(simulator)))
+    death = (simulator.now - killed) * TICK_S
 
-    led, council = _town(peers, "fedavg", LONG_ROUND)
-    _between(council, BEATS)
-    first = _coordinator(council)
-    beats = Sent.of(council, ("ConsensusMessage",), first)
-    council.rows.clear()
-    _until(council, lambda: all(node.ledger.round > 1 for node in _nodes(council)))
-    assert _coordinator(council) == first, "nobody took over in between"
+    led, consensus = _simulator(peers, "fedavg", LONG_ROUND)
+    _between(consensus, BEATS)
+    first = _coordinator(consensus)
+    beats = Sent.of(consensus, ("ConsensusMessage",), first)
+    consensus.rows.clear()
+    _until(consensus, lambda: all(node.durable.round > 1 for node in _nodes(consensus)))
+    assert _coordinator(consensus) == first, "nobody took over in between"
     return Costs(
         peers=peers,
-        roster=len(to_bytes(residents.roster)),
+        roster=len(to_bytes(node_factory.roster)),
         meeting=_each(meeting, peers),
         membership=_each(membership, peers * _seconds(NEWS)),
         death=death,
         beats=_each(beats, _seconds(BEATS)),
-        upward=sum(Sent.of(council, ("Update",), peer).bytes for peer in led.world.peers if peer != first),
-        downward=Sent.of(council, ("ModelReply",), first).bytes,
+        upward=sum(Sent.of(consensus, ("Update",), peer).bytes for peer in led.world.peers if peer != first),
+        downward=Sent.of(consensus, ("ModelReply",), first).bytes,
     )
 
 
-def _town(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulator]:
+def _simulator(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulator]:
     """So many peers that have just been started; `training`: ticks that it takes in each round."""
     federation = Federation.model_validate(
         {
@@ -124,42 +124,42 @@ def _town(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulato
         }
     )
     world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
-    residents = NodeFactory.of(world, parse_choice(method))
-    residents.pace.update(dict.fromkeys(world.peers, training / residents.longest_ticks()))
-    town = Simulator(world.peers, residents.craft())
-    town.start()
-    return residents, town
+    node_factory = NodeFactory.of(world, parse_choice(method))
+    node_factory.pace.update(dict.fromkeys(world.peers, training / node_factory.longest_ticks()))
+    simulator = Simulator(world.peers, node_factory.driver())
+    simulator.start()
+    return node_factory, simulator
 
 
-def _nodes(town: Simulator) -> Iterator[Node]:
-    for machine in town.machines().values():
+def _nodes(simulator: Simulator) -> Iterator[Node]:
+    for machine in simulator.machines().values():
         assert isinstance(machine, Node), "a town of residents"
         yield machine
 
 
-def _met(town: Simulator) -> int:
-    return sum(other.met for node in _nodes(town) for other in node.life.others.values())
+def _met(simulator: Simulator) -> int:
+    return sum(other.met for node in _nodes(simulator) for other in node.state.others.values())
 
 
-def _coordinator(town: Simulator) -> str:
+def _coordinator(simulator: Simulator) -> str:
     """Who coordinates, as all see it."""
-    found = {council.coordinator for node in _nodes(town) for council in node.councils.values()}
+    found = {consensus.coordinator for node in _nodes(simulator) for consensus in node.consensus_by_group.values()}
     assert len(found) == 1, f"they do not agree on one: {found}"
     return found.pop() or ""
 
 
-def _between(town: Simulator, ticks: tuple[int, int]) -> None:
+def _between(simulator: Simulator, ticks: tuple[int, int]) -> None:
     """Let the history be what happened between these."""
-    town.run(ticks[0])
-    town.rows.clear()
-    town.run(ticks[1])
+    simulator.run(ticks[0])
+    simulator.rows.clear()
+    simulator.run(ticks[1])
 
 
-def _until(town: Simulator, done: Callable[[], bool]) -> None:
-    end = town.now + PATIENCE
+def _until(simulator: Simulator, done: Callable[[], bool]) -> None:
+    end = simulator.now + PATIENCE
     while not done():
-        assert town.now < end, f"not within {PATIENCE} ticks"
-        town.run(town.now + 1)
+        assert simulator.now < end, f"not within {PATIENCE} ticks"
+        simulator.run(simulator.now + 1)
 
 
 def _seconds(ticks: tuple[int, int]) -> float:

@@ -64,8 +64,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watched", description=__doc__)
     parser.add_argument("--private", type=float, metavar="GIB")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args()
-    found = watched(asked.command, private=asked.private)
+    options = parser.parse_args()
+    found = watched(options.command, private=options.private)
     print(
         f"{found.peak / 1e9:.2f} GB at the peak of up to {found.processes} processes: at most {found.own / 1e9:.2f} GB "
         f"of their own, {found.files / 1e9:.2f} GB of files; {found.seconds:.0f} s",

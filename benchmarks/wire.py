@@ -130,9 +130,9 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wire", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    Console(width=None if sys.stdout.isatty() else 120).print(measure(asked.quick).table())
+    Console(width=None if sys.stdout.isatty() else 120).print(measure(options.quick).table())
 
 
 if __name__ == "__main__":

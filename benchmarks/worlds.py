@@ -29,7 +29,7 @@ from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.tasks import Task, Train
+from fedpeer.sims.vector.tasks import Task, TrainBlock
 from fedpeer.sims.world import World, build_world, plan_of
 
 SEED = 0
@@ -84,7 +84,7 @@ class Engine(VectorEngine):
         return {**found, "evaluation": clocked(self.evaluate, self.process_ids)}
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        if not isinstance(tasks[0], Train):
+        if not isinstance(tasks[0], TrainBlock):
             return super()._run(tasks)
         results: list[Any] = []
         self._training = clocked(lambda: results.extend(super(Engine, self)._run(tasks)), self.process_ids)

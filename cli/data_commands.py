@@ -89,7 +89,7 @@ def print_split(
 
 def _divided(dataset: str, split: str | None, peers: int | None, seed: int) -> tuple[Dataset, Split]:
     """The data set and its split, by the same checks and the same seed as `simulate` has."""
-    from fedpeer.cli.asking import options_of
+    from fedpeer.cli.simulate_options import options_of
     from fedpeer.learning.holdings import load_dataset, split_of
 
     given = {"dataset": dataset, "split": split, "peers": peers, "seed": seed}

@@ -129,18 +129,18 @@ def run_command(
     from fedpeer.experiments.runner import ExperimentOptions, kept_page, run_experiment
 
     size = _size(quick, full) or "default"
-    otherwise = _otherwise(experiment(name), {"loss": loss, "start": start})
+    overrides = _overrides(experiment(name), {"loss": loss, "start": start})
     words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
     words += ["--no-search"] if no_search else []
-    words += [word for key, value in otherwise.items() for word in (f"--{key}", value)]
-    asked = ExperimentOptions(
+    words += [word for key, value in overrides.items() for word in (f"--{key}", value)]
+    options = ExperimentOptions(
         experiment=experiment(name),
         size_name=size,
         root=runs_folder(out),
         seeds=seeds,
         search=not no_search,
         only=tuple(only or ()),
-        otherwise=otherwise,
+        overrides=overrides,
         device=device,
         workers=workers,
         cluster=_cluster(engine, address),
@@ -148,13 +148,13 @@ def run_command(
     )
     console, stop = Console(stderr=True), threading.Event()
     with stopping(stop, console), experiment_display(console, quiet) as display:
-        finished = run_experiment(asked, display, stop)
+        finished = run_experiment(options, display, stop)
     if not finished:
         typed = shlex.join(["fedpeer", *context.obj])
         text = f"\nPaused; what is finished is kept. To go on:\n\n  {typed}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return EXIT_STOPPED
-    _show([kept_page(asked.folder)], None, [asked.folder])
+    _show([kept_page(options.folder)], None, [options.folder])
     return 0
 
 
@@ -209,16 +209,16 @@ def _size(quick: bool, full: bool) -> SizeName | None:
     return "quick" if quick else "full" if full else None
 
 
-def _otherwise(experiment: Experiment, asked: Mapping[str, str | None]) -> dict[str, str]:
+def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dict[str, str]:
     """What is chosen otherwise than the experiment does, of what its paper leaves open."""
-    from fedpeer.cli.asking import NOTHING_STARTED
     from fedpeer.cli.config import ConfigSource, refuse
+    from fedpeer.cli.simulate_options import NOTHING_STARTED
     from fedpeer.config.federation import Federation
     from fedpeer.config.problems import ConfigProblem
     from fedpeer.config.reading import typed
     from fedpeer.config.registries import choice_problem
 
-    source, found = ConfigSource(), {name: value for name, value in asked.items() if value is not None}
+    source, found = ConfigSource(), {name: value for name, value in options.items() if value is not None}
     for name, value in found.items():
         source.lay(f"--{name}", ("learning", name), value)
     problems = [

@@ -45,7 +45,7 @@ class ExperimentTally:
         self.took: list[float] = []
         self.running: dict[str, Run] = {}
 
-    def hear(self, event: Told) -> None:
+    def on_event(self, event: Told) -> None:
         match event:
             case Begun():
                 self.runs, self.done = event.runs, event.finished
@@ -113,7 +113,7 @@ class ExperimentLines:
 
     def __call__(self, event: Told) -> None:
         tally = self.tally
-        tally.hear(event)
+        tally.on_event(event)
         match event:
             case OfRun(run=name, event=RoundDone() as done):
                 if self.clock() - self.last >= LINE_EVERY and done.round < done.rounds:
@@ -156,7 +156,7 @@ class Bar:
 
     def __call__(self, event: Told) -> None:
         tally = self.tally
-        tally.hear(event)
+        tally.on_event(event)
         for line in _said(event):
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=False)
         self.progress.update(

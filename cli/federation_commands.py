@@ -54,7 +54,7 @@ def invite_command(
 
     To be said where the authority's key is. Ctrl-C withdraws the invitation.
     """
-    from fedpeer.cli.seats import invited
+    from fedpeer.cli.peer_options import invited_ids
     from fedpeer.peer.runtime.authority import open_authority
     from fedpeer.peer.runtime.enrolment import invite as wait_for
 
@@ -63,7 +63,7 @@ def invite_command(
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
     start = _start(folder)
-    place = invited(authority.roster, peer, address, listen, host, problems)
+    place = invited_ids(authority.roster, peer, address, listen, host, problems)
     if place is None or problems:
         raise ConfigError("the command line", problems, ", so nobody was invited")
 
@@ -83,7 +83,7 @@ def invite_command(
         print(f"\nWithdrawn; see roster.json for whether {peer} is in already.", file=sys.stderr)
         return EXIT_STOPPED
     print(f"\n{peer} is in: roster {roster.number} has {len(roster.entries)} peers.")
-    print("\n".join(told_lines(told)))
+    print("\n".join(delivery_lines(told)))
     return 0
 
 
@@ -101,7 +101,7 @@ def join_command(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.cli.seats import data_of, is_host, joined_seat, listens_at, local
+    from fedpeer.cli.peer_options import data_of, is_host, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
@@ -109,19 +109,19 @@ def join_command(
     from fedpeer.peer.runtime.invitation_files import new_folder, write_peer
 
     problems: list[ConfigProblem] = []
-    asked = Token.read(token)
+    options = Token.read(token)
     source = data_of(data or UNKNOWN_DATA, problems)
     listens_at(listen, problems)
     is_host(dashboard_host, "--dashboard-host", problems)
     if source is None or problems:
         raise ConfigError("the command line", problems, ", so the token was not used")
-    place = folder or Path(asked.peer)
+    place = folder or Path(options.peer)
     with new_folder(place) as building:
         key = Ed25519PrivateKey.generate()
-        has_model = asyncio.run(fetch_model(asked, building / MODEL))
-        admission = asyncio.run(ask(asked, key))
-        entry = admission.roster.by_id[asked.peer]
-        own = joined_seat(entry, local(source) if data else source, dashboard_host, listen)
+        has_model = asyncio.run(fetch_model(options, building / MODEL))
+        admission = asyncio.run(ask(options, key))
+        entry = admission.roster.by_id[options.peer]
+        own = joined_peer(entry, local(source) if data else source, dashboard_host, listen)
         write_peer(
             building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
         )
@@ -129,8 +129,8 @@ def join_command(
             write_contract(contract_file(building / "roster.json"), admission.contract)
         if has_model:
             _put_model(building)
-    file = place / f"{asked.peer}.yaml"
-    print(f'{asked.peer} belongs to "{admission.roster.federation}" now. Its folder is {place}.\n')
+    file = place / f"{options.peer}.yaml"
+    print(f'{options.peer} belongs to "{admission.roster.federation}" now. Its folder is {place}.\n')
     if data is None:
         print(f"  Write where its data are into {file} (data: ...), then")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
@@ -152,10 +152,10 @@ def revoke(
     authority = open_authority(folder)
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
     print(f"{peer} is out: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
-    print("\n".join(told_lines(asyncio.run(announce(authority, roster)))))
+    print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
 
 
-def told_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
+def delivery_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
     """Say who has the new roster (or contract) now, and how the others get it."""
     reached = [peer for peer, why in told.items() if not why]
     if reached:

@@ -1,6 +1,6 @@
 """`fedpeer init`: a federation from nothing: what it is asked, what is wrong with that, and what is to be done next.
 
-The folders are written by `peer/runtime/invitation_files.py`; the peers' places are worked out in `seats.py`.
+The folders are written by `peer/runtime/invitation_files.py`; the peers' places are worked out in `peer_options.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from fedpeer.peer.runtime.invitation_files import PeerSeat
+    from fedpeer.peer.runtime.invitation_files import InvitedPeer
 
 #: Peers whose next command is written out; after that it goes on in the same way.
 SHOWN_PEERS = 16
@@ -48,7 +48,7 @@ def init(
 
     Without --data each peer gets its part of a small data set, for a first try.
     """
-    from fedpeer.cli.seats import ids_of, is_host, places_of, seats_in, sources_of
+    from fedpeer.cli.peer_options import ids_of, invited_peers, is_host, places_of, sources_of
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -65,7 +65,7 @@ def init(
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, NOTHING_WRITTEN)
-    seats = seats_in(ids, places, sources, dashboard_host)
+    seats = invited_peers(ids, places, sources, dashboard_host)
     make_federation(folder, called, text, seats)
     for place in (folder, *(folder / seat.id for seat in seats)):
         if model is not None and not model.is_absolute():
@@ -130,7 +130,7 @@ def _taken_over(
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 
 
-def _next_commands(folder: Path, seats: Sequence[PeerSeat]) -> list[str]:
+def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
     """How each peer is started: here, or on its machine, after its folder went there."""
     from fedpeer.config.peer_file import loopback
 

@@ -132,7 +132,7 @@ class ProgressTable:
         size = f"{event.parameters:,} parameters each"
         return f"{event.dataset}: {event.peers} peers, {size}, {event.rounds} rounds, {workers}; run {event.run}"
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         match event:
             case RunBegun():
                 self.tallies[event.method].begin(event.seed)
@@ -201,7 +201,7 @@ class Bars:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
-        self.board.hear(event)
+        self.board.on_event(event)
         match event:
             case SimulationStarted():
                 self._say(self.board.start(event))
@@ -259,7 +259,7 @@ class ProgressLines:
         """Nothing is held open."""
 
     def __call__(self, event: Event) -> None:
-        self.board.hear(event)
+        self.board.on_event(event)
         match event:
             case SimulationStarted():
                 self.write(self.board.start(event))

@@ -1,6 +1,6 @@
 """`fedpeer simulate`: the options, the run folder that it begins or goes on with, and what it leaves on the screen.
 
-What the options mean is in `asking.py`; how a run looks and how it is stopped is in `running.py`.
+What the options mean is in `short_requests.py`; how a run looks and how it is stopped is in `running.py`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _begun(
     root: Path, given: Mapping[str, Any], config: Path | None, typed: Sequence[str]
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """What options and file ask for, and what makes a new folder for it, which remembers what was typed."""
-    from fedpeer.cli.asking import options_of
+    from fedpeer.cli.simulate_options import options_of
 
     def create(simulation: Simulation) -> RunFolder:
         from fedpeer.sims.record import begin_record
@@ -114,7 +114,7 @@ def _resumed(
     root: Path, given: Mapping[str, Any], config: Path | None
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
     """An interrupted run as it was asked for; only where it is played may change."""
-    from fedpeer.cli.asking import asked_again
+    from fedpeer.cli.simulate_options import asked_again
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.folder import RunFolder
 

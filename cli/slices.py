@@ -45,8 +45,8 @@ def slices_command(
     """Draw the partial models, their dependencies, and which weights are averaged with whom."""
     from rich.console import Console
 
-    from fedpeer.cli.asking import options_of
     from fedpeer.cli.files import write_new_text
+    from fedpeer.cli.simulate_options import options_of
     from fedpeer.slicing.describe import describe_slices as described
     from fedpeer.slicing.describe import slices_svg
 
@@ -185,15 +185,15 @@ def _groups(found: SliceDescription) -> Table:
 
 def _to_be_found(federation: FederationSettings) -> list[str]:
     """Of each model whose members are not known yet, where its neurons are in the picture, in a sentence."""
+    from fedpeer.config.clustering import clustering_settings_of
     from fedpeer.config.methods import method_of
-    from fedpeer.config.undecided import seeking_of
 
     if method_of(federation.learning.algorithm).sharing != "partial models":
         return []
     return [
-        f"{name}: the peers find its members during the run, after round {seeking_of(federation, name).after}; "
-        "until then its neurons are local."
-        for name in federation.undecided
+        f"{name}: the peers find its members during the run, after round "
+        f"{clustering_settings_of(federation, name).after}; until then its neurons are local."
+        for name in federation.automatic
     ]
 
 

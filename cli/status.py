@@ -253,13 +253,13 @@ def _councils(status: dict[str, Any], width: int) -> RenderableType:
     wide = width >= WIDE
     more = [">counted", ">sent"] if wide else []
     table = _table(["group", "coordinator", ">term", ">round", ">voters", *more, "waiting for"])
-    for council in status["councils"]:
-        whom = council["coordinator"] or ("nobody: rounds pause" if council["paused"] else "nobody yet")
-        cells = [_text(council["id"]), _text(whom, "yellow" if council["paused"] else "")]
-        voters = f"{len(council['voters_there'])} of {len(council['voters'])}"
-        words = [str(council["term"]), str(council["round"]), voters]
-        words += [str(len(council["counted"])), count_text(council["bytes_sent"], "B")] if wide else []
-        table.add_row(*cells, *map(_text, [*words, ", ".join(council["waiting_for"]) or "–"]))
+    for consensus in status["councils"]:
+        whom = consensus["coordinator"] or ("nobody: rounds pause" if consensus["paused"] else "nobody yet")
+        cells = [_text(consensus["id"]), _text(whom, "yellow" if consensus["paused"] else "")]
+        voters = f"{len(consensus['voters_there'])} of {len(consensus['voters'])}"
+        words = [str(consensus["term"]), str(consensus["round"]), voters]
+        words += [str(len(consensus["counted"])), count_text(consensus["bytes_sent"], "B")] if wide else []
+        table.add_row(*cells, *map(_text, [*words, ", ".join(consensus["waiting_for"]) or "–"]))
     return table
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from fedpeer.cli import crowds
+from fedpeer.cli import topology_simulation as crowds
 from fedpeer.cli.setting_options import number
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class _Drawing(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Drawing,
-    help="Draw a graph (fedpeer topology NAME, or draw NAME), or let a crowd of peers average on it.",
+    help="Draw a graph (fedpeer topology NAME, or draw NAME), or let many peers average on it.",
 )
 app.command("simulate")(crowds.topology_simulate_command)
 app.command("sweep")(crowds.sweep)
@@ -55,8 +55,8 @@ def topology(
     """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes. The default."""
     from rich.console import Console
 
-    from fedpeer.cli.asking import options_of
     from fedpeer.cli.files import write_new_text
+    from fedpeer.cli.simulate_options import options_of
     from fedpeer.topology.describe import topology_svg
 
     federation = options_of(

@@ -96,12 +96,12 @@ def _of_run(named: Named) -> TrainedModels:
         if settings.get("objects"):
             return _nowhere(run.id)
         federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
-        asked = federation.simulation
-        _check_dataset(asked.dataset, named.allow_python)
-        dataset = load_dataset(asked.dataset)
-        assert asked.normalise is not None, "a run's settings have everything filled in"
+        options = federation.simulation
+        _check_dataset(options.dataset, named.allow_python)
+        dataset = load_dataset(options.dataset)
+        assert options.normalise is not None, "a run's settings have everything filled in"
         number = list(model.card.peers).index(model.peer)
-        return _tested(dataset, held(dataset, split_of(dataset, federation, seed), number, asked.normalise))
+        return _tested(dataset, held(dataset, split_of(dataset, federation, seed), number, options.normalise))
 
     return TrainedModels(model=model, own_test_part=own_test_part)
 

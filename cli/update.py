@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.errors import wrapped
-from fedpeer.cli.federation_commands import Folder, told_lines
+from fedpeer.cli.federation_commands import Folder, delivery_lines
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def update(
         print(wrapped(f"  {each.words('now', 'then')} ({each.key.takes if each.key else ''})"))
     print()
     reached = asyncio.run(announce(authority, authority.roster, contract=signed))
-    print("\n".join(told_lines(reached, "contract.json")))
+    print("\n".join(delivery_lines(reached, "contract.json")))
 
 
 def _when(starts: int) -> str:

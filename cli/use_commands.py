@@ -200,21 +200,23 @@ def export(
     print(f"{path}\n{card}")
 
 
-def _form(asked: Form | None, to: Path | None) -> Form:
+def _form(options: Form | None, to: Path | None) -> Form:
     """The format that `--format` names, or else the end of the file's name; together they must not contradict."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if to is None:
-        return asked or "safetensors"
+        return options or "safetensors"
     ending = to.suffix.lower().removeprefix(".")
     meant: Form | None = next((form for form in get_args(Form) if form == ending), None)
-    if asked is not None and meant in (None, asked):
-        return asked
+    if options is not None and meant in (None, options):
+        return options
     if meant is None:
         known = ", ".join(f".{form}" for form in get_args(Form))
         text = f"the end of {to} names no format: end it with one of {known}, or say --format"
-    elif asked is None:
+    elif options is None:
         return meant
     else:
-        text = f"{to} is the name of a file of {meant}, and --format is {asked}; leave --format out, or rename the file"
+        text = (
+            f"{to} is the name of a file of {meant}, and --format is {options}; leave --format out, or rename the file"
+        )
     raise ConfigError("the command line", [ConfigProblem((), text, "--to")])

@@ -71,9 +71,9 @@ def algorithm_of(
     return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
 
 
-def coordinated_of(*asked: Any, **settings: Any) -> Coordinated:
+def coordinated_of(*options: Any, **settings: Any) -> Coordinated:
     """Build one that has a server; see `algorithm_of`."""
-    algorithm = algorithm_of(*asked, **settings)
+    algorithm = algorithm_of(*options, **settings)
     assert has_server(algorithm), "asked where there is a server"
     return algorithm
 

@@ -25,7 +25,7 @@ METADATA_BYTES_MAX = 4096
 #: Elements of one array. The longest real ones are the groups that two peers share and the partial models of one
 #: peer; arrays of this size nested as deep as 4 KiB allow stay under 1 MB when unpacked.
 ARRAY_MAX = 64
-#: Signatures of a mandate or a certificate, one of each of a majority's voters.
+#: Signatures of a leader certificate or a certificate, one of each of a majority's voters.
 SIGNATURES_MAX = 1024
 #: Letters of ids of peers and of partial models (as `federation.yaml` allows), and of groups, which join two models.
 NAME_LETTERS_MAX = 100
@@ -42,7 +42,7 @@ def statement_bytes(models: Sequence[str]) -> int:
     told = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=0,
-        life=0,
+        generation=0,
         nonce=0,
         round=0,
         score=0.0,

@@ -179,7 +179,7 @@ class PeerFile(Strict):
     bandwidth: float = Field(
         default=MUCH_BANDWIDTH,
         gt=0,
-        description="Mbit/s that it can send: who can send more stands for coordinator earlier",
+        description="Mbit/s that it can send: a peer that can send more becomes a candidate earlier",
     )
     dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
     state: str | None = Field(default=None, description="folder of what it must not forget; default: ID-state")

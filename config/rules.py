@@ -25,12 +25,12 @@ from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.registry import taking_part
 from fedpeer.config.capacity import crowding
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice
+from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
 from fedpeer.config.methods import method_of
 from fedpeer.config.plain_network import plain_network
 from fedpeer.config.problems import ConfigProblem, Path
 from fedpeer.config.registries import choice_problem, choices_in
 from fedpeer.config.settings import FederationSettings, GossipSettings, LearningSettings, RunOptions
-from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
 from fedpeer.gossip.drift import EXCHANGES_MIN
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, model_mistakes
@@ -140,31 +140,31 @@ class Rule:
     broken: Callable[[Combination], Iterable[Broken]] = field(repr=False)
     engines: tuple[str, ...] = ()
 
-    def problems(self, asked: Combination, words: Vocabulary) -> Iterator[ConfigProblem]:
+    def problems(self, options: Combination, words: Vocabulary) -> Iterator[ConfigProblem]:
         """What this rule says against a combination."""
-        if self.engines and not set(self.engines) & set(asked.played_by):
+        if self.engines and not set(self.engines) & set(options.played_by):
             return
-        for found in self.broken(asked):
+        for found in self.broken(options):
             path = found.get("path", tuple(self.settings[0].split(".")))
             assert isinstance(path, tuple)
-            if path == ("learning", "algorithm") and asked.compared:
+            if path == ("learning", "algorithm") and options.compared:
                 path = ("methods",)
-            text = self.says.format(name=_Named(words), put=_Put(words), engine=asked.engine, **_without_path(found))
+            text = self.says.format(name=_Named(words), put=_Put(words), engine=options.engine, **_without_path(found))
             yield ConfigProblem(path, text, rule=self.name)
 
 
-def problems_of(asked: Combination, words: Vocabulary = KEYS) -> list[ConfigProblem]:
+def problems_of(options: Combination, words: Vocabulary = KEYS) -> list[ConfigProblem]:
     """Return everything that is wrong with settings that are well-typed: each choice by itself, and all together.
 
     A rule is not asked about a setting that is wrong by itself.
     """
-    found = [*_single(asked)]
+    found = [*_single(options)]
     wrong = {".".join(map(str, problem.path)) for problem in found}
     if "methods" in wrong:
         wrong.add("learning.algorithm")
     for rule in RULES:
         if not wrong & set(rule.settings):
-            found += rule.problems(asked, words)
+            found += rule.problems(options, words)
     return list(dict.fromkeys(found))
 
 
@@ -173,14 +173,14 @@ def peer_ids(peers: int) -> list[str]:
     return [f"peer{number}" for number in range(1, peers + 1)]
 
 
-def _single(asked: Combination) -> Iterator[ConfigProblem]:
+def _single(options: Combination) -> Iterator[ConfigProblem]:
     given = {"data": ("simulation", "dataset"), "network": ("network",)}
-    beside = [given[name] for name in asked.objects]
-    yield from (problem for problem in choices_in(asked.federation) if problem.path not in beside)
-    if asked.compared:
-        for method in asked.methods:
+    beside = [given[name] for name in options.objects]
+    yield from (problem for problem in choices_in(options.federation) if problem.path not in beside)
+    if options.compared:
+        for method in options.methods:
             problem = choice_problem(("learning", "algorithm"), method)
-            if problem is not None and method != asked.learning.algorithm:
+            if problem is not None and method != options.learning.algorithm:
                 yield replace(problem, path=("methods",))
 
 
@@ -222,13 +222,13 @@ def _written(gossip: GossipSettings, key: str) -> bool:
 # ------------------------------------------------------------------------------------------- what breaks larger rules
 
 
-def _topology(asked: Combination) -> Iterator[Broken]:
+def _topology(options: Combination) -> Iterator[Broken]:
     """Settings out of range show when a graph is built, whatever its size; the rest needs the number of peers.
 
     The default fits itself to a few peers without a word.
     """
-    choice, peers = asked.gossip.topology, asked.federation.simulation.peers
-    if not _written(asked.gossip, "topology"):
+    choice, peers = options.gossip.topology, options.federation.simulation.peers
+    if not _written(options.gossip, "topology"):
         return
     settings = bind_settings(choice, GRAPHS[choice.name])
     found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
@@ -240,8 +240,8 @@ def _topology(asked: Combination) -> Iterator[Broken]:
     yield from ({"why": text} for text in found)
 
 
-def _liars(asked: Combination) -> Iterator[Broken]:
-    learning, peers = asked.learning, asked.federation.simulation.peers
+def _liars(options: Combination) -> Iterator[Broken]:
+    learning, peers = options.learning, options.federation.simulation.peers
     rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
         if peers is not None:
@@ -250,18 +250,18 @@ def _liars(asked: Combination) -> Iterator[Broken]:
         yield {"why": error}
 
 
-def _noise_in_a_sum(asked: Combination) -> list[Broken]:
-    privacy: Privacy | None = call_choice(asked.learning.privacy, PRIVACIES, "privacy")()
-    rule = asked.learning.aggregation.name
+def _noise_in_a_sum(options: Combination) -> list[Broken]:
+    privacy: Privacy | None = call_choice(options.learning.privacy, PRIVACIES, "privacy")()
+    rule = options.learning.aggregation.name
     return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
 
 
-def _models(asked: Combination) -> Iterator[Broken]:
+def _models(options: Combination) -> Iterator[Broken]:
     """What is wrong with the models, also if those whose members are to be found were everybody's."""
-    federation = everybodys = asked.federation
-    for name in federation.undecided:
+    federation = everybodys = options.federation
+    for name in federation.automatic:
         everybodys = everybodys.decided(name, "all")
-    found = [*_models_of(federation), *(_models_of(everybodys) if federation.undecided else ())]
+    found = [*_models_of(federation), *(_models_of(everybodys) if federation.automatic else ())]
     yield from ({"path": _path(place, federation), "why": why} for place, why in dict.fromkeys(found))
 
 
@@ -293,87 +293,87 @@ def _path(dotted: str, federation: FederationSettings) -> Path:
     return tuple(dotted.split("."))
 
 
-def _sought(asked: Combination) -> str:
+def _sought(options: Combination) -> str:
     """The partial model whose members the peers are to find, where any algorithm averages it; "" for none."""
-    names = asked.federation.undecided
-    return names[0] if names and any(method.sharing == "partial models" for _, method in asked.kinds) else ""
+    names = options.federation.automatic
+    return names[0] if names and any(method.sharing == "partial models" for _, method in options.kinds) else ""
 
 
-def _members(asked: Combination, condition: Callable[[str], object], **words: object) -> list[Broken]:
+def _members(options: Combination, condition: Callable[[str], object], **words: object) -> list[Broken]:
     """The rule is broken if members are to be found and the condition holds for their model."""
-    name = _sought(asked)
+    name = _sought(options)
     return _when(name and condition(name), path=("partial_models", name, "members"), **words)
 
 
-def _seeking(asked: Combination) -> Iterator[Broken]:
-    name = _sought(asked)
+def _seeking(options: Combination) -> Iterator[Broken]:
+    name = _sought(options)
     try:
-        after = seeking_of(asked.federation, name).after if name else 0
+        after = clustering_settings_of(options.federation, name).after if name else 0
     except (AssignmentError, ChoiceError) as error:
         yield {"path": ("partial_models", name, "members"), "why": error}
         return
-    if after and after >= asked.learning.rounds:
-        why = f"after = {after} and there are {asked.learning.rounds} rounds; write fewer"
+    if after and after >= options.learning.rounds:
+        why = f"after = {after} and there are {options.learning.rounds} rounds; write fewer"
         yield {"path": ("partial_models", name, "members"), "why": why}
 
 
-def _shares_nothing(asked: Combination, name: str) -> bool:
-    model = asked.federation.partial_models[name]
-    return len(asked.federation.partial_models) > 1 and not model.neurons and not model.modules
+def _shares_nothing(options: Combination, name: str) -> bool:
+    model = options.federation.partial_models[name]
+    return len(options.federation.partial_models) > 1 and not model.neurons and not model.modules
 
 
-def _namesakes(asked: Combination) -> Iterator[Broken]:
-    name = _sought(asked)
-    for other in asked.federation.partial_models if name else ():
+def _namesakes(options: Combination) -> Iterator[Broken]:
+    name = _sought(options)
+    for other in options.federation.partial_models if name else ():
         if other.startswith(name) and other[len(name) :].isdecimal():
             yield {"path": ("partial_models", name, "members"), "name1": name, "other": other}
             return
 
 
-def _without_a_server(asked: Combination) -> bool:
-    return not any(method.served for _, method in asked.kinds)
+def _without_a_server(options: Combination) -> bool:
+    return not any(method.served for _, method in options.kinds)
 
 
 def _named(methods: Sequence[Choice]) -> str:
     return ", ".join(map(str, methods))
 
 
-def _served(asked: Combination) -> list[Choice]:
-    return [choice for choice, method in asked.kinds if method.served]
+def _served(options: Combination) -> list[Choice]:
+    return [choice for choice, method in options.kinds if method.served]
 
 
-def _keeping(asked: Combination) -> list[Choice]:
-    return [choice for choice, method in asked.kinds if method.own_weights]
+def _keeping(options: Combination) -> list[Choice]:
+    return [choice for choice, method in options.kinds if method.own_weights]
 
 
-def _of_several_vectors(asked: Combination) -> list[Choice]:
-    return [choice for choice, method in asked.kinds if method.vectors > 1]
+def _of_several_vectors(options: Combination) -> list[Choice]:
+    return [choice for choice, method in options.kinds if method.vectors > 1]
 
 
-def _pooled(asked: Combination) -> bool:
-    return any(method.pooled for _, method in asked.kinds)
+def _pooled(options: Combination) -> bool:
+    return any(method.pooled for _, method in options.kinds)
 
 
-def _crowded(asked: Combination) -> Iterator[Broken]:
-    if any(_models(asked)):
+def _crowded(options: Combination) -> Iterator[Broken]:
+    if any(_models(options)):
         return  # what is wrong by itself is not measured
-    for _, method in asked.kinds:
-        problem = crowding(asked.federation.models(), method)
+    for _, method in options.kinds:
+        problem = crowding(options.federation.models(), method)
         if problem is not None:
-            yield {"path": _path(problem.place, asked.federation), "why": problem.message}
+            yield {"path": _path(problem.place, options.federation), "why": problem.message}
 
 
-def _twice(asked: Combination) -> Iterator[Broken]:
-    texts = [*map(str, asked.methods)]
+def _twice(options: Combination) -> Iterator[Broken]:
+    texts = [*map(str, options.methods)]
     yield from ({"method": text} for text in dict.fromkeys(texts) if texts.count(text) > 1)
 
 
-def _noisy(asked: Combination) -> bool:
-    return asked.gossip.privacy.name != "none"
+def _noisy(options: Combination) -> bool:
+    return options.gossip.privacy.name != "none"
 
 
-def _wire(asked: Combination) -> str:
-    return "/".join(map(str, asked.gossip.wire))
+def _wire(options: Combination) -> str:
+    return "/".join(map(str, options.gossip.wire))
 
 
 # ----------------------------------------------------------------------------------------------------------- the book
@@ -385,24 +385,24 @@ RULES: tuple[Rule, ...] = (
         "a tolerance and a number of exchanges",
         ("gossip.exchanges", "gossip.tolerance"),
         "{name[gossip.tolerance]} and {name[gossip.exchanges]} both say when an average is reached; leave one out",
-        lambda asked: _when(
-            asked.gossip.exchanges is not None
-            and asked.gossip.tolerance is not None
-            and _written(asked.gossip, "tolerance")
+        lambda options: _when(
+            options.gossip.exchanges is not None
+            and options.gossip.tolerance is not None
+            and _written(options.gossip, "tolerance")
         ),
     ),
     Rule(
         "neither a tolerance nor a number of exchanges",
         ("gossip.tolerance", "gossip.exchanges"),
         "nothing says when an average is reached; write {put[gossip.tolerance=1e-4]}",
-        lambda asked: _when(asked.gossip.exchanges is None and asked.gossip.tolerance is None),
+        lambda options: _when(options.gossip.exchanges is None and options.gossip.tolerance is None),
     ),
     Rule(
         "a coordinator and a wire encoding other than float32",
         ("gossip.wire", "gossip.protocol"),
         "to a coordinator, and from it, values travel as they are; write {put[gossip.wire=float32]}, or "
         "{put[gossip.protocol=push-sum]}",
-        lambda asked: _when(asked.gossip.protocol == "coordinator" and _wire(asked) != "float32"),
+        lambda options: _when(options.gossip.protocol == "coordinator" and _wire(options) != "float32"),
     ),
     Rule(
         "a topology that the peers cannot form",
@@ -414,57 +414,57 @@ RULES: tuple[Rule, ...] = (
         "a noise phase with push-pull",
         ("gossip.privacy", "gossip.protocol"),
         "with push-pull whom a peer meets is drawn anew each time; write {put[gossip.protocol=push-sum]} or exact",
-        lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "push-pull"),
+        lambda options: _when(_noisy(options) and options.gossip.protocol == "push-pull"),
     ),
     Rule(
         "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
         "a coordinator is sent all values, and neighbours none; write {put[gossip.protocol=push-sum]} or exact",
-        lambda asked: _when(_noisy(asked) and asked.gossip.protocol == "coordinator"),
+        lambda options: _when(_noisy(options) and options.gossip.protocol == "coordinator"),
     ),
     Rule(
         "a noise phase in asynchronous averaging",
         ("gossip.privacy", "learning.mode"),
         "asynchronous peers have no beginning of an average; write {put[learning.mode=synchronous]}",
-        lambda asked: _when(_noisy(asked) and asked.learning.mode == "asynchronous"),
+        lambda options: _when(_noisy(options) and options.learning.mode == "asynchronous"),
     ),
     Rule(
         "a noise phase and sparse values (top-k)",
         ("gossip.privacy", "gossip.wire"),
         "top-k sends what is news to a neighbour, and noise is no news; write another {name[gossip.wire]}",
-        lambda asked: _when(_noisy(asked) and asked.gossip.wire[0].name == "top-k"),
+        lambda options: _when(_noisy(options) and options.gossip.wire[0].name == "top-k"),
     ),
     Rule(
         "a noise phase where everything that is sent goes to a server",
         ("gossip.privacy", "learning.algorithm"),
         "{methods} has a server, which is not sent noise; write {put[gossip.privacy=none]}, and "
         "{name[learning.privacy]} for what updates are to hide",
-        lambda asked: _when(
-            _noisy(asked) and _served(asked) and not any(method.averages for _, method in asked.kinds),
-            methods=_named(_served(asked)),
+        lambda options: _when(
+            _noisy(options) and _served(options) and not any(method.averages for _, method in options.kinds),
+            methods=_named(_served(options)),
         ),
     ),
     Rule(
         "event-triggered averaging with a coordinator",
         ("gossip.drift", "gossip.protocol"),
         "a coordinator takes the mean of all members, moved or not; write {put[gossip.protocol=push-sum]} or exact",
-        lambda asked: _when(asked.gossip.drift is not None and asked.gossip.protocol == "coordinator"),
+        lambda options: _when(options.gossip.drift is not None and options.gossip.protocol == "coordinator"),
     ),
     Rule(
         "event-triggered averaging with a noise phase",
         ("gossip.drift", "gossip.privacy"),
         "a quiet peer sends no noise, and its first true share would be bare; write {put[gossip.privacy=none]}",
-        lambda asked: _when(asked.gossip.drift is not None and _noisy(asked)),
+        lambda options: _when(options.gossip.drift is not None and _noisy(options)),
     ),
     Rule(
         "event-triggered averaging in one exchange",
         ("gossip.drift", "gossip.exchanges", "gossip.protocol"),
         "a peer that is woken gives back in a later exchange; write {put[gossip.exchanges=2]} or more",
-        lambda asked: _when(
-            asked.gossip.drift is not None
-            and asked.gossip.exchanges is not None
-            and asked.gossip.exchanges < EXCHANGES_MIN
-            and asked.gossip.protocol not in ("exact", "coordinator")
+        lambda options: _when(
+            options.gossip.drift is not None
+            and options.gossip.exchanges is not None
+            and options.gossip.exchanges < EXCHANGES_MIN
+            and options.gossip.protocol not in ("exact", "coordinator")
         ),
     ),
     Rule(
@@ -472,31 +472,31 @@ RULES: tuple[Rule, ...] = (
         ("learning.passes", "learning.steps_between_averaging"),
         "a round has {steps} updates; leave {name[learning.passes]} out, or write "
         "{put[learning.steps_between_averaging=pass]}",
-        lambda asked: _when(
-            asked.learning.passes > 1 and asked.learning.steps_between_averaging != "pass",
-            steps=asked.learning.steps_between_averaging,
+        lambda options: _when(
+            options.learning.passes > 1 and options.learning.steps_between_averaging != "pass",
+            steps=options.learning.steps_between_averaging,
         ),
     ),
     Rule(
         "a deadline shorter than a tick",
         ("gossip.deadline", "gossip.tick"),
         "shorter than a tick of {tick:g} s; nobody could keep it",
-        lambda asked: _when(asked.gossip.deadline < asked.gossip.tick, tick=asked.gossip.tick),
+        lambda options: _when(options.gossip.deadline < options.gossip.tick, tick=options.gossip.tick),
     ),
     Rule(
         "asynchronous averaging with weights by samples",
         ("learning.mode", "learning.weights"),
         "asynchronous averages as it learns and keeps no weights by samples; write {put[learning.weights=uniform]}",
-        lambda asked: _when(asked.learning.mode == "asynchronous" and asked.learning.weights == "samples"),
+        lambda options: _when(options.learning.mode == "asynchronous" and options.learning.weights == "samples"),
     ),
     Rule(
         "asynchronous averaging by another protocol than push-sum",
         ("learning.mode", "gossip.protocol"),
         "asynchronous goes by push-sum, and {name[gossip.protocol]} is {protocol}; write "
         "{put[gossip.protocol=push-sum]}, or {put[learning.mode=synchronous]}",
-        lambda asked: _when(
-            asked.learning.mode == "asynchronous" and asked.gossip.protocol != "push-sum",
-            protocol=asked.gossip.protocol,
+        lambda options: _when(
+            options.learning.mode == "asynchronous" and options.gossip.protocol != "push-sum",
+            protocol=options.gossip.protocol,
         ),
     ),
     Rule(
@@ -504,23 +504,27 @@ RULES: tuple[Rule, ...] = (
         ("learning.mode", "learning.algorithm"),
         "{methods} goes round by round, with all who take part; write {put[learning.mode=synchronous]}, or choose "
         "algorithms of equals",
-        lambda asked: _when(asked.learning.mode == "asynchronous" and _served(asked), methods=_named(_served(asked))),
+        lambda options: _when(
+            options.learning.mode == "asynchronous" and _served(options), methods=_named(_served(options))
+        ),
     ),
     Rule(
         "asynchronous peers and averaging by weights of the algorithm's own",
         ("learning.mode", "learning.algorithm"),
         "{methods} begins each averaging anew, by weights of its own; write {put[learning.mode=synchronous]}, or "
         "choose other algorithms",
-        lambda asked: _when(asked.learning.mode == "asynchronous" and _keeping(asked), methods=_named(_keeping(asked))),
+        lambda options: _when(
+            options.learning.mode == "asynchronous" and _keeping(options), methods=_named(_keeping(options))
+        ),
     ),
     Rule(
         "asynchronous peers and averages of several vectors",
         ("learning.mode", "learning.algorithm"),
         "{methods} averages in rounds, which asynchronous peers have not in common; write "
         "{put[learning.mode=synchronous]}, or choose other algorithms",
-        lambda asked: _when(
-            asked.learning.mode == "asynchronous" and _of_several_vectors(asked),
-            methods=_named(_of_several_vectors(asked)),
+        lambda options: _when(
+            options.learning.mode == "asynchronous" and _of_several_vectors(options),
+            methods=_named(_of_several_vectors(options)),
         ),
     ),
     Rule(
@@ -528,9 +532,9 @@ RULES: tuple[Rule, ...] = (
         ("learning.weights", "learning.algorithm"),
         "{methods} keeps a plain sum over the peers, which weights would change; write "
         "{put[learning.weights=uniform]}, or choose other algorithms",
-        lambda asked: _when(
-            asked.learning.weights == "samples" and _of_several_vectors(asked),
-            methods=_named(_of_several_vectors(asked)),
+        lambda options: _when(
+            options.learning.weights == "samples" and _of_several_vectors(options),
+            methods=_named(_of_several_vectors(options)),
         ),
     ),
     Rule(
@@ -551,9 +555,9 @@ RULES: tuple[Rule, ...] = (
             f"{what} without a server",
             (f"learning.{setting}", "learning.algorithm"),
             f"{{methods}} has no server, to which this belongs; {way_out}, or choose an algorithm with a server",
-            lambda asked, setting=setting, plain=plain: _when(  # type: ignore[misc]
-                _without_a_server(asked) and str(getattr(asked.learning, setting)) != plain,
-                methods=_named(asked.methods),
+            lambda options, setting=setting, plain=plain: _when(  # type: ignore[misc]
+                _without_a_server(options) and str(getattr(options.learning, setting)) != plain,
+                methods=_named(options.methods),
             ),
         )
         for setting, what, plain, way_out in (
@@ -572,8 +576,8 @@ RULES: tuple[Rule, ...] = (
         "members to be found in several partial models",
         ("partial_models.*.members",),
         "{other} has members to be found too; the peers find those of one model",
-        lambda asked: _members(
-            asked, lambda _: len(asked.federation.undecided) > 1, other="".join(asked.federation.undecided[1:2])
+        lambda options: _members(
+            options, lambda _: len(options.federation.automatic) > 1, other="".join(options.federation.automatic[1:2])
         ),
     ),
     Rule(
@@ -586,13 +590,13 @@ RULES: tuple[Rule, ...] = (
         "members to be found where nothing is averaged by all",
         ("partial_models.*.members", "partial_models"),
         NOBODY_SHARES,
-        lambda asked: _members(asked, lambda _: len(asked.federation.partial_models) == 1),
+        lambda options: _members(options, lambda _: len(options.federation.partial_models) == 1),
     ),
     Rule(
         "members to be found for a model that owns nothing",
         ("partial_models.*.members", "partial_models.*.neurons", "partial_models.*.modules"),
         NOTHING_TO_SHARE,
-        lambda asked: _members(asked, lambda name: _shares_nothing(asked, name)),
+        lambda options: _members(options, lambda name: _shares_nothing(options, name)),
     ),
     Rule(
         "groups that are found, and a model of their name",
@@ -604,13 +608,13 @@ RULES: tuple[Rule, ...] = (
         "members to be found, and event-triggered averaging",
         ("partial_models.*.members", "gossip.drift"),
         "quiet peers do not show how they disagree; leave out {name[gossip.drift]}",
-        lambda asked: _members(asked, lambda _: asked.gossip.drift is not None),
+        lambda options: _members(options, lambda _: options.gossip.drift is not None),
     ),
     Rule(
         "members to be found, and edges of one's own",
         ("partial_models.*.members", "gossip.topology"),
         "your own edges need not hold groups together that are not known yet; choose another topology",
-        lambda asked: _members(asked, lambda _: asked.gossip.topology.name == "edges"),
+        lambda options: _members(options, lambda _: options.gossip.topology.name == "edges"),
     ),
     Rule(
         "an algorithm that is named twice",
@@ -623,7 +627,7 @@ RULES: tuple[Rule, ...] = (
         "faults without a network",
         ("faults", "engine"),
         "faults are simulated, and the {engine} engine has no network; use {put[engine=network]}",
-        lambda asked: _when(asked.faults),
+        lambda options: _when(options.faults),
         ("vector", "ray", SPREAD, "processes"),
     ),
     *(
@@ -631,7 +635,7 @@ RULES: tuple[Rule, ...] = (
             f"{what} without Ray",
             (setting, "engine"),
             f"{{name[{setting}]}} is of a Ray cluster, not of the {{engine}} engine; use {{put[engine=ray]}}",
-            lambda asked, setting=setting: _when(asked.engine != "ray" and getattr(asked, setting)),  # type: ignore[misc]
+            lambda options, setting=setting: _when(options.engine != "ray" and getattr(options, setting)),  # type: ignore[misc]
             ("vector", "network", "processes"),
         )
         for setting, what in (("address", "the address of a cluster"), ("shards", "shards"))
@@ -640,77 +644,77 @@ RULES: tuple[Rule, ...] = (
         "asynchronous peers without messages",
         ("learning.mode", "engine"),
         "the {engine} engine does not play {put[learning.mode=asynchronous]}; use {put[engine=network]}",
-        lambda asked: _when(asked.learning.mode != "synchronous"),
+        lambda options: _when(options.learning.mode != "synchronous"),
         ("vector", "ray"),
     ),
     Rule(
         "wire encodings without messages",
         ("gossip.wire", "engine"),
         "the {engine} engine does not play {name[gossip.wire]} = {wire}; use {put[engine=network]}",
-        lambda asked: _when(_wire(asked) != "float32", wire=_wire(asked)),
+        lambda options: _when(_wire(options) != "float32", wire=_wire(options)),
         ("vector", "ray"),
     ),
     Rule(
         "a noise phase on shards of Ray",
         ("gossip.privacy", "engine"),
         "the ray engine does not play {name[gossip.privacy]}; use {put[engine=vector]}",
-        lambda asked: _when(_noisy(asked)),
+        lambda options: _when(_noisy(options)),
         ("ray",),
     ),
     Rule(
         "event-triggered averaging on shards of Ray",
         ("gossip.drift", "engine"),
         "the ray engine does not play {name[gossip.drift]}; use {put[engine=vector]}",
-        lambda asked: _when(asked.gossip.drift is not None),
+        lambda options: _when(options.gossip.drift is not None),
         ("ray",),
     ),
     Rule(
         "an accelerator and Ray",
         ("device", "engine"),
         "the ray engine trains on CPUs; leave out the device {device}",
-        lambda asked: _when(asked.device not in ("auto", "cpu"), device=asked.device),
+        lambda options: _when(options.device not in ("auto", "cpu"), device=options.device),
         ("ray", SPREAD),
     ),
     Rule(
         "an accelerator and peers in virtual time",
         ("device", "engine"),
         "the network engine trains on the cpu; leave out the device {device}",
-        lambda asked: _when(asked.device not in ("auto", "cpu"), device=asked.device),
+        lambda options: _when(options.device not in ("auto", "cpu"), device=options.device),
         ("network",),
     ),
     Rule(
         "members to be found by whole peers",
         ("partial_models.*.members", "engine"),
         "members are found in the vector engine; let it find them, and write down the partial models that it leaves",
-        lambda asked: _members(asked, lambda _: True),
+        lambda options: _members(options, lambda _: True),
         ("ray", "network", "processes"),
     ),
     Rule(
         "members to be found by real peers",
         ("partial_models.*.members",),
         "members are found in simulations; write down the members, or the models that fedpeer simulate found",
-        lambda asked: _members(asked, lambda _: True),
+        lambda options: _members(options, lambda _: True),
         (PEERS,),
     ),
     Rule(
         "pooled examples, and peers that have their own",
         ("learning.algorithm", "engine"),
         "global pools the examples of all peers, and peers do not; use {put[engine=vector]}",
-        lambda asked: _when(_pooled(asked)),
+        lambda options: _when(_pooled(options)),
         ("ray", "network", "processes"),
     ),
     Rule(
         "pooled examples, and real peers",
         ("learning.algorithm",),
         "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with",
-        lambda asked: _when(_pooled(asked)),
+        lambda options: _when(_pooled(options)),
         (PEERS,),
     ),
     Rule(
         "examples kept back by whole peers",
         ("simulation.validation", "engine"),
         "the {engine} engine keeps no examples back; leave out {name[simulation.validation]}",
-        lambda asked: _when(asked.federation.simulation.validation),
+        lambda options: _when(options.federation.simulation.validation),
         ("network", "processes"),
     ),
     Rule(
@@ -732,16 +736,16 @@ RULES: tuple[Rule, ...] = (
         ("engine",),
         "real peers read their data and network themselves, and {objects} came as a Python object; write the data into "
         "a file (npz:FILE) and name the network (python:module:function), or use {put[engine=network]}",
-        lambda asked: _when(asked.objects, objects=" and ".join(asked.objects)),
+        lambda options: _when(options.objects, objects=" and ".join(options.objects)),
         ("processes",),
     ),
     Rule(
         f"more than {PROCESSES_MAX} processes",
         ("simulation.peers", "engine"),
         "{peers} peers are too many processes for one machine; take {most} or less, or {put[engine=network]}",
-        lambda asked: _when(
-            (asked.federation.simulation.peers or 0) > PROCESSES_MAX,
-            peers=asked.federation.simulation.peers,
+        lambda options: _when(
+            (options.federation.simulation.peers or 0) > PROCESSES_MAX,
+            peers=options.federation.simulation.peers,
             most=PROCESSES_MAX,
         ),
         ("processes",),

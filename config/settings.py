@@ -97,7 +97,7 @@ class PartialModelSettings(Strict):
     )
 
     @property
-    def undecided(self) -> bool:
+    def automatic(self) -> bool:
         """Whether its members are still to be found."""
         return isinstance(self.members, str) and self.members != "all"
 
@@ -164,7 +164,7 @@ class LearningSettings(Strict):
     aggregation: ChoiceField = Field(
         default="mean",
         validate_default=True,
-        description="how the updates of a round become one (algorithms with a server); all but mean stand some liars",
+        description="how a round's updates are combined (with a server); all but mean tolerate Byzantine clients",
     )
     farthest: float | None = Field(
         default=None,
@@ -311,13 +311,13 @@ class FederationSettings(Strict):
                 "all" if isinstance(each.members, str) else tuple(each.members),
             )
             for name, each in self.partial_models.items()
-            if not each.undecided
+            if not each.automatic
         )
 
     @property
-    def undecided(self) -> tuple[str, ...]:
+    def automatic(self) -> tuple[str, ...]:
         """The partial models whose members are still to be found."""
-        return tuple(name for name, each in self.partial_models.items() if each.undecided)
+        return tuple(name for name, each in self.partial_models.items() if each.automatic)
 
     def decided(self, name: str, groups: Sequence[Sequence[str]] | Literal["all"]) -> Self:
         """With a model of that kind for each group of peers in place of it: `name1`, `name2`, ...; or with everyone."""

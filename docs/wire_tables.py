@@ -156,7 +156,7 @@ def _fields(kind: Any) -> str:
 def handling() -> str:
     """Return the table of who may send each kind, when, and how it counts."""
     rows = (
-        (kind.__name__, kind.spec.about, kind.spec.heard, _senders(kind.spec), _counts(kind.spec)) for kind in _kinds()
+        (kind.__name__, kind.spec.about, kind.spec.when, _senders(kind.spec), _counts(kind.spec)) for kind in _kinds()
     )
     return _table(("kind", "about", "taken in", "from", "counts as"), *rows)
 

@@ -18,9 +18,9 @@ from fedpeer.sims.request import SimulationRequest
 SizeName = Literal["quick", "default", "full"]
 
 
-def stem(name: str, size: SizeName, otherwise: Mapping[str, str]) -> str:
+def stem(name: str, size: SizeName, overrides: Mapping[str, str]) -> str:
     """What its folder and the files of its page are called: fig22-default, or fig22-default-squared-error."""
-    return "-".join([name, size, *(re.sub(r"[^a-z0-9.]+", "-", value.lower()) for value in otherwise.values())])
+    return "-".join([name, size, *(re.sub(r"[^a-z0-9.]+", "-", value.lower()) for value in overrides.values())])
 
 
 #: Share of each peer's training examples by which variants are compared.
@@ -50,7 +50,7 @@ class RunSize:
     searches: bool = False
     search_seeds: int = 1
     few: bool = False
-    otherwise: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
     differs: str = ""
 
 
@@ -130,15 +130,15 @@ class Cell:
     label: str
     variants: Mapping[str, SimulationRequest]
     judged: str = "PM"
-    theirs: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
     read: Moment | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
         """The variant as it is compared with others: some examples are kept back."""
         request = self.variants[variant]
-        asked = request.federation.simulation
-        kept_back = asked.model_copy(update={"validation": asked.validation or SEARCH_VALIDATION})
+        options = request.federation.simulation
+        kept_back = options.model_copy(update={"validation": options.validation or SEARCH_VALIDATION})
         federation = request.federation.model_copy(update={"simulation": kept_back})
         return replace(request, federation=federation, seeds=tuple(range(seeds)))
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedpeer.config.settings import EngineName
-from fedpeer.experiments.asking import experiment_options
 from fedpeer.experiments.experiment import Axes, Cell, Experiment, Moment, Place, RunSize
 from fedpeer.experiments.results import PaperClaim
+from fedpeer.experiments.short_requests import experiment_options
 from fedpeer.sims.request import SimulationRequest
 
 #: The paper's network for images; its k is 10 for digits.
@@ -75,7 +75,7 @@ class FigureWorld:
                 "loss": self.loss,
                 "evaluate_every": self.rounds if self.read is None else self.read_every,
                 **scheme.learning,
-                **size.otherwise,
+                **size.overrides,
             },
             simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers},
             network=scheme.network,

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpeer.experiments.asking import experiment_options
 from fedpeer.experiments.claims import in_order, reaches
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
+from fedpeer.experiments.short_requests import experiment_options
 
 LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
 #: Those of the small size.
@@ -55,7 +55,7 @@ def _cell(size: RunSize, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     return Cell(
         label=f"{name}, {what}",
         variants={f"lambda {lam}": variant(lam) for lam in lambdas},
-        theirs={"error": printed[what]} if what in printed else {},
+        published={"error": printed[what]} if what in printed else {},
     )
 
 

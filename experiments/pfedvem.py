@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedpeer.experiments.asking import experiment_options, passes
 from fedpeer.experiments.claims import above, keeps, reaches
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
+from fedpeer.experiments.short_requests import experiment_options, passes
 
 _MOMENTUM = "sgd,lr=0.01,momentum=0.9"
 _SLOWER = "sgd,lr=0.001,momentum=0.9"
@@ -92,7 +92,7 @@ _KEEPING = ("FedPer", "FedRep", "pFedBayes", "pFedVEM")
 def _cells(
     size: RunSize,
     labels: Sequence[str],
-    theirs: Mapping[str, Mapping[str, str]],
+    published: Mapping[str, Mapping[str, str]],
     *,
     simulation: Mapping[str, Any],
     participation: float,
@@ -117,7 +117,7 @@ def _cells(
                 for method, optimizer in variants
             },
             judged=judged,
-            theirs=theirs.get(label, {}),
+            published=published.get(label, {}),
         )
 
     return tuple(map(cell, labels))

@@ -27,9 +27,9 @@ from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe_dataset
 from fedpeer.experiments.events import Begun, CellDone
+from fedpeer.experiments.executors import Executor, Tell, WantedRun, Where, executor_for
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.moments import read_at
-from fedpeer.experiments.playing import Executor, Tell, WantedRun, Where, venue
 from fedpeer.experiments.results import Measured, Results, validation_score
 from fedpeer.experiments.table import page_data
 from fedpeer.learning.device import device_of
@@ -38,7 +38,7 @@ from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.engine import hold
-from fedpeer.sims.ray.asked import check_ray
+from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 
 Rows = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ class ExperimentOptions:
     seeds: int | None = None
     search: bool = True
     only: tuple[str, ...] = ()
-    otherwise: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, str] = field(default_factory=dict)
     device: str = "auto"
     workers: int | None = None
     cluster: str | None = None
@@ -80,24 +80,24 @@ class ExperimentOptions:
         size = self.experiment.sizes[self.size_name]
         if size.searches and not self.search:
             size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
-        if self.otherwise:
-            chosen = ", ".join(f"{name} {value}" for name, value in self.otherwise.items())
+        if self.overrides:
+            chosen = ", ".join(f"{name} {value}" for name, value in self.overrides.items())
             differs = f"{size.differs} Chosen otherwise: {chosen}.".strip()
-            size = replace(size, otherwise=self.otherwise, differs=differs)
+            size = replace(size, overrides=self.overrides, differs=differs)
         return size if self.seeds is None else replace(size, seeds=self.seeds)
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.root, self.experiment.name, self.size_name, self.otherwise)
+        return folder_of(self.root, self.experiment.name, self.size_name, self.overrides)
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         return self.experiment.cells(self.size)
 
 
-def folder_of(root: Path, name: str, size: SizeName, otherwise: Mapping[str, str] | None = None) -> Path:
+def folder_of(root: Path, name: str, size: SizeName, overrides: Mapping[str, str] | None = None) -> Path:
     """Where the runs and the page of an experiment are."""
-    return root / "experiments" / stem(name, size, otherwise or {})
+    return root / "experiments" / stem(name, size, overrides or {})
 
 
 def played(root: Path, name: str, size: SizeName) -> list[Path]:
@@ -112,26 +112,27 @@ def kept_page(folder: Path) -> dict[str, Any]:
     return data
 
 
-def chosen_cells(asked: ExperimentOptions) -> tuple[Cell, ...]:
+def chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
     Raises:
         DataError: data is missing, or no cell has that label.
         ChoiceError: an algorithm is not known, or there is no such cluster.
     """
-    if asked.cluster is not None:
-        check_ray(asked.cluster)
-        hold(Combination(federation=Federation(), methods=(), engine=SPREAD, device=asked.device))
-    known = {cell.label: cell for cell in asked.cells}
-    unknown = [label for label in asked.only if label not in known]
+    if options.cluster is not None:
+        check_ray(options.cluster)
+        hold(Combination(federation=Federation(), methods=(), engine=SPREAD, device=options.device))
+    known = {cell.label: cell for cell in options.cells}
+    unknown = [label for label in options.only if label not in known]
     if unknown:
-        raise DataError(f'{asked.experiment.name} has no cell "{unknown[0]}"; it has: {"; ".join(known)}')
-    cells = tuple(cell for label, cell in known.items() if label in asked.only or not asked.only)
+        raise DataError(f'{options.experiment.name} has no cell "{unknown[0]}"; it has: {"; ".join(known)}')
+    cells = tuple(cell for label, cell in known.items() if label in options.only or not options.only)
     requests = [request for cell in cells for request in cell.variants.values()]
     for name in dict.fromkeys(request.federation.simulation.dataset.name for request in requests):
         if not describe_dataset(name).here:
             raise DataError(
-                f"{name} is not on this machine, and {asked.experiment.name} needs it; see fedpeer data prepare {name}"
+                f"{name} is not on this machine, and {options.experiment.name} needs it; "
+                f"see fedpeer data prepare {name}"
             )
     for request in requests:
         for method in request.methods:
@@ -140,7 +141,7 @@ def chosen_cells(asked: ExperimentOptions) -> tuple[Cell, ...]:
 
 
 def run_experiment(
-    asked: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None
+    options: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None
 ) -> bool:
     """Play what is not finished yet; after each cell `results.json` has what is known.
 
@@ -150,12 +151,12 @@ def run_experiment(
     Raises:
         DataError, ChoiceError, ...: the user's mistakes, before anything is played, or that only the data shows.
     """
-    return _Player(asked, tell, stop or threading.Event()).play()
+    return _Player(options, tell, stop or threading.Event()).play()
 
 
-def found(asked: ExperimentOptions) -> Results:
+def found(options: ExperimentOptions) -> Results:
     """The finished cells, from the folder alone."""
-    return _Player(asked, lambda event: None, threading.Event()).known()
+    return _Player(options, lambda event: None, threading.Event()).known()
 
 
 def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> None:
@@ -188,25 +189,29 @@ def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
 
 
 class _Player:
-    def __init__(self, asked: ExperimentOptions, tell: Tell, stop: threading.Event) -> None:
-        self.asked, self.tell, self.stop = asked, tell, stop
-        self.runs = dict(_runs(asked.folder))
+    def __init__(self, options: ExperimentOptions, tell: Tell, stop: threading.Event) -> None:
+        self.options, self.tell, self.stop = options, tell, stop
+        self.runs = dict(_runs(options.folder))
         self.measured: dict[str, Rows] = {}
         self.elsewhere: dict[str, str] = {}
-        for name, digest, run in _played_elsewhere(asked):
+        for name, digest, run in _played_elsewhere(options):
             if self._rows(digest) is None:
                 self.runs[digest], self.elsewhere[digest] = run, name
-        self.cells_of = Counter(digest for cell in asked.cells for digest in self._all_digests(cell))
+        self.cells_of = Counter(digest for cell in options.cells for digest in self._all_digests(cell))
         self.finished: dict[str, Measured] = {}
 
     def play(self) -> bool:
-        cells, asked = chosen_cells(self.asked), self.asked
+        cells, options = chosen_cells(self.options), self.options
         runs = {digest for cell in cells for digest in self._digests(cell)}
         finished = sum(self._rows(digest) is not None for digest in runs)
         where = Where(
-            root=asked.folder, device=asked.device, workers=asked.workers, cluster=asked.cluster, command=asked.command
+            root=options.folder,
+            device=options.device,
+            workers=options.workers,
+            cluster=options.cluster,
+            command=options.command,
         )
-        with venue(where, self.tell, self.stop) as players:
+        with executor_for(where, self.tell, self.stop) as players:
             self.tell(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
             return self._play({cell.label: cell for cell in cells}, players)
 
@@ -247,7 +252,7 @@ class _Player:
     def _digests(self, cell: Cell) -> list[str]:
         """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
         known = [request_digest(request) for _, request in self._runs_of(cell)]
-        coming = len(self._searched(cell)) + self.asked.size.seeds - len(known)
+        coming = len(self._searched(cell)) + self.options.size.seeds - len(known)
         return known + [f"{cell.label} {number}" for number in range(coming)]
 
     def _all_digests(self, cell: Cell) -> set[str]:
@@ -258,7 +263,7 @@ class _Player:
     def known(self) -> dict[str, Measured]:
         """The cells by label of which a seed is finished."""
         known = {}
-        for cell in self.asked.cells:
+        for cell in self.options.cells:
             measured = self.finished.get(cell.label) or self._measured(cell)
             if measured is not None:
                 known[cell.label] = measured
@@ -274,7 +279,7 @@ class _Player:
 
     def _searched(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
         """The runs by which a variant is chosen, if there is a choice; those of an earlier search count."""
-        size = self.asked.size
+        size = self.options.size
         if len(cell.variants) == 1:
             return []
         trials = [
@@ -291,7 +296,7 @@ class _Player:
             return {}
         scores = {}
         for variant in cell.variants:
-            rows = self._all_rows(cell.searching(variant, self.asked.size.search_seeds))
+            rows = self._all_rows(cell.searching(variant, self.options.size.search_seeds))
             if rows is None:
                 return None
             scores[variant] = validation_score(rows, cell.judged)
@@ -341,28 +346,28 @@ class _Player:
 
     @property
     def _workers(self) -> int:
-        return self.asked.workers or (cores() if self.asked.cluster is None else 1)
+        return self.options.workers or (cores() if self.options.cluster is None else 1)
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
-        return environment(device_of(self.asked.device))
+        return environment(device_of(self.options.device))
 
     def write(self, where: Mapping[str, Any]) -> None:
         """Keep what is known; `where` it was made: environment and workers."""
-        asked = self.asked
-        names = {self.elsewhere.get(digest) for cell in asked.cells for digest in self._finished_runs(cell)}
-        shared = [name for name in asked.experiment.others if name in names]
-        made = {"command": asked.command, "shared": shared, **where}
-        data = page_data(asked.experiment, asked.size, asked.size_name, asked.cells, self.known(), made)
-        asked.folder.mkdir(parents=True, exist_ok=True)
-        write_json(asked.folder / RESULTS, data)
+        options = self.options
+        names = {self.elsewhere.get(digest) for cell in options.cells for digest in self._finished_runs(cell)}
+        shared = [name for name in options.experiment.others if name in names]
+        made = {"command": options.command, "shared": shared, **where}
+        data = page_data(options.experiment, options.size, options.size_name, options.cells, self.known(), made)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        write_json(options.folder / RESULTS, data)
 
 
 def request_digest(request: SimulationRequest) -> str:
     """What a run is for: all of its request but where it is played."""
-    asked = request.to_json()
-    del asked["device"], asked["workers"]
-    return hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
+    options = request.to_json()
+    del options["device"], options["workers"]
+    return hashlib.blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _single(request: SimulationRequest) -> Iterator[tuple[int, SimulationRequest]]:
@@ -381,11 +386,11 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
             yield request_digest(SimulationRequest.from_json(cell["asked"])), run
 
 
-def _played_elsewhere(asked: ExperimentOptions) -> Iterator[tuple[str, str, RunFolder]]:
+def _played_elsewhere(options: ExperimentOptions) -> Iterator[tuple[str, str, RunFolder]]:
     """Finished runs of the experiments whose runs count as its own, and of which they are."""
-    for name in asked.experiment.others:
+    for name in options.experiment.others:
         for size in get_args(SizeName):
-            for digest, run in _runs(folder_of(asked.root, name, size)):
+            for digest, run in _runs(folder_of(options.root, name, size)):
                 if run.status == "finished":
                     yield name, digest, run
 

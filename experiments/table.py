@@ -31,7 +31,7 @@ def page_data(
         "schema": 1,
         "name": experiment.name,
         "size": size_name,
-        "otherwise": dict(size.otherwise),
+        "otherwise": dict(size.overrides),
         "title": experiment.title,
         "source": experiment.source,
         "paper": experiment.paper,
@@ -42,7 +42,7 @@ def page_data(
         "seeds": size.seeds,
         "columns": list(experiment.columns),
         "cells": [cell.label for cell in cells],
-        "theirs": {cell.label: dict(cell.theirs) for cell in cells},
+        "theirs": {cell.label: dict(cell.published) for cell in cells},
         "figure": None if experiment.figure is None else asdict(experiment.figure),
         "places": {cell.label: asdict(cell.place) for cell in cells if cell.place is not None},
         "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
@@ -174,13 +174,13 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in data["columns"])
     several = data["seeds"] > 1
     if data.get("figure") is not None:
-        theirs = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
+        published = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
         scores = "Scores are in percent. " if METRICS.keys() & set(data["columns"]) else ""
         said = "In percent" if data["columns"] == ["PM"] else f"{scores}Each number"
         if not several:
-            return f"{words}. {said}, of one run{theirs}."
+            return f"{words}. {said}, of one run{published}."
         return (
-            f"{words}. {said}: the median of {data['seeds']} runs{theirs} and, in brackets and as bars, the points "
+            f"{words}. {said}: the median of {data['seeds']} runs{published} and, in brackets and as bars, the points "
             "below which 40 % and 60 % of them lie."
         )
     said = f"{words}. Scores are in percent, in the last round"

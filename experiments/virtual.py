@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpeer.experiments.asking import experiment_options, passes
 from fedpeer.experiments.claims import above, in_order, part_of
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
+from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.sims.request import SimulationRequest
 
 BATCH = 20
@@ -42,7 +42,7 @@ class _Federation:
     network: str
     clients: int
     fixed: bool
-    theirs: Sequence[tuple[str, str]]
+    published: Sequence[tuple[str, str]]
 
 
 _DIGITS = "mlp:784+100+100+10,activation=relu"
@@ -123,10 +123,10 @@ def _table2(size: RunSize) -> tuple[Cell, ...]:
             label=f"{name}, {method}",
             variants=_variants(size, _FEDERATIONS[name], variants, few),
             judged="MT",
-            theirs=dict(zip(("MT", "S"), printed, strict=True)),
+            published=dict(zip(("MT", "S"), printed, strict=True)),
         )
         for name in names
-        for (method, (variants, few)), printed in zip(_METHODS.items(), _FEDERATIONS[name].theirs, strict=True)
+        for (method, (variants, few)), printed in zip(_METHODS.items(), _FEDERATIONS[name].published, strict=True)
     )
 
 
@@ -214,7 +214,7 @@ def _table3(size: RunSize) -> tuple[Cell, ...]:
             label=f"{percent} % pruned",
             variants=_variants(size, writers, [f"{method},prune={percent}" for method in _VIRTUAL]),
             judged="MT",
-            theirs=dict(zip(("MT", "S"), _PRINTED[percent], strict=True)),
+            published=dict(zip(("MT", "S"), _PRINTED[percent], strict=True)),
         )
         for percent in PRUNED
     )

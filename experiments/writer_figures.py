@@ -70,8 +70,8 @@ class _Writers:
     @property
     def name(self) -> str:
         """Of the data, in titles."""
-        asked = f"FEMNIST-{_LETTERS[self.variant]}"
-        return f"MNIST by writer for {asked}" if self.dataset == "qmnist" else asked
+        options = f"FEMNIST-{_LETTERS[self.variant]}"
+        return f"MNIST by writer for {options}" if self.dataset == "qmnist" else options
 
     @property
     def data(self) -> tuple[str, ...]:

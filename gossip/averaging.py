@@ -72,7 +72,7 @@ class Averaging:
     draws       for push-pull's matchings
     every       rounds from one averaging to the next
     noise       of the phase that each averaging begins with; None: of none
-    veiled      how many of the exchanges are that phase's, in which nobody gives a true share
+    masked      how many of the exchanges are that phase's, in which nobody gives a true share
     drift       part of its length by which a slice must have moved for its peer to begin (`event_trigger.py`); None:
                 all do
     """
@@ -83,7 +83,7 @@ class Averaging:
     draws: Draws
     every: int = 1
     noise: Noise | None = None
-    veiled: int = 0
+    masked: int = 0
     drift: float | None = None
 
     @staticmethod
@@ -115,8 +115,8 @@ class Averaging:
         assert exchanges is not None
         if drift is not None and exchanges:
             exchanges = max(exchanges, EXCHANGES_MIN)
-        veiled = _veiled(overlay, noise.pushes, exact=protocol == "exact") if noise and exchanges else 0
-        return Averaging(overlay, protocol, veiled + exchanges, draws, every, noise, veiled, drift)
+        masked = _masked_exchanges(overlay, noise.pushes, exact=protocol == "exact") if noise and exchanges else 0
+        return Averaging(overlay, protocol, masked + exchanges, draws, every, noise, masked, drift)
 
     def due(self, round: int) -> bool:
         """Whether there is an averaging in round 0, 1, ..."""
@@ -155,17 +155,17 @@ class Averaging:
         """
         if self.protocol != "push-sum":
             return self._product(round)
-        phase = (self._first(round) + self.veiled) % len(self.overlay.phases)
+        phase = (self._first(round) + self.masked) % len(self.overlay.phases)
         if phase not in self._products:
             self._products[phase] = self._product(round)
         return self._products[phase]
 
-    def veil_matrices(self, round: int) -> list[csr_array]:
+    def masked_matrices(self, round: int) -> list[csr_array]:
         """(P, P) of each exchange of the phase of noise: what the weights do in it."""
-        return exchange_matrices(self.overlay, self.mixing, self.veiled, first=self._first(round), draws=self._keyed)
+        return exchange_matrices(self.overlay, self.mixing, self.masked, first=self._first(round), draws=self._keyed)
 
     def _product(self, round: int) -> NDArray[np.float64] | csr_array:
-        exchanges, first = self.exchanges - self.veiled, self._first(round) + self.veiled
+        exchanges, first = self.exchanges - self.masked, self._first(round) + self.masked
         if exchanges == 1:
             return exchange_matrices(self.overlay, self.mixing, 1, first=first, draws=self._keyed)[0]
         return effective_matrix(self.overlay, self.mixing, exchanges, first=first, draws=self._keyed)
@@ -182,7 +182,7 @@ class Averaging:
         return self.draws(*divmod(running, self.exchanges))
 
 
-def _veiled(overlay: Overlay, pushes: int, *, exact: bool) -> int:
+def _masked_exchanges(overlay: Overlay, pushes: int, *, exact: bool) -> int:
     """Exchanges after which all have given to so many different neighbours, or to all they have, wherever among the
     phases the averaging begins."""
     if exact or len(overlay.phases) == 1:
@@ -222,14 +222,14 @@ def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
 
 
 def traffic(
-    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, awake: Sequence[Awake] = ()
+    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, active: Sequence[Awake] = ()
 ) -> list[tuple[int, int]]:
     """(messages, bytes) that each member sends in the averaging of one round, in peer order.
 
     A share is `length` scalars of `wire_bytes` and SHARE_EXTRA_BYTES: acknowledgements are in the bytes, and are no
     messages here; on average a member sends as many as it takes shares. Only push-pull's traffic differs between
     rounds. The weight travels in the head even on regular graphs, where it stays 1. Each member sends a coordinator its
-    values, and is sent the mean: 2 (P - 1) messages, each with MESSAGE_HEAD_BYTES. `awake` says who was in each
+    values, and is sent the mean: 2 (P - 1) messages, each with MESSAGE_HEAD_BYTES. `active` says who was in each
     exchange, where some were not: the messages of the others have a head and nothing else.
     """
     members = policy.overlay.members
@@ -244,7 +244,7 @@ def traffic(
         for exchange, matrix in enumerate(policy.matrices(round)):
             to_P = np.asarray((matrix != 0).sum(axis=0)) - 1
             sent_P += to_P
-            full_P += to_P * awake[exchange] if awake else to_P
+            full_P += to_P * active[exchange] if active else to_P
     return [
         (int(count), int(count) * head_bytes + int(full) * length * wire_bytes)
         for count, full in zip(sent_P, full_P, strict=True)

@@ -37,7 +37,7 @@ class Advert:
 
     address       host:port of its peer listener
     roster        number of the roster that it goes by
-    life, nonce   number of this start of its process, and a number drawn at it: of two living processes with one
+    generation, nonce   number of this start of its process, and a number drawn at it: of two living processes with one
                   identity, the larger pair wins
     round         in which it is; `score`: of its last evaluation, finite, None before the first
     begun         whether it has begun to learn, so that its values are worth fetching
@@ -46,7 +46,7 @@ class Advert:
 
     address: str
     roster: int
-    life: int
+    generation: int
     nonce: int
     round: int
     score: float | None
@@ -93,7 +93,7 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
     if advert is not None:
         told = joined_fields(
             advert.address.encode(),
-            *map(whole, (advert.roster, advert.life, advert.nonce, advert.round)),
+            *map(whole, (advert.roster, advert.generation, advert.nonce, advert.round)),
             b"" if advert.score is None else pack("<d", advert.score),
             bytes([advert.begun]),
             *(name.encode() for name in advert.models),

@@ -36,13 +36,13 @@ VOUCHED_PROBES = 4
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say this to a peer; `heard` only counts in a pong."""
+    """Say this to a peer; `received` only counts in a pong."""
 
     to: str
     kind: Literal["ping", "ping-request", "pong"]
     number: int
     target: str
-    heard: bool = True
+    received: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Suspicion:
     """
 
     next_ask: int
-    asked: int | None = None
+    options: int | None = None
     confirmed: int = 0
     ours: bool = False
 
@@ -111,7 +111,7 @@ class Detector:
         self._relays: dict[int, _Relay] = {}
         self._suspicions: dict[str, _Suspicion] = {}
         self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
-        self._heard: dict[str, int] = {}  # tick at which each peer itself was heard last
+        self._received: dict[str, int] = {}  # tick at which each peer itself was heard last
         self.round_trips = RoundTrips()
         self._living = 0
 
@@ -124,7 +124,7 @@ class Detector:
             {n: relay for n, relay in self._relays.items() if relay.until > clock},
             [relay for relay in self._relays.values() if relay.until <= clock],
         )
-        out: list[Ask | Accuse] = [Ask(r.asker, "pong", r.number, r.target, heard=False) for r in over]
+        out: list[Ask | Accuse] = [Ask(r.asker, "pong", r.number, r.target, received=False) for r in over]
         for probe in list(self._probes):
             out += self._later(probe, clock, living)
         if clock >= self._next_probe:
@@ -142,7 +142,7 @@ class Detector:
         self._relays[ping.number] = _Relay(asker, number, target, clock + round(self._answer(target)))
         return [ping]
 
-    def answered(self, sender: str, number: int, target: str, heard: bool, clock: int) -> list[Ask]:
+    def answered(self, sender: str, number: int, target: str, received: bool, clock: int) -> list[Ask]:
         """A pong came in."""
         itself = sender == target and self.round_trips.answered(number, sender, clock)
         relay = self._relays.get(number)
@@ -153,12 +153,12 @@ class Detector:
             if probe.target != target:
                 continue
             if itself or (probe.number == number and sender in (probe.helpers or ())):
-                if heard and not itself:
+                if received and not itself:
                     probe.vouched.add(sender)
-                if itself or (heard and self._vouched(probe, clock)):
+                if itself or (received and self._vouched(probe, clock)):
                     self._probes.remove(probe)
                     self.awareness = self.awareness.worse(-1).sampled(lost=probe.helpers is not None)
-                elif not heard:
+                elif not received:
                     probe.nacks.add(sender)
                 break
         return []
@@ -168,31 +168,31 @@ class Detector:
         later only that of most who were asked, since one that lies would else hide a death for good."""
         lately = VOUCHED_PROBES * self._timing.probe * max(self._living, 4)
         most = 2 * len(probe.vouched) > len(probe.helpers or ())
-        return most or clock - self._heard.get(probe.target, 0) <= lately
+        return most or clock - self._received.get(probe.target, 0) <= lately
 
-    def heard(self, peer: str, clock: int) -> None:
+    def received(self, peer: str, clock: int) -> None:
         """Something came from this peer itself, whatever it was: it lives."""
-        self._heard[peer] = clock
+        self._received[peer] = clock
         if peer in self._suspicions:
-            self._suspicions[peer].asked = None
+            self._suspicions[peer].options = None
 
-    def changed(self, peer: str, standing: str, confirmed: int, ours: bool, clock: int) -> None:
+    def changed(self, peer: str, status: str, confirmed: int, ours: bool, clock: int) -> None:
         """What a peer is to us, when that or the number of others that suspect it changes."""
-        if standing == "suspect":
+        if status == "suspect":
             suspicion = self._suspicions.get(peer)
             if suspicion is None:
                 suspicion = self._suspicions[peer] = _Suspicion(clock)
             suspicion.confirmed, suspicion.ours = confirmed, ours
             return
         self._suspicions.pop(peer, None)
-        if peer in self._unsure and standing == "alive":
+        if peer in self._unsure and status == "alive":
             self.awareness = self.awareness.sampled(lost=True)
         self._unsure.discard(peer)
-        if standing != "alive":
+        if status != "alive":
             self._probes = [probe for probe in self._probes if probe.target != peer]
-        if standing == "unknown":
+        if status == "unknown":
             self._relays = {n: r for n, r in self._relays.items() if peer not in (r.asker, r.target)}
-            self._heard.pop(peer, None)
+            self._received.pop(peer, None)
             self.round_trips.forget(peer)
 
     def refuted(self) -> None:
@@ -244,7 +244,7 @@ class Detector:
         patience, stretch = self.awareness.patience, self.awareness.stretch
         slowness = self._slowness(probe.target)
         waited, first = clock - probe.begun, self._timing.answer * slowness * patience
-        if waited >= first and self._heard.get(probe.target, -1) >= probe.begun:
+        if waited >= first and self._received.get(probe.target, -1) >= probe.begun:
             self._probes.remove(probe)  # it lives: it has said something else
             self.awareness = self.awareness.sampled(lost=True)
             return
@@ -269,9 +269,9 @@ class Detector:
         stretch, slowness = self.awareness.stretch, self._slowness(peer)
         if clock >= suspicion.next_ask:
             suspicion.next_ask = clock + round(self._timing.check * slowness) * max(1, living // CHECKERS)
-            suspicion.asked = clock if suspicion.asked is None else suspicion.asked
+            suspicion.options = clock if suspicion.options is None else suspicion.options
             yield self.ping(peer, clock)
-        unanswered = 0 if suspicion.asked is None else clock - suspicion.asked
+        unanswered = 0 if suspicion.options is None else clock - suspicion.options
         if not suspicion.ours and unanswered >= self._timing.answer * slowness * self.awareness.patience * stretch:
             yield Accuse(peer, "suspect")
         elif unanswered >= slowness * suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):

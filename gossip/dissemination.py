@@ -21,7 +21,7 @@ from typing import Literal
 from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_bytes, claim_text, well_formed
 
 #: What a peer is to us: as its claims say, or never heard.
-Standing = State | Literal["unknown"]
+MemberStatus = State | Literal["unknown"]
 
 #: What became of a claim. new: taken. known: nothing in it. old: we know better, and the sender should. early: about a
 #: statement that we do not hold. The others are refusals by name.
@@ -58,7 +58,7 @@ class MemberRecord:
         return self.others if self.ours is None else (self.ours, *self.others)
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> MemberStatus:
         if self.statement is None:
             return "unknown"
         if self.ours is not None and self.ours.state == "dead":
@@ -75,8 +75,8 @@ class MemberRecord:
         mine, theirs = self.statement, claim
         if mine is None or theirs.state != "alive" or mine.advert is None or theirs.advert is None:
             return False
-        life = mine.advert.life, mine.advert.nonce
-        return (theirs.advert.life, theirs.advert.nonce) == life and theirs.number > mine.number
+        generation = mine.advert.generation, mine.advert.nonce
+        return (theirs.advert.generation, theirs.advert.nonce) == generation and theirs.number > mine.number
 
 
 class MemberTable:
@@ -143,7 +143,7 @@ class MemberTable:
     def _take_statement(self, held: MemberRecord, claim: Claim) -> Taken:
         if held.statement is not None and _order(claim) < _order(held.statement):
             return "old"
-        self.put(MemberRecord(claim), urgent=held.standing != claim.state)
+        self.put(MemberRecord(claim), urgent=held.status != claim.state)
         return "new"
 
     def _take_verdict(self, held: MemberRecord, claim: Claim, credible: bool) -> Taken:
@@ -152,10 +152,10 @@ class MemberTable:
             return "early"
         if claim.number < statement.number:
             return "stale_incarnation" if claim.state == "dead" else "old"
-        if statement.state != "alive" or held.standing == "dead":
+        if statement.state != "alive" or held.status == "dead":
             return "known"  # who finished or left has nothing to be suspected of, and the dead are dead
         if claim.author == self.me:
-            return "known"  # what this peer finds is not told to it; this may be from an earlier life
+            return "known"  # what this peer finds is not told to it; this may be from an earlier generation
         before = next((verdict for verdict in held.others if verdict.author == claim.author), None)
         if before is None and len(held.others) > self._confirmations:
             return "known"
@@ -172,7 +172,7 @@ class MemberTable:
         """Hold a verdict of this peer's own; False where it says nothing new."""
         held = self._held[claim.about]
         alive = held.statement is not None and held.statement.state == "alive"
-        if not alive or held.standing == "dead" or (held.ours is not None and claim.state == "suspect"):
+        if not alive or held.status == "dead" or (held.ours is not None and claim.state == "suspect"):
             return False
         self.put(replace(held, ours=claim), urgent=True)
         return True
@@ -182,7 +182,7 @@ class MemberTable:
         assert held.statement is not None
         before = self._held[held.statement.about]
         self._held[held.statement.about] = held
-        again = {held.statement} if held.standing != before.standing else set()
+        again = {held.statement} if held.status != before.status else set()
         fresh = [claim for claim in held.claims if claim in again or claim not in before.claims]
         self._told.update(dict.fromkeys(fresh, 0))
         if urgent:
@@ -235,8 +235,9 @@ class MemberTable:
 
 
 def _order(claim: Claim) -> tuple[object, ...]:
-    """The later statement is the larger. A later life outdoes an earlier one of the same memory, whatever its version:
+    """The later statement is the larger. A later generation outdoes an earlier one of the same memory, whatever its
+    version:
     of two processes with one identity the later need not hear first what the other has said."""
     assert claim.advert is not None
     state = ("alive", "finished", "left").index(claim.state)
-    return claim.incarnation, claim.advert.life, claim.advert.nonce, claim.version, state
+    return claim.incarnation, claim.advert.generation, claim.advert.nonce, claim.version, state

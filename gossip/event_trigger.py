@@ -40,23 +40,23 @@ def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
     return far
 
 
-def wakings(matrices: Sequence[csr_array], awake_P: Awake) -> Iterator[Awake]:
+def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
     """Who is awake in each exchange, (P,) bool each, and at last who took part in any; at first who has moved."""
-    yield awake_P
+    yield active_P
     for matrix in matrices:
-        awake_P = awake_P | ((matrix @ awake_P.astype(np.float64)) > 0)
-        yield awake_P
+        active_P = active_P | ((matrix @ active_P.astype(np.float64)) > 0)
+        yield active_P
 
 
-def sleeping(matrix: csr_array, awake_P: Awake) -> csr_array:
+def sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
     """The matrix of an exchange in which only some are awake: the others keep all they have."""
-    awake, asleep = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (awake_P, ~awake_P))
-    return csr_array(matrix @ awake + asleep)
+    active, inactive = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (active_P, ~active_P))
+    return csr_array(matrix @ active + inactive)
 
 
-def woken_matrix(matrices: Sequence[csr_array], awake: Sequence[Awake]) -> NDArray[np.float64]:
+def woken_matrix(matrices: Sequence[csr_array], active: Sequence[Awake]) -> NDArray[np.float64]:
     """(P, P) column-stochastic: the product of all exchanges, with who is awake in each (as `wakings` says it)."""
-    product = np.eye(len(awake[0]))
-    for matrix, awake_P in zip(matrices, awake[:-1], strict=True):
-        product = sleeping(matrix, awake_P) @ product
+    product = np.eye(len(active[0]))
+    for matrix, active_P in zip(matrices, active[:-1], strict=True):
+        product = sleeping(matrix, active_P) @ product
     return product

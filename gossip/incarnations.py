@@ -1,28 +1,28 @@
 """Lost memory: how two peers find out, and how the one that forgot comes back without harm to the others' accounts.
 
-Both ends of a lane know sums of weight, made and taken, and `meet` compares them. Who remembers less than the other
-comes back as a new incarnation with weight 1 and fresh lanes, and says so; the other then does `reopened`.
+Both ends of a channel know sums of weight, made and taken, and `meet` compares them. Who remembers less than the other
+comes back as a new incarnation with weight 1 and fresh channels, and says so; the other then does `reopened`.
 Let one incarnation of a peer, in one group, have an account: what it put in (its weight at the start) and what it
 wrote off. Then, of weights, for each peer by itself at every moment,
 
-    held = put in - written off + sum over its lanes as they are now (taken - made)                              (1)
+    held = put in - written off + sum over its channels as they are now (taken - made)                              (1)
 
 Each event keeps it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
-neighbour is a new incarnation, `reopened` sets made and taken of the lanes to 0 and gives the open transfers back:
+neighbour is a new incarnation, `reopened` sets made and taken of the channels to 0 and gives the open transfers back:
 the right side gains made - taken, the left one the returned weight r, so that written off grows by
 
     (made - r) - taken                                                                                           (2)
 
-which is what went to the earlier incarnation less what came from it: its net gain on this lane, known here exactly. A
-new incarnation opens a new account with put in 1, written off 0, held 1, no lanes: (1) holds, and the old account
-disappears whole, with what it wrote off. On a lane between two incarnations that both live, made = taken + open, open
-counting transfers not yet taken. Summed over all who live, the lanes cancel to those open transfers:
+which is what went to the earlier incarnation less what came from it: its net gain on this channel, known here exactly.
+A new incarnation opens a new account with put in 1, written off 0, held 1, no channels: (1) holds, and the old account
+disappears whole, with what it wrote off. On a channel between two incarnations that both live, made = taken + open,
+open counting transfers not yet taken. Summed over all who live, the channels cancel to those open transfers:
 
     held + open not yet taken = put in - written off                                                             (3)
 
-exactly, once every neighbour has met the new incarnation; until then an old lane counts as if already reopened. (2)
+exactly, once every neighbour has met the new incarnation; until then an old channel counts as if already reopened. (2)
 may be negative: mass that the earlier incarnation had passed on before it forgot is there twice. Two that forget at
-once need no rule: both open new accounts, and the lane between them has no end that remembers it. Values follow the
+once need no rule: both open new accounts, and the channel between them has no end that remembers it. Values follow the
 weights: every share is a positive part of some estimate, so estimates stay in the hull of the inputs (up to the
 rounding of the form).
 """
@@ -43,7 +43,8 @@ INCARNATION_AHEAD_MAX = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelMemory:
-    """What one end remembers of the two lanes between two peers, and says in a Hello: of its own transfers the highest
+    """What one end remembers of the two channels between two peers, and says in a Hello: of its own transfers the
+    highest
     made and known to be taken, of the other's the highest taken, and the weights of all made and of all taken."""
 
     made: int
@@ -95,14 +96,14 @@ def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss
 def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:
     """The other is a new incarnation: (held with my open transfers back, weight written off).
 
-    From here on both lanes are new: `Outgoing()` and `Incoming()`. Written off is what went to the earlier incarnation
-    for good, `out.acked_weight`, less what came from it, `incoming.taken_weight`; see (2) above.
+    From here on both channels are new: `Outgoing()` and `Incoming()`. Written off is what went to the earlier
+    incarnation for good, `out.acked_weight`, less what came from it, `incoming.taken_weight`; see (2) above.
     """
     written_off = out.acked_weight - incoming.taken_weight
     reference_D = out.reference_D
-    for parcel in out.open:
-        carried_D, reference_D = carried(parcel, form, held.value_D.shape[-1], reference_D)
-        held = held + Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
+    for share in out.open:
+        carried_D, reference_D = carried(share, form, held.value_D.shape[-1], reference_D)
+        held = held + Mass(carried_D, torch.tensor(share.weight, dtype=torch.float64))
     return held, written_off
 
 

@@ -1,9 +1,11 @@
-"""When a lane rests, and when a peer does: the bounds of `transfers.py`, which crowds (`channels.py`) keep too."""
+"""When a channel rests, and when a peer does: the bounds of `transfers.py`, which large simulations (`channels.py`)
+keep too.
+"""
 
 from __future__ import annotations
 
-#: Transfers that a lane may have open before it rests. With one, a lane rests while an answer travels; with more than
-#: two, a cut edge takes more than its peer can spare.
+#: Transfers that a channel may have open before it rests. With one, a channel rests while an answer travels; with more
+#: than two, a cut edge takes more than its peer can spare.
 WINDOW = 2
 
 #: A peer with less than this part of the weight it started with waits until it has received. Its estimate is a

@@ -27,7 +27,7 @@ from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import claim_text as claim_text
 from fedpeer.gossip.credit import Credit
 from fedpeer.gossip.detector import Accuse, Ask, Detector
-from fedpeer.gossip.dissemination import MemberRecord, MemberTable, Standing, Taken
+from fedpeer.gossip.dissemination import MemberRecord, MemberStatus, MemberTable, Taken
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.gossip.outcomes import MemberChange as MemberChange
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
@@ -64,8 +64,8 @@ class Membership:
         self._timing = timing or ProbeTiming()
         self._federation = federation
         self._sign = sign
-        self._rumours = MemberTable(me, federation, verify, self._timing.confirmations)
-        self._rumours.set_roster(roster)
+        self._members = MemberTable(me, federation, verify, self._timing.confirmations)
+        self._members.set_roster(roster)
         self._detector = Detector(me, self._timing, draws)
         self._credit = Credit()
         self._clock = 0  # ticks in which this process ran
@@ -83,7 +83,7 @@ class Membership:
     @property
     def statement(self) -> Claim:
         """This peer's newest statement about itself."""
-        mine = self._rumours[self.me].statement
+        mine = self._members[self.me].statement
         assert mine is not None
         return mine
 
@@ -92,19 +92,19 @@ class Membership:
         """Health, and the share of pings without an answer."""
         return self._detector.awareness
 
-    def standing(self, peer: str) -> Standing:
+    def status(self, peer: str) -> MemberStatus:
         """What a peer of the roster is to us."""
-        return self._rumours[peer].standing
+        return self._members[peer].status
 
     def last_statement(self, peer: str) -> Claim | None:
         """What a peer of the roster said last about itself, as far as we know."""
-        return self._rumours[peer].statement
+        return self._members[peer].statement
 
     @property
     def living(self) -> tuple[str, ...]:
         """The others that are alive or suspect, in the order of ids."""
-        held = ((peer, self._rumours[peer].standing) for peer in self._rumours.roster if peer != self.me)
-        return tuple(peer for peer, standing in held if standing in ("alive", "suspect"))
+        held = ((peer, self._members[peer].status) for peer in self._members.roster if peer != self.me)
+        return tuple(peer for peer, status in held if status in ("alive", "suspect"))
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -118,51 +118,51 @@ class Membership:
             out += self._accuse(found) if isinstance(found, Accuse) else [self._say(found)]
         if self._overdue():
             self._restate(self.statement.version + 1, urgent=False)
-        if self._clock >= self._next_gossip and self._rumours.urgent:
+        if self._clock >= self._next_gossip and self._members.urgent:
             self._next_gossip = self._clock + self._timing.gossip
-            others = living or [peer for peer in self._rumours.roster if peer != self.me]
+            others = living or [peer for peer in self._members.roster if peer != self.me]
             out += self._pings(self._detector.some(others, self._timing.fan_out))
         if self._clock >= self._next_revisit:
             self._next_revisit = self._clock + self._timing.revisit
-            absent = [peer for peer in self._rumours.roster if self._is_absent(peer)]
+            absent = [peer for peer in self._members.roster if self._is_absent(peer)]
             out += self._pings(self._detector.some(absent, 1))
         return out
 
-    def heard(self, sender: str) -> None:
+    def received(self, sender: str) -> None:
         """Any message came from this peer itself: whatever it says, it lives."""
-        if sender in self._rumours:
-            self._detector.heard(sender, self._clock)
+        if sender in self._members:
+            self._detector.received(sender, self._clock)
 
-    def heard_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
+    def on_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
         """Answered with a pong, in which what the sender knew badly is put right."""
-        if sender not in self._rumours:
+        if sender not in self._members:
             return [_stranger(sender, sender)]
-        self.heard(sender)
+        self.received(sender)
         newcomer = self._is_absent(sender)
         out, badly = self._learn(sender, claims)
         return [*out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
 
-    def heard_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
+    def on_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
         """The sender cannot reach `target`, and asks us to try."""
-        if sender not in self._rumours or target not in self._rumours:
-            return [_stranger(sender, target if sender in self._rumours else sender)]
-        self.heard(sender)
+        if sender not in self._members or target not in self._members:
+            return [_stranger(sender, target if sender in self._members else sender)]
+        self.received(sender)
         out, badly = self._learn(sender, claims)
         if target == self.me:
             return [*out, self._say(Ask(sender, "pong", number, self.me), badly)]
         return out + [self._say(ask) for ask in self._detector.relay(sender, number, target, self._clock)]
 
-    def heard_pong(self, sender: str, number: int, target: str, heard: bool, claims: Sequence[Claim]) -> list[Out]:
+    def on_pong(self, sender: str, number: int, target: str, received: bool, claims: Sequence[Claim]) -> list[Out]:
         """An answer to a ping or a request of ours."""
-        if sender not in self._rumours:
+        if sender not in self._members:
             return [_stranger(sender, sender)]
-        self.heard(sender)
+        self.received(sender)
         out, _ = self._learn(sender, claims)
-        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, heard, self._clock)]
+        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, received, self._clock)]
 
-    def heard_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
+    def on_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
         """Claims that came with something else."""
-        return self._learn(sender, claims)[0] if sender in self._rumours else [_stranger(sender, sender)]
+        return self._learn(sender, claims)[0] if sender in self._members else [_stranger(sender, sender)]
 
     def advertise(
         self, advert: Advert, *, state: Literal["alive", "finished", "left"] = "alive", incarnation: int | None = None
@@ -182,14 +182,14 @@ class Membership:
     def set_roster(self, ids: Collection[str]) -> list[Out]:
         """Another roster counts from now on; who is not in it is forgotten, who is new is unknown."""
         assert self.me in ids, "who is put out of the roster stops"
-        gone = [peer for peer in self._rumours.roster if peer not in ids]
-        known = [peer for peer in gone if self.standing(peer) != "unknown"]
-        out: list[Out] = [MemberChange(peer, self.standing(peer), "unknown", "roster") for peer in known]
+        gone = [peer for peer in self._members.roster if peer not in ids]
+        known = [peer for peer in gone if self.status(peer) != "unknown"]
+        out: list[Out] = [MemberChange(peer, self.status(peer), "unknown", "roster") for peer in known]
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
             self._credit.forget(peer)
             self._next_passing.pop(peer, None)
-        self._rumours.set_roster(ids)
+        self._members.set_roster(ids)
         return out
 
     # ---------------------------------------------------------------------------------------------------------- claims
@@ -199,7 +199,7 @@ class Membership:
 
         Changes are those over the whole message: an old statement and the death that follows it are one change.
         """
-        before = {claim.about: self.standing(claim.about) for claim in claims if claim.about in self._rumours}
+        before = {claim.about: self.status(claim.about) for claim in claims if claim.about in self._members}
         because: dict[str, str] = {}
         out: list[Out] = []
         badly: dict[str, None] = {}
@@ -213,7 +213,7 @@ class Membership:
                 match self._take(claim):
                     case "new":
                         because[claim.about] = claim.author
-                        self._tell_detector(claim.about)
+                        self._inform_detector(claim.about)
                     case "old":
                         right = False
                     case "stale_incarnation" | "bad_signature" | "unknown_peer" | "false_accuser" as code:
@@ -224,9 +224,9 @@ class Membership:
             if not right:
                 badly[claim.about] = None
         changes = (
-            MemberChange(peer, before[peer], self.standing(peer), author)
+            MemberChange(peer, before[peer], self.status(peer), author)
             for peer, author in because.items()
-            if before[peer] != self.standing(peer)
+            if before[peer] != self.status(peer)
         )
         return [*out, *changes], list(badly)
 
@@ -235,8 +235,8 @@ class Membership:
 
         Not where this peer found the same: what it could not reach itself, others could not either.
         """
-        held = self._rumours[claim.about] if claim.about in self._rumours else MemberRecord()
-        taken = self._rumours.take(claim, credible=self._believes(claim.author))
+        held = self._members[claim.about] if claim.about in self._members else MemberRecord()
+        taken = self._members.take(claim, credible=self._believes(claim.author))
         if taken == "new" and claim.state not in VERDICTS and held.ours is None and held.refuted_by(claim):
             for verdict in held.others:
                 self._credit.refuted(verdict.author, self._clock)
@@ -257,7 +257,7 @@ class Membership:
         mine = self.statement
         if claim == mine:
             return [], True
-        refused = self._rumours.checked(claim)
+        refused = self._members.checked(claim)
         if refused is not None:
             return [Rejection(refused, _described(claim), sender)], True
         if claim.advert is not None:
@@ -281,7 +281,7 @@ class Membership:
         mine = self.statement
         assert claim.advert is not None, "statements carry an advert"
         assert mine.advert is not None, "statements carry an advert"
-        theirs, ours = (claim.advert.life, claim.advert.nonce), (mine.advert.life, mine.advert.nonce)
+        theirs, ours = (claim.advert.generation, claim.advert.nonce), (mine.advert.generation, mine.advert.nonce)
         if theirs == ours or (theirs < ours and claim.number < mine.number):
             return []
         if theirs < ours and claim.incarnation == mine.incarnation:
@@ -294,26 +294,26 @@ class Membership:
 
     def _accuse(self, found: Accuse) -> list[Out]:
         """Make a finding of our own known, unless the others know it or better."""
-        held = self._rumours[found.peer]
+        held = self._members[found.peer]
         if held.statement is None:
             return []
-        before = held.standing
+        before = held.status
         claim = self._signed(found.peer, held.statement.incarnation, held.statement.version, found.verdict, None)
-        if not self._rumours.find(claim):
+        if not self._members.find(claim):
             return []
-        self._tell_detector(found.peer)
-        after = self.standing(found.peer)
+        self._inform_detector(found.peer)
+        after = self.status(found.peer)
         return [MemberChange(found.peer, before, after, self.me)] if after != before else []
 
-    def _tell_detector(self, peer: str) -> None:
-        held = self._rumours[peer]
+    def _inform_detector(self, peer: str) -> None:
+        held = self._members[peer]
         ours = held.ours is not None
-        self._detector.changed(peer, held.standing, len(held.verdicts) - 1, ours, self._clock)
+        self._detector.changed(peer, held.status, len(held.verdicts) - 1, ours, self._clock)
 
     # ------------------------------------------------------------------------------------------------- this peer's own
 
     def _overdue(self) -> bool:
-        wait = max(self._timing.restate, 4 * len(self._rumours.roster))
+        wait = max(self._timing.restate, 4 * len(self._members.roster))
         return self.statement.advert != self._wanted[2] and self._clock >= self._stated + wait
 
     def _restate(self, version: int, *, urgent: bool) -> None:
@@ -321,7 +321,7 @@ class Membership:
         incarnation, state, advert = self._wanted
         claim = self._signed(self.me, incarnation, version, state, advert)
         assert claim_bytes(claim) <= STATEMENT_BYTES_MAX, f"a statement of {claim_bytes(claim)} bytes leaves no room"
-        self._rumours.put(MemberRecord(claim), urgent=urgent)
+        self._members.put(MemberRecord(claim), urgent=urgent)
         self._stated = self._clock
 
     def _signed(self, about: str, incarnation: int, version: int, state: State, advert: Advert | None) -> Claim:
@@ -340,12 +340,12 @@ class Membership:
         return [self._say(self._detector.ping(peer, self._clock)) for peer in peers]
 
     def _is_absent(self, peer: str) -> bool:
-        return self.standing(peer) in ("dead", "unknown")
+        return self.status(peer) in ("dead", "unknown")
 
     def _say(self, ask: Ask, badly: Sequence[str] = (), *, newcomer: bool = False) -> SendProbe:
         newcomer = newcomer or self._is_absent(ask.to) or ask.to in badly
-        claims = self._rumours.choose(ask.to, badly, newcomer=newcomer)
-        return SendProbe(ask.to, ask.kind, ask.number, ask.target, ask.heard, claims)
+        claims = self._members.choose(ask.to, badly, newcomer=newcomer)
+        return SendProbe(ask.to, ask.kind, ask.number, ask.target, ask.received, claims)
 
 
 def _stranger(sender: str, peer: str) -> Rejection:

@@ -1,4 +1,4 @@
-"""What is asked for of a phase of noise before each average (`veil.py`).
+"""What is asked for of a phase of noise before each average (`masking.py`).
 
 Nothing here needs torch, so that a federation file is checked without it.
 """
@@ -18,7 +18,7 @@ class NoiseError(ValueError):
 class Noise:
     """A phase of noise.
 
-    pushes   p: to how many different neighbours, at least, a peer sends made-up shares before the first true one
+    pushes   p: to how many different neighbours, at least, a peer sends masked shares before the first true one
     scale    the standard deviation of the numbers in them, in the units of the parameters
     """
 
@@ -31,10 +31,11 @@ class Noise:
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as what it is to hide")
 
-    def tolerance(self, asked: float) -> float:
-        """For which relative disagreement exchanges are counted, so that what is left of the noise is below `asked`, in
+    def tolerance(self, options: float) -> float:
+        """For which relative disagreement exchanges are counted, so that what is left of the noise is below `options`,
+        in
         the units of the parameters."""
-        return asked / (1 + self.scale)
+        return options / (1 + self.scale)
 
 
 def no_noise() -> None:
@@ -42,7 +43,7 @@ def no_noise() -> None:
 
 
 def gossip_noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
-    """Before each average a peer sends made-up shares to so many neighbours at least, which averages away.
+    """Before each average a peer sends masked shares to so many neighbours at least, which averages away.
 
     Bouchra Pilet, Frey, Taiani 2019.
     """

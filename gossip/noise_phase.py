@@ -1,12 +1,12 @@
 """A phase of noise before an average: what a peer sends first says nothing of what it holds.
 
-A peer that enters an averaging first sends each of some neighbours a made-up share: the weight of a usual one, and a
+A peer that enters an averaging first sends each of some neighbours a masked share: the weight of a usual one, and a
 value that was drawn. It keeps the rest of its mass, its own value less what it made up. So nothing is lost: after the
 phase all goes on as ever, and the noise averages away with everything else, since what one peer sent too much it holds
 too little. Until its phase is over a peer's estimate means nothing and is shown to nobody, its owner included
 (`shown`); after it, it is as near to the average as the exchanges since then have brought it.
 
-Who wants a peer's value must know every made-up share, to add it to the first true one. Each share has a number of its
+Who wants a peer's value must know every masked share, to add it to the first true one. Each share has a number of its
 own, so all p receivers must work together: where each neighbour is corrupted with chance tau, that is tau ** p. Pushes
 to one neighbour count once, since in an overlay that stays as it is they are seen by the same eyes. Somebody who misses
 one share knows the value only up to that noise, so its scale must be that of all that the value could be, and more.
@@ -58,13 +58,13 @@ class NoisePhase:
         return replace(self, told=self.told.union(peers))
 
 
-def meaningful_estimate(held: Mass, veil: NoisePhase) -> Tensor | None:
+def meaningful_estimate(held: Mass, masking: NoisePhase) -> Tensor | None:
     """(D,) the estimate, or None while it means nothing."""
-    return held.estimate_D if veil.lifted else None
+    return held.estimate_D if masking.lifted else None
 
 
 def noise_key(secret: bytes, *what: object) -> bytes:
-    """(32 bytes) of the made-up numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
+    """(32 bytes) of the masked numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
     return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()
 
 
@@ -79,29 +79,29 @@ def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
 
 def give_made_up(
     held: Mass,
-    veil: NoisePhase,
-    lanes: Mapping[str, Outgoing],
+    masking: NoisePhase,
+    channels: Mapping[str, Outgoing],
     fraction: float,
     form: Form,
     at: tuple[int, int],
     draws: np.random.Generator,
     made_up: Mapping[str, Tensor],
 ) -> tuple[Mass, NoisePhase, dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """The same as numbered transfers on lanes, none of which rests: (kept, veil, lanes, parcels by peer).
+    """The same as numbered transfers on channels, none of which rests: (kept, mask, channels, shares by peer).
 
     The shares travel whole, in float32 or float64, whatever the form: a reduction tells a part of the noise only, and
     what it leaves behind would be told later, beside the true value. What is debited is what travels.
     """
-    assert lanes.keys() == made_up.keys(), "a vector of its own for each lane"
-    assert len(lanes) * fraction <= 1, "no one can give more than is held"
+    assert channels.keys() == made_up.keys(), "a vector of its own for each channel"
+    assert len(channels) * fraction <= 1, "no one can give more than is held"
     opened: dict[str, Outgoing] = {}
-    parcels: dict[str, NumberedTransfer] = {}
+    shares: dict[str, NumberedTransfer] = {}
     left = held
-    for peer, lane in lanes.items():
+    for peer, channel in channels.items():
         decoy = Mass.of(made_up[peer], held.weight)
-        _, lane_after, parcel = give(decoy, {peer: lane}, fraction, form, at, draws, whole=True)
-        opened |= lane_after
-        parcels |= parcel
-        value_D, _ = carried(parcel[peer], form, held.value_D.shape[-1], None)
-        left = Mass(left.value_D - value_D, left.weight - parcel[peer].weight)
-    return left, veil.after(lanes), opened, parcels
+        _, channel_after, share = give(decoy, {peer: channel}, fraction, form, at, draws, whole=True)
+        opened |= channel_after
+        shares |= share
+        value_D, _ = carried(share[peer], form, held.value_D.shape[-1], None)
+        left = Mass(left.value_D - value_D, left.weight - share[peer].weight)
+    return left, masking.after(channels), opened, shares

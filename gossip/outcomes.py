@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedpeer.gossip.claims import Claim
-from fedpeer.gossip.dissemination import Standing
+from fedpeer.gossip.dissemination import MemberStatus
 from fedpeer.rejection import Rejection
 
 
@@ -21,7 +21,7 @@ class SendProbe:
     kind: Literal["ping", "ping-request", "pong"]
     number: int
     target: str
-    heard: bool
+    received: bool
     claims: tuple[Claim, ...]
 
 
@@ -30,8 +30,8 @@ class MemberChange:
     """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
 
     peer: str
-    before: Standing
-    after: Standing
+    before: MemberStatus
+    after: MemberStatus
     reason: str
 
 
@@ -50,9 +50,9 @@ class ClaimRejection(Rejection):
 class OtherSelf:
     """A statement with our signature that this process never made; said once for each.
 
-    duplicate   by a later life: another process has our identity and began after us (or our disk was lost, and the
-                statement is from before)
-    forgotten   by an earlier life with a higher incarnation: memory was lost and nobody noticed
+    duplicate   by a later generation: another process has our identity and began after us (or our disk was lost, and
+                the statement is from before)
+    forgotten   by an earlier generation with a higher incarnation: memory was lost and nobody noticed
     """
 
     what: Literal["duplicate", "forgotten"]

@@ -14,8 +14,8 @@ from typing import Literal
 from fedpeer.gossip.claims import joined_fields, whole
 
 #: First bytes of the signed texts; the number is the version of the format.
-_LIFE_TAG, _LANE_TAG = b"fedpeer life 1", b"fedpeer lane 1"
-#: Of a lane, what its maker says, and what its taker says.
+_GENERATION_TAG, _CHANNEL_TAG = b"fedpeer life 1", b"fedpeer lane 1"
+#: Of a channel, what its maker says, and what its taker says.
 Way = Literal["made", "taken"]
 #: How far the number of a start may be ahead of the one that a peer knows of itself: numbers that are drawn for empty
 #: disks are below 2^31.
@@ -23,18 +23,18 @@ LIFE_AHEAD_MAX = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeProof:
+class GenerationProof:
     """That a peer lives, or lived, as this incarnation in this process; `signature` (64 bytes) by its own key."""
 
     incarnation: int
-    life: int
+    generation: int
     nonce: int
     signature: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """How far one end of a lane was, as it signed it itself: the highest number made or taken, and the sum of the
+    """How far one end of a channel was, as it signed it itself: the highest number made or taken, and the sum of the
     weights of all up to it."""
 
     number: int
@@ -43,8 +43,8 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneProof:
-    """That the recipient of this made, or took, so many transfers on a lane with its sender, by the recipient's own
+class ChannelProof:
+    """That the recipient of this made, or took, so many transfers on a channel with its sender, by the recipient's own
     signature."""
 
     group: str
@@ -54,15 +54,17 @@ class LaneProof:
     signature: bytes
 
 
-def life_text(federation: bytes, peer: str, incarnation: int, life: int, nonce: int) -> bytes:
+def generation_text(federation: bytes, peer: str, incarnation: int, generation: int, nonce: int) -> bytes:
     """What a peer signs at its start, and whenever its numbers change."""
-    return joined_fields(_LIFE_TAG, federation, peer.encode(), *map(whole, (incarnation, life, nonce)))
+    return joined_fields(_GENERATION_TAG, federation, peer.encode(), *map(whole, (incarnation, generation, nonce)))
 
 
-def lane_text(
+def channel_text(
     federation: bytes, group: str, author: tuple[str, int], other: tuple[str, int], way: Way, number: int, weight: float
 ) -> bytes:
     """What the author (id, incarnation) signs with each transfer to the other, and each acknowledgement: numbers, and
     no values, which would have to be hashed."""
     ends = (part for peer, incarnation in (author, other) for part in (peer.encode(), whole(incarnation)))
-    return joined_fields(_LANE_TAG, federation, group.encode(), *ends, way.encode(), whole(number), pack("<d", weight))
+    return joined_fields(
+        _CHANNEL_TAG, federation, group.encode(), *ends, way.encode(), whole(number), pack("<d", weight)
+    )

@@ -4,17 +4,17 @@ A form turns numbers into a payload and back. What the receiver restores is what
 mass is conserved whatever is lost by rounding or left out: it stays with the sender. `Form` names, packs and checks;
 `pack` and `restore` add the reference.
 
-What a coarse form leaves behind is value without weight, and distorts the sender's estimate. A lane delivers every
+What a coarse form leaves behind is value without weight, and distorts the sender's estimate. A channel delivers every
 transfer once and in order, so both its ends can hold the same *reference*, what the receiver knows already of the
 sender's estimate. Only the difference, share - weight * reference, is packed; both ends then move the reference by
 what was carried. Differences die away as peers agree, and the error with them: 16 peers on a 4-regular graph come as
 near to the true mean of normal vectors with int8 as with float32 (1e-7 after 100 exchanges), while bfloat16 of the
-share itself stops at 3e-3. So all forms coarser than float32 use one. The price is a float32 vector (D,) a lane. A
-lane's first transfer is plain float32: before it there is nothing to differ from.
+share itself stops at 3e-3. So all forms coarser than float32 use one. The price is a float32 vector (D,) a channel. A
+channel's first transfer is plain float32: before it there is nothing to differ from.
 
 What top-k does not tell, the receiver takes to be as before, and the sender's rest moves the other way. A number is
 told every 1 / share exchanges or so; were all of a share given in each, the rest would run away (on digits top-k:0.1
-ends at a disagreement of 1,000). So a top-k lane gives only the part `pace` = share of what it would give. Constant
+ends at a disagreement of 1,000). So a top-k channel gives only the part `pace` = share of what it would give. Constant
 vectors then converge on rings, stars, regular and complete graphs; with 2.5 times the pace not on all.
 
 Sources: Alistarh et al., QSGD, 2017 (stochastic rounding in blocks); Stich, Cordonnier, Jaggi, Sparsified SGD with
@@ -46,11 +46,11 @@ class FormError(ValueError):
 
 
 class Form(Protocol):
-    """How the values of one lane travel.
+    """How the values of one channel travel.
 
     name       on the wire and in messages
     dtype      of the payload: the plain type itself, or uint8
-    relative   whether what is packed is the difference to the lane's reference
+    relative   whether what is packed is the difference to the channel's reference
     pace       part of the usual share that is given in one exchange
     """
 
@@ -269,7 +269,7 @@ NOTHING = Nothing()
 def pack_values(
     form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None, draws: np.random.Generator
 ) -> Tensor:
-    """The payload for a share of value (D,) float64 and this weight, on a lane with this reference."""
+    """The payload for a share of value (D,) float64 and this weight, on a channel with this reference."""
     if not form.relative:
         return form.pack(share_D, draws)
     return form.pack(share_D - weight * _known(reference_D, len(share_D)), draws)
@@ -278,7 +278,7 @@ def pack_values(
 def restore(
     form: Form, payload: Tensor, length: int, weight: float, reference_D: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """What a payload carries, (D,) float64, and what the lane's reference is behind it: the same on both ends."""
+    """What a payload carries, (D,) float64, and what the channel's reference is behind it: the same on both ends."""
     carried_D = form.unpack(payload, length)
     if not form.relative:
         return carried_D, reference_D
@@ -288,7 +288,7 @@ def restore(
 
 
 def _known(reference_D: Tensor | None, length: int) -> Tensor:
-    """Float64; a stranger may begin a lane with a difference, and it is then one to nothing."""
+    """Float64; a stranger may begin a channel with a difference, and it is then one to nothing."""
     return torch.zeros(length, dtype=torch.float64) if reference_D is None else reference_D.to(torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""Lanes whose form changed while transfers were under way: each transfer is read in the form in which it was made.
+"""Channels whose form changed while transfers were under way: each transfer is read in the form in which it was made.
 
 A transfer names its form, so one that was made before a change is repeated, taken and acknowledged as it was. What is
 known of the sender's estimate, the *reference*, has to be the same on both ends whenever each of them changes, so it
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, Form, Plain
 
-#: Plain float32 that begins a reference, whatever the lane's form is.
+#: Plain float32 that begins a reference, whatever the channel's form is.
 BASE = Plain("float32/base", torch.float32, relative=False)
 
 
@@ -62,15 +62,15 @@ class Successive:
 
 
 def read_in(form: Form) -> dict[str, Form]:
-    """Return the forms in which a transfer may come on a lane of this form, by name."""
+    """Return the forms in which a transfer may come on a channel of this form, by name."""
     forms = (FLOAT32, BASE, *form.before, form.now) if isinstance(form, Successive) else (FLOAT32, form)
     return {each.name: each for each in forms}
 
 
 def made_in(form: Form, name: str) -> tuple[Form, bool]:
-    """Return the form of a transfer that names it so, on a lane of `form`, and whether it begins a reference."""
+    """Return the form of a transfer that names it so, on a channel of `form`, and whether it begins a reference."""
     if not isinstance(form, Successive):
-        assert name in (form.name, FLOAT32.name), "a lane knows its form and float32"
+        assert name in (form.name, FLOAT32.name), "a channel knows its form and float32"
         return (form, False) if name == form.name else (FLOAT32, form.relative)
     if name == FLOAT32.name:
         return FLOAT32, form.before[0].relative
@@ -78,7 +78,7 @@ def made_in(form: Form, name: str) -> tuple[Form, bool]:
 
 
 def next_form(form: Form, *, begun: bool, whole: bool) -> Form:
-    """Return the form of the next transfer of a lane; `begun`: it has a reference; `whole`: nothing may be left out."""
+    """Return the form of a channel's next transfer; `begun`: it has a reference; `whole`: nothing may be left out."""
     plain = FLOAT32 if not isinstance(form, Successive) else BASE
     if whole:
         return form if form.dtype == torch.float64 else plain

@@ -1,13 +1,14 @@
-"""Lanes: numbered transfers of mass along one directed edge in one averaging group. Nothing is lost, nothing twice.
+"""Channels: numbered transfers of mass along one directed edge in one averaging group. Nothing is lost, nothing twice.
 
-A sender gives a share away by making the next transfer of a lane. What is debited is what the payload restores to, so
-a transfer is the mass that travels, and a repeat of it the same bytes. It stays open until the receiver says that it
-has taken it. At most WINDOW transfers are open on a lane; then the lane rests and only repeats, so that a cut edge
-cannot drain its peer. The receiver takes each number once and in order. So at every moment, for all lanes together:
+A sender gives a share away by making the next transfer of a channel. What is debited is what the payload restores to,
+so a transfer is the mass that travels, and a repeat of it the same bytes. It stays open until the receiver says that it
+has taken it. At most WINDOW transfers are open on a channel; then the channel rests and only repeats, so that a cut
+edge cannot drain its peer. The receiver takes each number once and in order. So at every moment, for all channels
+together:
 
     held + open transfers not yet taken = put in
 
-All functions follow from their arguments alone, draws included, so that a journal gives the same lanes and masses
+All functions follow from their arguments alone, draws included, so that a journal gives the same channels and masses
 again, and a transfer made again is the same bytes.
 
 What happens when a peer has lost memory is in `incarnations.py`.
@@ -37,7 +38,7 @@ from fedpeer.gossip.successive import made_in, next_form
 class NumberedTransfer:
     """One transfer, as it is journalled and as it travels.
 
-    seq        1, 2, 3, ... on this lane and incarnation; never used for two different shares
+    seq        1, 2, 3, ... on this channel and incarnation; never used for two different shares
     round, exchange    for which averaging it was made; never smaller than in the transfer before it
     weight     push-sum weight, finite, > 0; 0 where the form is "nothing"
     form       name of the form of the payload: the group's, or one that it had before (`successive.py`), or plain
@@ -60,7 +61,7 @@ class NumberedTransfer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
-    """The sender's end of a lane.
+    """The sender's end of a channel.
 
     made          highest number made
     open          transfers made and not known to be taken, oldest first
@@ -85,14 +86,14 @@ class Outgoing:
         """Sum of the weights of the transfers up to `seq`, which is not below `acked`: added in the order in which the
         receiver adds them, so that both have the same bits."""
         weight = self.acked_weight
-        for parcel in self.open[: seq - self.acked]:
-            weight += parcel.weight
+        for share in self.open[: seq - self.acked]:
+            weight += share.weight
         return weight
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Incoming:
-    """The receiver's end of a lane.
+    """The receiver's end of a channel.
 
     taken, taken_weight   highest number taken, and the sum of the weights of all that were
     recent        digests of the last WINDOW taken, oldest first
@@ -123,32 +124,32 @@ class TransferDecision(StrEnum):
 # ------------------------------------------------------------------------------------------------------------- giving
 
 
-def resting(lane: Outgoing) -> bool:
-    """Whether the window is full, so that the lane only repeats."""
-    return len(lane.open) >= WINDOW
+def resting(channel: Outgoing) -> bool:
+    """Whether the window is full, so that the channel only repeats."""
+    return len(channel.open) >= WINDOW
 
 
 def exhausted(held: Mass, start_weight: float, *, mutual: bool = False) -> bool:
-    """Whether a peer that started with this weight rests all its lanes until it has received.
+    """Whether a peer that started with this weight rests all its channels until it has received.
 
     `mutual`: it gives shares only to neighbours that give it one in return.
     """
     return float(held.weight) < (REST_BELOW_MUTUAL if mutual else REST_BELOW) * start_weight
 
 
-def overdrawn(held: Mass, lanes: Iterable[Outgoing]) -> bool:
+def overdrawn(held: Mass, channels: Iterable[Outgoing]) -> bool:
     """Whether so much of a peer's weight is under way that it had better wait for acknowledgements before it gives.
 
     Behind a cut the window alone lets a peer give twice what it will not get back for hours. With this, halves of 12
     peers on 4-regular graphs keep 0.33 to 0.62 of their weight, whatever way they are cut (80 cuts); without, 0.12 to
     0.67. A peer of degree d cut off from everyone keeps 1 / (d + 1), without this the square of it.
     """
-    return sum(parcel.weight for lane in lanes for parcel in lane.open) > UNDER_WAY_MAX * float(held.weight)
+    return sum(share.weight for channel in channels for share in channel.open) > UNDER_WAY_MAX * float(held.weight)
 
 
 def give(
     held: Mass,
-    lanes: Mapping[str, Outgoing],
+    channels: Mapping[str, Outgoing],
     fraction: float,
     form: Form,
     at: tuple[int, int],
@@ -156,70 +157,76 @@ def give(
     *,
     whole: bool = False,
 ) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """An equal share of what is held to each of these lanes, none of which rests: (kept, lanes, parcels by peer).
+    """An equal share of what is held to each of these channels, none of which rests: (kept, channels, shares by peer).
 
     What is debited is what travels. Plain forms make one payload for all, and are `push_sum.share` with as many copies,
-    to the last bit. A lane without a reference gets plain float32 where the form needs one; with `whole` every lane
-    does: the last gift of one who leaves, in which a reduction would keep value without weight.
+    to the last bit. A channel without a reference gets plain float32 where the form needs one; with `whole` every
+    channel does: the last gift of one who leaves, in which a reduction would keep value without weight.
 
     at: (round, exchange) for which the shares are made.
     """
     assert fraction > 0, "a share is a part of what is held"
-    assert len(lanes) * fraction <= 1, "no one can give more than is held"
-    assert not any(resting(lane) for lane in lanes.values()), "a lane whose window is full rests"
+    assert len(channels) * fraction <= 1, "no one can give more than is held"
+    assert not any(resting(channel) for channel in channels.values()), "a channel whose window is full rests"
     share = held.scaled(fraction if whole else fraction * form.pace)
     alike: dict[str, Tensor] = {}
-    parcels = {}
-    for peer, lane in lanes.items():
-        reference_D = _reference(lane, form)
+    shares = {}
+    for peer, channel in channels.items():
+        reference_D = _reference(channel, form)
         one = next_form(form, begun=reference_D is not None, whole=whole)
         payload = alike.get(one.name)
         if payload is None:
             payload = pack_values(one, share.value_D, float(share.weight), reference_D, draws)
             if not one.relative:
                 alike[one.name] = payload
-        parcels[peer] = NumberedTransfer(
-            seq=lane.made + 1,
+        shares[peer] = NumberedTransfer(
+            seq=channel.made + 1,
             round=at[0],
             exchange=at[1],
             weight=float(share.weight),
             form=one.name,
             payload=payload,
         )
-    opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
-    return _debited(held, lanes, parcels, form), opened, parcels
+    opened = {
+        peer: replace(channel, made=channel.made + 1, open=(*channel.open, shares[peer]))
+        for peer, channel in channels.items()
+    }
+    return _debited(held, channels, shares, form), opened, shares
 
 
 def give_nothing(
-    lanes: Mapping[str, Outgoing], at: tuple[int, int]
+    channels: Mapping[str, Outgoing], at: tuple[int, int]
 ) -> tuple[dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """Say on each of these lanes, none of which rests, that nothing comes at this time: (lanes, parcels by peer)."""
-    assert not any(resting(lane) for lane in lanes.values()), "a lane whose window is full rests"
+    """Say on each of these channels, none of which rests, that nothing comes now: (channels, shares by peer)."""
+    assert not any(resting(channel) for channel in channels.values()), "a channel whose window is full rests"
     payload = torch.empty(0, dtype=NOTHING.dtype)
-    parcels = {
+    shares = {
         peer: NumberedTransfer(
-            seq=lane.made + 1, round=at[0], exchange=at[1], weight=0.0, form=NOTHING.name, payload=payload
+            seq=channel.made + 1, round=at[0], exchange=at[1], weight=0.0, form=NOTHING.name, payload=payload
         )
-        for peer, lane in lanes.items()
+        for peer, channel in channels.items()
     }
-    opened = {peer: replace(lane, made=lane.made + 1, open=(*lane.open, parcels[peer])) for peer, lane in lanes.items()}
-    return opened, parcels
+    opened = {
+        peer: replace(channel, made=channel.made + 1, open=(*channel.open, shares[peer]))
+        for peer, channel in channels.items()
+    }
+    return opened, shares
 
 
-def _debited(held: Mass, lanes: Mapping[str, Outgoing], parcels: Mapping[str, NumberedTransfer], form: Form) -> Mass:
-    """What is left when these parcels, all of one weight, are gone, each as its receiver will restore it."""
+def _debited(held: Mass, channels: Mapping[str, Outgoing], shares: Mapping[str, NumberedTransfer], form: Form) -> Mass:
+    """What is left when these shares, all of one weight, are gone, each as its receiver will restore it."""
     values: dict[str, Tensor] = {}
     copies: Counter[str] = Counter()
-    for peer, parcel in parcels.items():
-        one = peer if form.relative and parcel.form == form.name else parcel.form
+    for peer, share in shares.items():
+        one = peer if form.relative and share.form == form.name else share.form
         if one not in values:
-            reference_D = _reference(lanes[peer], form)
-            values[one], _ = carried(parcel, form, held.value_D.shape[-1], reference_D)
+            reference_D = _reference(channels[peer], form)
+            values[one], _ = carried(share, form, held.value_D.shape[-1], reference_D)
         copies[one] += 1
     for one, value_D in values.items():
         held = Mass(held.value_D - value_D * copies[one], held.weight)
-    weight = max((parcel.weight for parcel in parcels.values()), default=0.0)
-    return Mass(held.value_D, held.weight - weight * len(parcels))
+    weight = max((share.weight for share in shares.values()), default=0.0)
+    return Mass(held.value_D, held.weight - weight * len(shares))
 
 
 class Receipt(StrEnum):
@@ -231,73 +238,73 @@ class Receipt(StrEnum):
     UNKNOWN = "unknown"
 
 
-def acknowledged(lane: Outgoing, taken: int, form: Form) -> tuple[Outgoing, Receipt]:
-    """All transfers up to `taken` are taken and durable. Anything but NEWS leaves the lane as it is."""
-    if taken > lane.made:
-        return lane, Receipt.UNKNOWN
-    if taken <= lane.acked:
-        return lane, Receipt.NOTHING
-    done = taken - lane.acked
-    reference_D = _reference(replace(lane, open=lane.open[:done]), form)
-    weight = lane.weight_until(taken)
-    return replace(lane, open=lane.open[done:], acked_weight=weight, reference_D=reference_D), Receipt.NEWS
+def acknowledged(channel: Outgoing, taken: int, form: Form) -> tuple[Outgoing, Receipt]:
+    """All transfers up to `taken` are taken and durable. Anything but NEWS leaves the channel as it is."""
+    if taken > channel.made:
+        return channel, Receipt.UNKNOWN
+    if taken <= channel.acked:
+        return channel, Receipt.NOTHING
+    done = taken - channel.acked
+    reference_D = _reference(replace(channel, open=channel.open[:done]), form)
+    weight = channel.weight_until(taken)
+    return replace(channel, open=channel.open[done:], acked_weight=weight, reference_D=reference_D), Receipt.NEWS
 
 
 # ------------------------------------------------------------------------------------------------------------- taking
 
 
-def judge(lane: Incoming, parcel: NumberedTransfer) -> TransferDecision:
+def judge(channel: Incoming, share: NumberedTransfer) -> TransferDecision:
     """What is to be done with a transfer whose form and numbers are found good."""
-    if _known(lane, parcel):
-        return TransferDecision.REPEATED if _same(lane, parcel) else TransferDecision.REUSED
-    if parcel.seq > lane.taken + WINDOW:
+    if _known(channel, share):
+        return TransferDecision.REPEATED if _same(channel, share) else TransferDecision.REUSED
+    if share.seq > channel.taken + WINDOW:
         return TransferDecision.JUMP
-    if not _next(lane, parcel):
+    if not _next(channel, share):
         return TransferDecision.EARLY
-    return TransferDecision.TAKE if (parcel.round, parcel.exchange) >= lane.place else TransferDecision.STALE
+    return TransferDecision.TAKE if (share.round, share.exchange) >= channel.place else TransferDecision.STALE
 
 
-def take(lane: Incoming, parcel: NumberedTransfer, form: Form, length: int) -> tuple[Incoming, Mass]:
+def take(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> tuple[Incoming, Mass]:
     """Take a transfer whose verdict is TAKE, of a group of this length: the mass is the receiver's from now on."""
-    assert judge(lane, parcel) is TransferDecision.TAKE, "each transfer is taken once and in order"
-    carried_D, reference_D = carried(parcel, form, length, lane.reference_D)
+    assert judge(channel, share) is TransferDecision.TAKE, "each transfer is taken once and in order"
+    carried_D, reference_D = carried(share, form, length, channel.reference_D)
     taken = Incoming(
-        taken=parcel.seq,
-        taken_weight=lane.taken_weight + parcel.weight,
-        recent=(*lane.recent, _digest(parcel))[-WINDOW:],
-        place=(parcel.round, parcel.exchange),
+        taken=share.seq,
+        taken_weight=channel.taken_weight + share.weight,
+        recent=(*channel.recent, _digest(share))[-WINDOW:],
+        place=(share.round, share.exchange),
         reference_D=reference_D,
-        signed=lane.signed,
+        signed=channel.signed,
     )
-    return taken, Mass(carried_D, torch.tensor(parcel.weight, dtype=torch.float64))
+    return taken, Mass(carried_D, torch.tensor(share.weight, dtype=torch.float64))
 
 
-def implied_D(lane: Incoming, parcel: NumberedTransfer, form: Form, length: int) -> Tensor:
+def implied_D(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> Tensor:
     """(D,) float64: the estimate that a transfer implies, before it is taken; one of nothing implies none."""
-    assert not parcel.nothing, "nothing implies nothing"
-    return carried(parcel, form, length, lane.reference_D)[0] / parcel.weight
+    assert not share.nothing, "nothing implies nothing"
+    return carried(share, form, length, channel.reference_D)[0] / share.weight
 
 
-def _known(lane: Incoming, parcel: NumberedTransfer) -> bool:
-    return parcel.seq <= lane.taken
+def _known(channel: Incoming, share: NumberedTransfer) -> bool:
+    return share.seq <= channel.taken
 
 
-def _next(lane: Incoming, parcel: NumberedTransfer) -> bool:
-    return parcel.seq == lane.taken + 1
+def _next(channel: Incoming, share: NumberedTransfer) -> bool:
+    return share.seq == channel.taken + 1
 
 
-def _same(lane: Incoming, parcel: NumberedTransfer) -> bool:
+def _same(channel: Incoming, share: NumberedTransfer) -> bool:
     """Whether a number that was taken came with the same content. Older than the digests kept, nobody can tell; an
     honest sender does not repeat them, since it knew them taken when it made the last one."""
-    back = lane.taken - parcel.seq
-    return back >= len(lane.recent) or lane.recent[-1 - back] == _digest(parcel)
+    back = channel.taken - share.seq
+    return back >= len(channel.recent) or channel.recent[-1 - back] == _digest(share)
 
 
-def _digest(parcel: NumberedTransfer) -> bytes:
+def _digest(share: NumberedTransfer) -> bytes:
     """BLAKE2b (16 bytes) of all that a repeat must not change."""
-    head = f"{parcel.round} {parcel.exchange} {parcel.weight.hex()} {parcel.form} ".encode()
+    head = f"{share.round} {share.exchange} {share.weight.hex()} {share.form} ".encode()
     digest = blake2b(head, digest_size=16)
-    digest.update(parcel.payload.contiguous().view(torch.uint8).numpy().data)
+    digest.update(share.payload.contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
 
 
@@ -305,26 +312,26 @@ def _digest(parcel: NumberedTransfer) -> bytes:
 
 
 def carried(
-    parcel: NumberedTransfer, form: Form, length: int, reference_D: Tensor | None
+    share: NumberedTransfer, form: Form, length: int, reference_D: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The value (D,) float64 of a parcel on a lane of this form, and the reference behind it."""
-    if parcel.nothing:
-        return NOTHING.unpack(parcel.payload, length), reference_D
-    found, begins = made_in(form, parcel.form)
+    """The value (D,) float64 of a share on a channel of this form, and the reference behind it."""
+    if share.nothing:
+        return NOTHING.unpack(share.payload, length), reference_D
+    found, begins = made_in(form, share.form)
     if found.relative:
-        return restore(found, parcel.payload, length, parcel.weight, reference_D)
-    carried_D = found.unpack(parcel.payload, length)
-    return carried_D, as_reference(carried_D / parcel.weight) if begins else None
+        return restore(found, share.payload, length, share.weight, reference_D)
+    carried_D = found.unpack(share.payload, length)
+    return carried_D, as_reference(carried_D / share.weight) if begins else None
 
 
-def _reference(lane: Outgoing, form: Form) -> Tensor | None:
+def _reference(channel: Outgoing, form: Form) -> Tensor | None:
     """The reference behind the last transfer made."""
-    reference_D = lane.reference_D
-    for parcel in lane.open:
-        found, begins = (NOTHING, False) if parcel.nothing else made_in(form, parcel.form)
+    reference_D = channel.reference_D
+    for share in channel.open:
+        found, begins = (NOTHING, False) if share.nothing else made_in(form, share.form)
         if found.relative or begins:
-            length = len(parcel.payload if reference_D is None else reference_D)
-            reference_D = carried(parcel, form, length, reference_D)[1]
-        elif not parcel.nothing:
+            length = len(share.payload if reference_D is None else reference_D)
+            reference_D = carried(share, form, length, reference_D)[1]
+        elif not share.nothing:
             reference_D = None
     return reference_D

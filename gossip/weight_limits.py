@@ -5,7 +5,7 @@ In a group of n members, each of whom puts in a weight of 1, there is a weight o
     share   a share weighs at most n
     net     what came from a neighbour less what went to it, over all its incarnations, is at most n - 1: all that the
             others ever put in
-    held    what a peer holds, with what waits; but for what comes back to it on a lane
+    held    what a peer holds, with what waits; but for what comes back to it on a channel
 
 `net` is kept by those who give, who know both sums: `room` is what may still go to a neighbour. By t_ij(now) what i has
 taken of j, by m_ji what j made for i: when j makes a share, m_ji <= net + t_ji(then). What i takes was made before, and
@@ -24,7 +24,7 @@ twice all that there is, since a member that lost memory puts in 1 again: it sto
 there are have lost memory at about the same time. A share for which there is no room is not refused for good: it stays
 open with its sender, and there is room when the peer has given. So nobody is charged for that.
 
-A neighbour that lost memory begins lanes of its own, and knows nothing of the earlier ones. What its earlier
+A neighbour that lost memory begins channels of its own, and knows nothing of the earlier ones. What its earlier
 incarnations gave more than they got is `before`; the one who took it tells it in Hello, and both then go by a `net`
 that is smaller by that. So over all incarnations of a neighbour its net is at most n - 1, and whoever takes holds at
 most
@@ -70,7 +70,7 @@ class WeightLimits:
         return WeightLimits(everything, net, start_weight_max + (members - 1) * net)
 
     def room(self, out: Outgoing, incoming: Incoming, before: float = 0.0) -> float:
-        """How heavy the next share on a lane may be, by its sender's two ends; 0 or less: it has to wait.
+        """How heavy the next share on a channel may be, by its sender's two ends; 0 or less: it has to wait.
 
         before: what the neighbour says to have got of this peer's earlier incarnations, more than it gave them.
         """

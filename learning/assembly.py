@@ -102,7 +102,7 @@ class Assembly:
     module        its own tensors matter for `start: built` only; else its form does
     """
 
-    asked: FederationSettings
+    options: FederationSettings
     federation: FederationSettings
     seed: int
     shape: DataShape
@@ -168,7 +168,7 @@ def assemble(
     filled = {"loss": loss, "start": federation.learning.start or default_start(module, own)}
     models = federation.partial_models or {model.name: _settings(model) for model in default_models(map_n)}
     return Assembly(
-        asked=federation,
+        options=federation,
         federation=federation.model_copy(
             update={
                 "network": choice,

@@ -41,8 +41,8 @@ def load_dataset(choice: Choice) -> Dataset:
 
 def rule_of(dataset: Dataset, federation: FederationSettings) -> tuple[Choice, ...]:
     """The federation's split, or the data set's own."""
-    asked = federation.simulation
-    return asked.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, asked.peers)))
+    options = federation.simulation
+    return options.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, options.peers)))
 
 
 def split_of(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
@@ -81,8 +81,8 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
         name = str(choice.value or choice.settings.get("function"))
         check_allowed(name, file.allow_python, "the federation file")
     dataset = load_dataset(choice)
-    asked = file.data.normalise if part is None else federation.simulation.normalise
-    normalise = asked or normalisation_of(dataset, choice)
+    options = file.data.normalise if part is None else federation.simulation.normalise
+    normalise = options or normalisation_of(dataset, choice)
     if part is None:
         split = undivided(dataset, file.data.test_fraction, Draws(federation.seed).numpy("test part", file.id))
         return dataset, held(dataset, split, 0, normalise)

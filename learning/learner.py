@@ -62,8 +62,8 @@ class LocalData(Protocol):
 def budget(learning: LearningSettings, examples: int) -> tuple[int, int]:
     """(examples in an update, updates in a round) of a peer with so many examples."""
     batch = min(learning.batch_size, examples)
-    asked = learning.steps_between_averaging
-    return batch, learning.passes * math.ceil(examples / batch) if asked == "pass" else asked
+    options = learning.steps_between_averaging
+    return batch, learning.passes * math.ceil(examples / batch) if options == "pass" else options
 
 
 def check_step(module: nn.Module, inputs: Tensor) -> None:
@@ -169,7 +169,7 @@ class Learner:
         """(n,) initial parameters."""
         return self.assembly.start(self.peer)
 
-    def bench(self, clients: int = 1) -> Workbench:
+    def context(self, clients: int = 1) -> Workbench:
         """What its algorithm is built on, among so many peers."""
         assembly, learning = self.assembly, self.assembly.federation.learning
 

@@ -43,9 +43,9 @@ class Comparison:
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
     """The runs side by side, in the order given. Unfinished ones show what they have reached so far."""
-    asked = [dict(flat({**(run.read("settings") or {}), "environment": run.read("environment")})) for run in runs]
-    keys = [key for key in dict.fromkeys(key for each in asked for key in each) if key != "command"]
-    settings = {key: tuple(each.get(key) for each in asked) for key in keys}
+    options = [dict(flat({**(run.read("settings") or {}), "environment": run.read("environment")})) for run in runs]
+    keys = [key for key in dict.fromkeys(key for each in options for key in each) if key != "command"]
+    settings = {key: tuple(each.get(key) for each in options) for key in keys}
     reached = [(run.read("summary") or {}).get("methods") or summarise(run.rows()) for run in runs]
     methods = dict.fromkeys(method for each in reached for method in each)
     results = {(m, r): tuple(each.get(m, {}).get(r) for each in reached) for m in methods for r in RESULTS}

@@ -87,10 +87,10 @@ def _header(run: Facts) -> str:
 def _notice(run: Facts) -> str:
     if run.status == "finished":
         return ""
-    asked = run.settings.get("learning", {}).get("rounds", "?")
+    options = run.settings.get("learning", {}).get("rounds", "?")
     place = "before its first round"
     if run.last is not None:
-        place = f"after round {run.last['round']} of {asked} of {spoken(run.last['method'])}, seed {run.last['seed']}"
+        place = f"after round {run.last['round']} of {options} of {spoken(run.last['method'])}, seed {run.last['seed']}"
     said = {
         "running": f"This run is still going on; the report was written {place}.",
         "interrupted": f"This run was interrupted {place}. Go on with",

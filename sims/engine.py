@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import KEYWORDS, Combination, Vocabulary, problems_of
-from fedpeer.sims.ray.asked import check_ray
+from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.engine import RoundTimes
 

@@ -29,7 +29,7 @@ from fedpeer.slicing.plan import Plan
 
 
 def engine_of(
-    world: World, method: Choice, *, job: Job | None = None, device: str = "cpu", **asked: Any
+    world: World, method: Choice, *, job: Job | None = None, device: str = "cpu", **options: Any
 ) -> VectorEngine:
     """Return the vector engine of one method in this world.
 
@@ -45,7 +45,7 @@ def engine_of(
         workspace_of(world, plan, device if job is None else job.device),
         world.drawn,
         weights_P=sample_weights(world),
-        **asked,
+        **options,
     )
 
 

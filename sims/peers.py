@@ -9,7 +9,7 @@ from fedpeer.sims.world import World
 
 
 def secret_of(draws: Draws, peer: str) -> bytes:
-    """What the made-up shares of a simulated peer come from. A real one draws its own, which no seed tells."""
+    """What the masked shares of a simulated peer come from. A real one draws its own, which no seed tells."""
     return draws.key("secret", peer).to_bytes(16, "little")
 
 

@@ -25,8 +25,8 @@ from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
-from fedpeer.sims.vector.engine import rehearsed
-from fedpeer.sims.vector.sought import sought_in
+from fedpeer.sims.vector.clustering_task import clustering_task_of
+from fedpeer.sims.vector.engine import dry_run
 from fedpeer.sims.world import build_world, plan_of
 
 
@@ -63,12 +63,12 @@ def prepare_simulation(
     for method in request.methods:
         found_method, plan = method_of(method), plans[str(method)]
         job = replace(jobs[request.seeds[0]], device="cpu", module=first.module, algorithm=method)
-        algorithm, forms = rehearsed(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
+        algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
         update = 0 if forms.sent is None else byte_count(forms.sent)
         kept[str(method)] = KeptFiles(
             byte_count(forms.client), update, not has_server(algorithm) or algorithm.everyone_trains
         )
-        sought_in(first, found_method)
+        clustering_task_of(first, found_method)
         if found_method.linear is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
 

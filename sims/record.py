@@ -184,11 +184,11 @@ def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     """What the noise on updates comes to for the peer that was asked most often, or None where there is none."""
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
-    asked = privacy_of(learning.privacy)
-    if asked is None:
+    options = privacy_of(learning.privacy)
+    if options is None:
         return None
     rounds = range(1, learning.rounds + 1)
     draws = [drawn_alike(number, peers, learning.participation, simulation.world.draws) for number in rounds]
     most = max(Counter(client for clients in draws for client in clients).values())
-    reached = epsilon(rounds=most, noise=asked.noise, delta=asked.delta)
-    return {"epsilon": reached if math.isfinite(reached) else None, "delta": asked.delta, "rounds": most}
+    reached = epsilon(rounds=most, noise=options.noise, delta=options.delta)
+    return {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}

@@ -29,12 +29,12 @@ from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.simulation import Simulation
+from fedpeer.sims.vector.clustering_engine import ClusteringEngine
+from fedpeer.sims.vector.clustering_task import clustering_task_of
 from fedpeer.sims.vector.engine import Elsewhere
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.resident import RESIDENT_MAX
-from fedpeer.sims.vector.seeking import SeekingEngine
-from fedpeer.sims.vector.sought import sought_in
 from fedpeer.sims.vector.workspace import tensor
 
 if TYPE_CHECKING:
@@ -256,14 +256,14 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     here: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
     match simulation.request.engine:
         case "vector" if method_of(method).pooled:
-            asked = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(), world.drawn("")
+            options = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(), world.drawn("")
             linear = method_of(method).linear
             if linear is None:
-                engine = PooledEngine(*asked, stop=stop)
+                engine = PooledEngine(*options, stop=stop)
             else:
                 from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
 
-                engine = PooledLinearEngine(*asked, *linear, stop=stop)
+                engine = PooledLinearEngine(*options, *linear, stop=stop)
         case "network":
             engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
         case "processes":
@@ -278,12 +278,12 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 replaced=replaced,
                 stop=stop,
             )
-        case "vector" if (sought := sought_in(world, method_of(method))) is not None:
-            engine = SeekingEngine(
+        case "vector" if (clustering_task := clustering_task_of(world, method_of(method))) is not None:
+            engine = ClusteringEngine(
                 simulation.jobs[cell.seed],
                 world,
                 method,
-                sought,
+                clustering_task,
                 lambda decided: tell(Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))),
                 **here,
             )
@@ -298,7 +298,7 @@ def _elsewhere(cluster: Cluster | None, shards: int | None) -> Elsewhere | None:
     """Who opens the machines of a cluster, if there is one."""
     if cluster is None:
         return None
-    from fedpeer.sims.ray.crew import opened
+    from fedpeer.sims.ray.ray_worker_pool import opened
 
     return partial(opened, cluster, shards)
 

@@ -46,13 +46,13 @@ def build_world(federation: FederationSettings, dataset: Dataset, seed: int, mod
         federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation)
     )
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
-    asked = federation.simulation
+    options = federation.simulation
     simulation = {
         "peers": len(peers),
         "split": rule_of(dataset, federation),
-        "normalise": asked.normalise or normalisation_of(dataset, asked.dataset),
+        "normalise": options.normalise or normalisation_of(dataset, options.dataset),
     }
-    filled = assembly.federation.model_copy(update={"simulation": asked.model_copy(update=simulation)})
+    filled = assembly.federation.model_copy(update={"simulation": options.model_copy(update=simulation)})
     return World(**{**vars(assembly), "federation": filled, "dataset": dataset, "split": split, "peers": peers})
 
 

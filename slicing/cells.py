@@ -2,8 +2,8 @@
 
 A neuron that two layers must agree on (a residual add, a pooled channel) is born twice and united; which births are
 one is a union-find over arrays, so that a hundred thousand pixels are united at once. When the network has been
-walked through, `Ledger.network` numbers what is left, part by part. numpy only; what the operations of a network mean
-for its neurons is in `layers.py` and `rules.py`.
+walked through, `Durable state.network` numbers what is left, part by part. numpy only; what the operations of a network
+mean for its neurons is in `layers.py` and `rules.py`.
 """
 
 from __future__ import annotations

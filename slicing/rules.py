@@ -33,7 +33,7 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replac
 
 def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
     """Positions of one channel are put together; the channel stays itself."""
-    channels = call.ledger.agree(input.channels())
+    channels = call.durable.agree(input.channels())
     if isinstance(call.value, tuple):
         return (call.across(channels, call.value[0], dim=1), None)
     return call.across(channels, dim=1)
@@ -43,7 +43,7 @@ def reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args:
     """A mean or the like over positions of the same neuron keeps the neuron."""
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not know")
-    ids = torch.from_numpy(call.ledger.find(input.ids.numpy()))
+    ids = torch.from_numpy(call.durable.find(input.ids.numpy()))
     dim = args[0] if args else kwargs.get("dim")
     keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
     dims = list(range(ids.dim())) if dim is None else dim
@@ -82,13 +82,13 @@ def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
     """One neuron of each pair; but one that is broadcast over many neurons (a gate) stays itself."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     wide_a, wide_b = a.expand(shape), b.expand(shape)
-    pairs = call.ledger.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
+    pairs = call.durable.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
     a_spreads = a.numel() < wide_a.numel() and _spreads(call, pairs[0], pairs[1])
     b_spreads = b.numel() < wide_b.numel() and _spreads(call, pairs[1], pairs[0])
     if a_spreads and b_spreads:
         raise MixedError("it makes every pair of two sets of neurons")
     if not a_spreads and not b_spreads:
-        call.ledger.unite(pairs[0], pairs[1])
+        call.durable.unite(pairs[0], pairs[1])
     return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
 
 
@@ -98,7 +98,7 @@ def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
     pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
     kinds, meets = np.unique(pairs >> 32, return_counts=True)
     several = bool((meets > 1).any())
-    return several and (len(kinds) == 1 or not call.ledger.loose(pairs & 0xFFFFFFFF))
+    return several and (len(kinds) == 1 or not call.durable.loose(pairs & 0xFFFFFFFF))
 
 
 def _instead(old: object, new: object, leaf: object) -> object:

@@ -60,7 +60,7 @@ class TracedCall:
     value: what it returned
     """
 
-    ledger: Ledger
+    durable: Ledger
     name: str
     value: Any
 
@@ -90,7 +90,7 @@ def fresh(call: TracedCall) -> Shadow:
     def one(value: Any) -> Shadow:
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return None
-        ids = call.ledger.born(call.name, value.numel(), loose=True)
+        ids = call.durable.born(call.name, value.numel(), loose=True)
         return Neurons(torch.from_numpy(ids).reshape(value.shape))
 
     return replaced(call.value, one)

@@ -41,31 +41,31 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
         SlicingError: the module does not take such an input.
     """
     module = copy.deepcopy(module).cpu().eval()
-    ledger = Ledger(tensor_specs(module))
+    durable = Ledger(tensor_specs(module))
     tied = _tied(module)
     for first, others in tied.items():
-        ledger.spoil([first], f"it is one tensor with {', '.join(others)}")
+        durable.spoil([first], f"it is one tensor with {', '.join(others)}")
     # A forward pass that draws noise must not be seen in the caller's random numbers.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph, untraceable = _symbolic(module)
         for path, reason in untraceable.items():
-            ledger.spoil(_under(ledger, path), f"its forward pass cannot be traced: {reason}", path)
+            durable.spoil(_under(durable, path), f"its forward pass cannot be traced: {reason}", path)
         if graph is None:
-            return ledger.network(np.zeros(0, dtype=np.int64))
-        walker = _Walker(graph, ledger, {other: first for first, others in tied.items() for other in others})
+            return durable.network(np.zeros(0, dtype=np.int64))
+        walker = _Walker(graph, durable, {other: first for first, others in tied.items() for other in others})
         walker.run(example_input[:1].cpu())
-    return ledger.network(walker.outputs)
+    return durable.network(walker.outputs)
 
 
 class _Walker(fx.Interpreter):
     """Runs the graph, and beside each value computes its shadow."""
 
-    def __init__(self, graph: fx.GraphModule, ledger: Ledger, tied: Mapping[str, str]) -> None:
+    def __init__(self, graph: fx.GraphModule, durable: Ledger, tied: Mapping[str, str]) -> None:
         super().__init__(graph)
         self.extra_traceback = False
         self.outputs: Ids = np.zeros(0, dtype=np.int64)
-        self._ledger, self._tied = ledger, tied
-        self._spans = {tensor.name: tensor for tensor in ledger.tensors}
+        self._ledger, self._tied = durable, tied
+        self._spans = {tensor.name: tensor for tensor in durable.tensors}
         self._shadows: dict[fx.Node, Shadow] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -194,8 +194,8 @@ def _tied(module: nn.Module) -> dict[str, list[str]]:
     return {first: others for first, *others in names.values() if others}
 
 
-def _under(ledger: Ledger, path: str) -> list[str]:
-    return [tensor.name for tensor in ledger.tensors if not path or f"{tensor.name}.".startswith(f"{path}.")]
+def _under(durable: Ledger, path: str) -> list[str]:
+    return [tensor.name for tensor in durable.tensors if not path or f"{tensor.name}.".startswith(f"{path}.")]
 
 
 def _first_line(error: Exception) -> str:

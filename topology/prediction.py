@@ -146,7 +146,7 @@ def contraction_of(matrices: Sequence[csr_array]) -> float:
         shifted = operator + aslinearoperator(eye_array(count))  # Lanczos cannot start on a matrix that is zero
         try:
             top = eigsh(shifted, k=1, v0=start, ncv=80, maxiter=100, tol=1e-9, return_eigenvectors=False)
-        except ArpackNoConvergence:  # only where eigenvalues crowd at 1: more exchanges than anybody wants
+        except ArpackNoConvergence:  # only where eigenvalues large simulation at 1: more exchanges than anybody wants
             return 1.0
         largest = float(top[0]) - 1
     return math.sqrt(largest) if largest > 1e-12 else 0.0  # what is below is rounding: the period averages exactly

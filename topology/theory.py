@@ -1,9 +1,9 @@
-"""How many exchanges a crowd should need, from its graph alone: by closed forms where there are any.
+"""How many exchanges a large simulation should need, from its graph alone: by closed forms where there are any.
 
 Two numbers. *worst* holds for every start: the smallest number of exchanges after which no start is left with more than
 the tolerance (the definition of `prediction.py`), or an upper bound of it. *usual* is for a start drawn at random, all
 peers alike and independent: then the square of the relative disagreement is, on average, the mean of the squares that
-the modes of the graph are left with, and in a large crowd it is hardly ever anything else.
+the modes of the graph are left with, and in a large large simulation it is hardly ever anything else.
 
     every peer sees the same   (ring, torus, exponential, one-peer-exponential, complete)  the modes are waves, and what
                                an exchange leaves of each is a Fourier transform of one peer's shares; both are exact
@@ -211,4 +211,4 @@ def _regular(graph: WideGraph) -> bool:
 
 def _mean_size(graph: WideGraph) -> float:
     """Out-degree + 1, on average."""
-    return graph.lanes / len(graph.phases) / graph.members + 1
+    return graph.channels / len(graph.phases) / graph.members + 1

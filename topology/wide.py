@@ -1,4 +1,4 @@
-"""The graphs of `graphs.py` for crowds: neighbours as arrays instead of objects, up to ten million members.
+"""The graphs of `graphs.py` for large simulations: neighbours as arrays instead of objects, up to ten million members.
 
 Graphs without draws are made by index arithmetic; a test holds each of them against networkx, edge by edge. Where edges
 are drawn, a graph of up to SAME_MEMBERS_MAX members is the overlay itself, as a federation of that size and seed has
@@ -71,7 +71,7 @@ class WideGraph:
     remarks: tuple[str, ...] = ()
 
     @property
-    def lanes(self) -> int:
+    def channels(self) -> int:
         """Directed edges, of all phases."""
         return sum(phase.nnz for phase in self.phases) if self.phases else self.members * (self.members - 1)
 
@@ -96,7 +96,9 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
     if not 1 <= members <= MEMBERS_MAX:
         raise TopologyError(f"{members:,} peers: write a number from 1 to {MEMBERS_MAX:,}")
     if name == "edges":
-        raise TopologyError("edges of your own are for a federation; a crowd needs a graph such as k-regular:4")
+        raise TopologyError(
+            "edges of your own are for a federation; a large simulation needs a graph such as k-regular:4"
+        )
     GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three are enough to have ranges checked
     degree = settings.get("degree", 0)
     if degree >= members > 1:
@@ -233,16 +235,16 @@ _LANES_OF: dict[str, Callable[..., float]] = {
 
 def _check_size(name: str, members: int, settings: Mapping[str, Any]) -> None:
     """Refuse what has too many edges, naming the largest number of members that has not."""
-    lanes = _LANES_OF[name]
-    if lanes(members, **settings) <= LANES_MAX:
+    channels = _LANES_OF[name]
+    if channels(members, **settings) <= LANES_MAX:
         return
     low, high = 1, members
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if lanes(middle, **settings) <= LANES_MAX else (low, middle)
+        low, high = (middle, high) if channels(middle, **settings) <= LANES_MAX else (low, middle)
     smaller = {"erdos-renyi": ", or a smaller probability", "k-regular": ", or a smaller degree"}.get(name, "")
     raise TopologyError(
-        f"{name} of {members:,} peers has about {lanes(members, **settings):.2g} directed edges, and at most "
+        f"{name} of {members:,} peers has about {channels(members, **settings):.2g} directed edges, and at most "
         f"{LANES_MAX:,} fit; use {low:,} peers or fewer{smaller}"
     )
 

@@ -15,29 +15,31 @@ from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.workbench import Workbench
 
 
-def check_linear(bench: Workbench, name: str, *, squared: bool) -> None:
+def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
     """Whether the bench's network and loss are a task's; `squared`: the local loss takes any numbers as labels.
 
     Raises:
         AlgorithmError: they are not; the message says what to write.
     """
-    layers = [each for each in bench.module.modules() if not list(each.children()) and not isinstance(each, nn.Flatten)]
+    layers = [
+        each for each in context.module.modules() if not list(each.children()) and not isinstance(each, nn.Flatten)
+    ]
     if len(layers) != 1 or not isinstance(layers[0], nn.Linear) or layers[0].out_features != 1:
         raise AlgorithmError(
             f"{name} learns linear models with one output; write network: linear, and for two classes loss: binary"
         )
-    if not bench.loss.classifies and not squared:
+    if not context.loss.classifies and not squared:
         raise AlgorithmError(f"{name} tells two classes apart with this loss; for numbers write loss=squared")
 
 
-def task_of(bench: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
+def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
     """All examples of one client: float64, on the CPU, where the local solver is compiled for."""
     x, y = batches.everything()
     x_SF, y_S = (each.reshape(len(y), -1).to("cpu", torch.float64) for each in (x, y))
-    if bench.layout.n > x_SF.shape[1]:
+    if context.layout.n > x_SF.shape[1]:
         x_SF = torch.cat([x_SF, torch.ones(len(x_SF), 1, dtype=torch.float64)], dim=1)
     y_S = y_S.reshape(-1)
-    labels_S = 2 * y_S - 1 if bench.loss.classifies else y_S
+    labels_S = 2 * y_S - 1 if context.loss.classifies else y_S
     return DualTask.averaged(x_SF, labels_S) if averaged else DualTask.summed(x_SF, labels_S)
 
 

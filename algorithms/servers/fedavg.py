@@ -22,7 +22,7 @@ from fedpeer.algorithms.workbench import Workbench
 class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     """The mean of what the clients made of the server's model."""
 
-    bench: Workbench
+    context: Workbench
     moved = ("model_n",)
 
     def start_server(self, values_n: Tensor) -> ServerModel:
@@ -38,11 +38,11 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
-        local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
+        local = Local(fresh_steps(self.context.stepper, start_n, batches, keys), client.examples)
         return local, local
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        return ServerModel(self.bench.mean(updates.model_n, updates.examples))
+        return ServerModel(self.context.mean(updates.model_n, updates.examples))
 
     def server_model(self, server: ServerModel) -> Tensor:
         return server.model_n

@@ -27,7 +27,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     head: modules by name; none: the last one that has parameters.
     """
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     head: tuple[str, ...] = ()
     moved = ("model_n",)
@@ -38,7 +38,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     @cached_property
     def base_D(self) -> Tensor:
         """(D,) int64, the places of the base in a client's parameters."""
-        return self.bench.base_D(self.head)
+        return self.context.base_D(self.head)
 
     def start_server(self, values_n: Tensor) -> ServerModel:
         return ServerModel(gather_group(values_n, self.base_D))
@@ -58,10 +58,10 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
         """(..., n) head and base after the local steps."""
-        return fresh_steps(self.bench.stepper, start_n, batches, keys)
+        return fresh_steps(self.context.stepper, start_n, batches, keys)
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        return ServerModel(self.bench.mean(updates.model_n, updates.examples))
+        return ServerModel(self.context.mean(updates.model_n, updates.examples))
 
     def server_model(self, server: ServerModel) -> None:
         """A base without a head is no model."""

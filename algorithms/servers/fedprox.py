@@ -29,5 +29,5 @@ class FedProx(FedAvg):
     ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         proximal = Correction.towards(start_n, self.mu)
-        local = Local(fresh_steps(self.bench.stepper, start_n, batches, keys, proximal), client.examples)
+        local = Local(fresh_steps(self.context.stepper, start_n, batches, keys, proximal), client.examples)
         return local, local

@@ -39,7 +39,7 @@ class FedRep(FedPer):
     @cached_property
     def _steppers(self) -> tuple[Stepper, Stepper]:
         """Of the head, of the base."""
-        return self.bench.training_only(self.bench.head_D(self.head)), self.bench.training_only(self.base_D)
+        return self.context.training_only(self.context.head_D(self.head)), self.context.training_only(self.base_D)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
         last = batches.steps - 1

@@ -37,7 +37,7 @@ class Estimated(Local):
 class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
     """One server model a cluster; clients find out which is theirs."""
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     clusters: int = 2
 
@@ -47,7 +47,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
 
     def start_server(self, values_n: Tensor) -> Models:
         """The initial parameters, and a further draw for each further cluster: equal models would never part."""
-        further = [self.bench.draw(f"cluster {number}") for number in range(1, self.clusters)]
+        further = [self.context.draw(f"cluster {number}") for number in range(1, self.clusters)]
         return Models(torch.stack([values_n, *further]))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
@@ -58,7 +58,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
 
     def train(self, client: Local, broadcast: Models, batches: Batches, keys: Sequence[int]) -> tuple[Local, Estimated]:
         cluster = self._best(broadcast.model_Cn, batches)
-        trained_n = fresh_steps(self.bench.stepper, broadcast.model_Cn[cluster], batches, keys)
+        trained_n = fresh_steps(self.context.stepper, broadcast.model_Cn[cluster], batches, keys)
         return Local(trained_n, client.examples), Estimated(trained_n, client.examples, cluster)
 
     def _best(self, model_Cn: Tensor, batches: Batches) -> Tensor:
@@ -68,7 +68,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         for model_n in model_Cn:
             model_Bn = model_n.expand(len(block.index), -1)
             losses = [
-                self.bench.loss.value(self.bench.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
+                self.context.loss.value(self.context.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
                 for step in range(block.steps)
             ]
             totals.append(torch.stack(losses).sum(0))
@@ -79,7 +79,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         for cluster in range(len(model_Cn)):
             own = updates.cluster == cluster
             if own.any():  # a model that nobody took stays as it is
-                model_Cn[cluster] = self.bench.mean(updates.model_n[own], updates.examples[own])
+                model_Cn[cluster] = self.context.mean(updates.model_n[own], updates.examples[own])
         return Models(model_Cn)
 
     def server_model(self, server: Models) -> None:

@@ -111,7 +111,7 @@ class Coupled:
     inner      rounds between two updates of the coupling
     """
 
-    bench: Workbench
+    context: Workbench
     takes_mean = False  # every node has weights of its own
     fixed_clients = True  # V and M have a place for each task
     numbered = "number"
@@ -129,8 +129,8 @@ class Coupled:
     inner: int = 10
 
     def __post_init__(self) -> None:
-        check_linear(self.bench, type(self).__name__, squared=self.loss == "squared")
-        assert self.related.tasks == self.bench.clients, "its bounds are checked as it is made"
+        check_linear(self.context, type(self).__name__, squared=self.loss == "squared")
+        assert self.related.tasks == self.context.clients, "its bounds are checked as it is made"
         require("smoothing", self.smoothing, self.smoothing > 0, "a number above 0")
         require("inner", self.inner, self.inner >= 1, "1 or more")
 
@@ -139,7 +139,7 @@ class Coupled:
         """How the tasks are related, as a rule."""
         return Relations(
             kind=self.omega,
-            tasks=self.bench.clients,
+            tasks=self.context.clients,
             lam=self.lam,
             ridge=self.ridge,
             floor=self.floor,
@@ -156,7 +156,7 @@ class Coupled:
 
     def task(self, batches: Batches) -> DualTask:
         """All examples of one client."""
-        return task_of(self.bench, batches, averaged=self.average == "mean")
+        return task_of(self.context, batches, averaged=self.average == "mean")
 
     def coupling_at_first(self, values_n: Tensor) -> Coupling:
         """That of the server before the first round, on the device of the parameters."""
@@ -194,11 +194,11 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
     """Rounds of nodes that move dual variables; `turn` says how."""
 
     def start_server(self, values_n: Tensor) -> MochaServer:
-        v_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
+        v_TF = values_n.new_zeros((self.context.clients, len(values_n)), dtype=torch.float64)
         return MochaServer(v_TF, self.coupling_at_first(values_n))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> MochaClient:
-        nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.bench.examples_max
+        nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.context.examples_max
         none = nothing.to(torch.int64)
         assert int(examples.max()) <= few, "the bench knows the most examples of a client"
         alpha_S = nothing.unsqueeze(-1).repeat(*[1] * nothing.dim(), few)
@@ -306,8 +306,8 @@ class Mocha(DualMethod):
         if not 0 < self.low <= self.high:
             raise AlgorithmError(f"low = {self.low}, high = {self.high}: write parts above 0, low up to high")
         require("drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... names who never answers")
-        within = all(0 <= number < self.bench.clients for number in self.dropped)
-        require("dropped", self.dropped, within, f"numbers of clients, 0 to {self.bench.clients - 1}")
+        within = all(0 <= number < self.context.clients for number in self.dropped)
+        require("dropped", self.dropped, within, f"numbers of clients, 0 to {self.context.clients - 1}")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return curvatures(coupling_TT, self.sigma)

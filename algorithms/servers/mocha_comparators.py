@@ -70,7 +70,7 @@ class MinibatchSdca(DualMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         require("batch", self.batch, self.batch >= 1, "1 or more")
-        most = self.batch * self.bench.clients
+        most = self.batch * self.context.clients
         require("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, all batches together")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class MinibatchSdca(DualMethod):
     def turn(
         self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
-        drawn, part = _batch(len(alpha_S), self.batch, draws), self.beta / (self.batch * self.bench.clients)
+        drawn, part = _batch(len(alpha_S), self.batch, draws), self.beta / (self.batch * self.context.clients)
         return *minibatch_sdca_turn(self.local_loss, task, alpha_S, w_F, curvature, drawn, part), len(drawn)
 
 
@@ -133,7 +133,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
             raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
 
     def start_server(self, values_n: Tensor) -> PrimalServer:
-        w_TF = values_n.new_zeros((self.bench.clients, len(values_n)), dtype=torch.float64)
+        w_TF = values_n.new_zeros((self.context.clients, len(values_n)), dtype=torch.float64)
         return PrimalServer(w_TF, self.coupling_at_first(values_n))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> PrimalClient:

@@ -38,13 +38,13 @@ class PerFedAvg(FedAvg):
 
     @cached_property
     def _gradient(self) -> Gradient:
-        return gradient_of(self.bench.module, self.bench.layout, self.bench.loss)
+        return gradient_of(self.context.module, self.context.layout, self.context.loss)
 
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
-        adapted = Local(fresh_steps(self.bench.stepper, start_n, batches, keys), client.examples)
+        adapted = Local(fresh_steps(self.context.stepper, start_n, batches, keys), client.examples)
         single = start_n.dim() == 1
         block, meta_Bn = (batches.block(), start_n[None]) if single else (batches, start_n)
         for first in range(0, max(1, block.steps - 2), 3):

@@ -59,7 +59,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
     a step, by the estimator. lr * zeta / (n_k sigma^2) must stay below 2, or steps overshoot.
     """
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     zeta: float = 1.0
     sigma: float = 0.1
@@ -80,7 +80,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
 
     @cached_property
     def _training(self) -> BayesianTraining:
-        return training_of(self.bench, estimator=self.estimator, samples=self.samples)
+        return training_of(self.context, estimator=self.estimator, samples=self.samples)
 
     def start_server(self, values_n: Tensor) -> PFedBayesServer:
         return PFedBayesServer(values_n, torch.full_like(values_n, self.sigma))
@@ -96,7 +96,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         self, client: PFedBayesClient, broadcast: PFedBayesServer, batches: Batches, keys: Sequence[int]
     ) -> tuple[PFedBayesClient, PFedBayesUpdate]:
         strength = self.zeta / client.examples.to(client.mu_n.dtype)
-        rate = (self.bench.optimizer.lr if self.global_lr is None else self.global_lr) * strength.unsqueeze(-1)
+        rate = (self.context.optimizer.lr if self.global_lr is None else self.global_lr) * strength.unsqueeze(-1)
         own = Posterior(client.mu_n, client.rho_n)
         w = Posterior(broadcast.mu_n.expand_as(client.mu_n), inverse_softplus(broadcast.sigma_n).expand_as(client.mu_n))
         for step in range(batches.steps):
@@ -109,7 +109,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         )
 
     def close(self, server: PFedBayesServer, updates: PFedBayesUpdate) -> PFedBayesServer:
-        mu_n, sigma_n = (self.bench.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
+        mu_n, sigma_n = (self.context.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
         return PFedBayesServer(
             torch.lerp(server.mu_n, mu_n, self.server_rate), torch.lerp(server.sigma_n, sigma_n, self.server_rate)
         )

@@ -41,7 +41,7 @@ class PFedMe(FedAvg):
         for step in range(batches.steps):
             same = batches.taking([step] * self.solving_steps)
             envelope = Correction.towards(local_n, self.strength)
-            theta_n = fresh_steps(self.bench.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
+            theta_n = fresh_steps(self.context.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
             local_n = local_n - self.lr * self.strength * (local_n - theta_n)
         return Local(theta_n, client.examples), Local(local_n, client.examples)
 

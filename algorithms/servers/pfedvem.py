@@ -60,7 +60,7 @@ class PersonalHeads:
     confidence is made of. head: the linear layer by name; none: the last module that has parameters.
     """
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     sigma: float = 0.1
     head_lr: float = 1e-4
@@ -71,10 +71,10 @@ class PersonalHeads:
     head: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_gradients(self.bench.module)
-        if self.bench.loss.name != "cross-entropy":
+        check_gradients(self.context.module)
+        if self.context.loss.name != "cross-entropy":
             raise AlgorithmError(
-                f"learning.loss is {self.bench.loss.name}; write cross-entropy, for its heads classify"
+                f"learning.loss is {self.context.loss.name}; write cross-entropy, for its heads classify"
             )
         if not self.sigma > 0:
             raise AlgorithmError(f"sigma = {self.sigma}: a standard deviation is above 0")
@@ -91,15 +91,15 @@ class PersonalHeads:
     @cached_property
     def span(self) -> slice:
         """The head's place in a model (..., n)."""
-        return head_span(self.bench, self._name)
+        return head_span(self.context, self._name)
 
     @cached_property
     def _base(self) -> Base:
-        return base_of(self.bench, self._name)
+        return base_of(self.context, self._name)
 
     @property
     def _name(self) -> str:
-        parameters = [each for each in self.bench.layout.tensors if each.kind == "parameter"]
+        parameters = [each for each in self.context.layout.tensors if each.kind == "parameter"]
         return self.head[0] if self.head else parameters[-1].module
 
     def parted(self, model_n: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,7 +198,9 @@ class PFedVEM(PersonalHeads, CoordinatedAlgorithm[ServerModel, PFedVEMClient, Se
 
     def close(self, server: ServerModel, updates: PFedVEMUpdate) -> ServerModel:
         base_Km, mu_KD = self.parted(updates.model_n)
-        return ServerModel(self.joined(self.bench.mean(base_Km, updates.examples), self.bench.mean(mu_KD, updates.tau)))
+        return ServerModel(
+            self.joined(self.context.mean(base_Km, updates.examples), self.context.mean(mu_KD, updates.tau))
+        )
 
     def server_model(self, server: ServerModel) -> Tensor:
         return server.model_n

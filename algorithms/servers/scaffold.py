@@ -39,12 +39,12 @@ class ScaffoldUpdate:
 class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, ControlledModel, ScaffoldUpdate]):
     """FedAvg with control variates against drift; steps are plain SGD. global_lr: eta_g."""
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        assert self.bench.lr > 0, "the control variates are gradients, told from steps"
+        assert self.context.lr > 0, "the control variates are gradients, told from steps"
 
     def start_server(self, values_n: Tensor) -> ControlledModel:
         return ControlledModel(values_n, torch.zeros_like(values_n))
@@ -60,18 +60,18 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     ) -> tuple[ControlledModel, ScaffoldUpdate]:
         start_n = broadcast.model_n.expand_as(client.model_n)
         drift = Correction(broadcast.control_n - client.control_n)
-        trained_n = fresh_steps(self.bench.stepper, start_n, batches, keys, drift)
+        trained_n = fresh_steps(self.context.stepper, start_n, batches, keys, drift)
         change_n = trained_n - start_n
         # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
-        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.bench.lr)
+        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.context.lr)
         return ControlledModel(trained_n, control_n), ScaffoldUpdate(change_n, control_n - client.control_n)
 
     def close(self, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
-        took_part = len(updates.model_n) / self.bench.clients
+        took_part = len(updates.model_n) / self.context.clients
         alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
         return ControlledModel(
-            server.model_n + self.global_lr * self.bench.mean(updates.model_n, alike_K),
-            server.control_n + took_part * self.bench.mean(updates.control_n, alike_K),
+            server.model_n + self.global_lr * self.context.mean(updates.model_n, alike_K),
+            server.control_n + took_part * self.context.mean(updates.control_n, alike_K),
         )
 
     def settle(

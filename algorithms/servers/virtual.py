@@ -84,7 +84,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     prune: percentile of the ratio, by tensor, below which a delta is not sent; keep_last: the last layer is sent whole.
     """
 
-    bench: Workbench
+    context: Workbench
     _: KW_ONLY
     prior_sd: float = 1.0
     exponent: Exponent = "1/K"
@@ -115,23 +115,23 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
             raise AlgorithmError(f"samples = {self.samples}: write 1 or more")
         if not 0 <= self.prune < 100:
             raise AlgorithmError(f"prune = {self.prune:g}: write a percentile, from 0 (nothing) up to, but not, 100")
-        if self.exponent == "n/N" and self.bench.examples < 1:
+        if self.exponent == "n/N" and self.context.examples < 1:
             raise AlgorithmError("exponent = n/N: how many examples all hold together is not known here; write 1/K")
         assert self._training, "built now, so that what it refuses is refused now"
 
     @cached_property
     def _training(self) -> BayesianTraining:
-        return training_of(self.bench, estimator=self.estimator, samples=self.samples)
+        return training_of(self.context, estimator=self.estimator, samples=self.samples)
 
     @property
     def lateral(self) -> bool:
         """Whether clients have weights of their own beside the server's."""
-        return isinstance(self.bench.module, LateralMLP)
+        return isinstance(self.context.module, LateralMLP)
 
     @cached_property
     def _shared(self) -> tuple[TensorSpec, ...]:
         """The tensors that make up theta."""
-        return tuple(t for t in self.bench.layout.tensors if not self.lateral or t.name.startswith("server."))
+        return tuple(t for t in self.context.layout.tensors if not self.lateral or t.name.startswith("server."))
 
     @cached_property
     def shared_D(self) -> Tensor:
@@ -155,13 +155,13 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         Raises:
             AlgorithmError: they do not, for the client with the fewest of these examples.
         """
-        if not self.bench.optimizer.plain_sgd:
+        if not self.context.optimizer.plain_sgd:
             return
         wide = examples.to(widest(examples.device))
         share = self._share(wide, wide.dtype).squeeze(-1)
         exponent = 1.0 if self.exponent == "1" else share
         precision = (1 - share) / self.sigma**2 + exponent / self.prior_sd**2
-        most = float((self.bench.lr * self.beta * precision / wide).max())
+        most = float((self.context.lr * self.beta * precision / wide).max())
         if most >= 2:
             raise AlgorithmError(
                 f"steps overshoot: lr * beta * precision / n = {most:.3g} for a client with {int(wide.min())} "
@@ -171,8 +171,8 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
         """(..., 1) a client's share of everything: by data, or one of K."""
         if self.exponent == "n/N":
-            return examples.to(dtype).unsqueeze(-1) / self.bench.examples
-        return torch.full((*examples.shape, 1), 1 / self.bench.clients, dtype=dtype, device=examples.device)
+            return examples.to(dtype).unsqueeze(-1) / self.context.examples
+        return torch.full((*examples.shape, 1), 1 / self.context.clients, dtype=dtype, device=examples.device)
 
     def open(self, server: VirtualServer, round: int) -> Gaussian:
         return server.posterior
@@ -264,7 +264,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     def close(self, server: VirtualServer, updates: Gaussian) -> VirtualServer:
         """The product of the deltas as A times their mean, so that robust means can take its place."""
         count, alike = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
-        mean = Gaussian(self.bench.mean(updates.chi_D, alike), self.bench.mean(updates.xi_D, alike))
+        mean = Gaussian(self.context.mean(updates.chi_D, alike), self.context.mean(updates.xi_D, alike))
         power = 1 / count if self.gamma is None else 1.0
         after = virtual.applied(
             server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr

@@ -13,7 +13,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-from fedpeer.cli.asking import options_of
+from fedpeer.cli.simulate_options import options_of
 from fedpeer.cli.slices import planned
 from fedpeer.runs import plots, report
 from fedpeer.runs.facts import gather_facts

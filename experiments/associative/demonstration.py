@@ -74,8 +74,8 @@ def demonstrate(
         DataError: too few peers.
     """
     methods = tuple(map(Choice, METHODS))
-    asked = federation(peers, seed, images=images)
-    request = SimulationRequest(federation=asked, methods=methods, seeds=(seed,), device="cpu", workers=workers)
+    options = federation(peers, seed, images=images)
+    request = SimulationRequest(federation=options, methods=methods, seeds=(seed,), device="cpu", workers=workers)
     simulation = prepare_simulation(request)
     with tempfile.TemporaryDirectory(prefix="fedpeer-demo-") as folder:
         run = begin_record(Path(folder), simulation, "fedpeer demo associative")
@@ -91,10 +91,10 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
     world = simulation.world
     tests = [np.sort(share.test_M) for share in world.split.shares]
     both = world.dataset.x, world.dataset.y
-    asked, expected = ([values[rows].astype(np.float32) for rows in tests] for values in both)
-    recall = _recall(simulation, models, asked, expected, images=images)
+    options, expected = ([values[rows].astype(np.float32) for rows in tests] for values in both)
+    recall = _recall(simulation, models, options, expected, images=images)
     answers = {
-        method: [recall.fire(method, *pair)[1] for pair in zip(world.peers, asked, strict=True)] for method in METHODS
+        method: [recall.fire(method, *pair)[1] for pair in zip(world.peers, options, strict=True)] for method in METHODS
     }
 
     def passed(method: str) -> list[NDArray[np.bool_]]:
@@ -105,12 +105,12 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
     def wrong(method: str) -> float:
         return float(np.mean([np.mean((z != (y > 0)).sum(1)) for z, y in zip(answers[method], expected, strict=True)]))
 
-    def scene(peer: int, test: int, *, otherwise: bool) -> Scene:
+    def scene(peer: int, test: int, *, overrides: bool) -> Scene:
         cells = recall.canvas.cells
         return Scene(
             peer=world.peers[peer],
-            otherwise=otherwise,
-            given=cells(asked[peer][test]),
+            overrides=overrides,
+            given=cells(options[peer][test]),
             expected=cells(expected[peer][test]),
             answers={method: cells(answers[method][peer][test]) for method in METHODS},
             passes={method: bool(passes[method][peer][test]) for method in METHODS},
@@ -118,12 +118,12 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
 
     # The same half for both scenes: the first peer learnt another completion of it, and somebody was never shown any.
     usual = {row.tobytes() for row in expected[OTHERS]}
-    otherwise = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
+    overrides = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
     never, same = next(
         (peer, test)
-        for peer in range(OTHERS, len(asked))
-        for test, row in enumerate(asked[peer])
-        if np.array_equal(row, asked[0][otherwise]) and _never_shown(world, peer, expected[peer][test])
+        for peer in range(OTHERS, len(options))
+        for test, row in enumerate(options[peer])
+        if np.array_equal(row, options[0][overrides]) and _never_shown(world, peer, expected[peer][test])
     )
     passes = {method: passed(method) for method in METHODS}
     scores = {method: [float(each.mean()) for each in passes[method]] for method in METHODS}
@@ -132,7 +132,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
         accuracy={method: float(np.mean(each)) for method, each in scores.items()},
         of_others={method: float(np.mean(each[:OTHERS])) for method, each in scores.items()},
         wrong={method: wrong(method) for method in METHODS},
-        scenes=(scene(0, otherwise, otherwise=True), scene(never, same, otherwise=False)),
+        scenes=(scene(0, overrides, overrides=True), scene(never, same, overrides=False)),
         recall=recall,
     )
 
@@ -145,27 +145,27 @@ def _never_shown(world: World, peer: int, whole_V: Bits) -> bool:
 def _recall(
     simulation: Simulation,
     models: Mapping[str, Mapping[str, Tensor]],
-    asked: Sequence[Bits],
+    options: Sequence[Bits],
     expected: Sequence[Bits],
     *,
     images: bool,
 ) -> Recall:
-    """The trained peers, and the patterns; `asked` and `expected`, (M, V) a peer, are their tests."""
+    """The trained peers, and the patterns; `options` and `expected`, (M, V) a peer, are their tests."""
     world, module = simulation.world, simulation.world.module
     assert isinstance(module, Associative)
-    canvas = Canvas.of(asked[0].shape[1], images=images)
+    canvas = Canvas.of(options[0].shape[1], images=images)
     wholes = [list(dict.fromkeys(row.tobytes() for row in rows)) for rows in expected]
 
     def pattern(peer: int, place: int) -> Pattern:
         whole = wholes[peer][place]
         whole_V = np.frombuffer(whole, np.float32)
         tests = [number for number, row in enumerate(expected[peer]) if row.tobytes() == whole]
-        otherwise = whole != wholes[OTHERS][place]
+        overrides = whole != wholes[OTHERS][place]
         return Pattern(
-            name=(str(place) if images else chr(ord("A") + place)) + ("′" if otherwise else ""),
-            half=canvas.cells(asked[peer][tests].mean(0) > 0.5),  # each test has its noise elsewhere
+            name=(str(place) if images else chr(ord("A") + place)) + ("′" if overrides else ""),
+            half=canvas.cells(options[peer][tests].mean(0) > 0.5),  # each test has its noise elsewhere
             whole=canvas.cells(whole_V),
-            otherwise=otherwise,
+            overrides=overrides,
             learnt_by=frozenset(
                 name for number, name in enumerate(world.peers) if not _never_shown(world, number, whole_V)
             ),

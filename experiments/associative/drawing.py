@@ -50,15 +50,15 @@ def draw_marks(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
     Of an image, in which there is no noise, the given half and the rest that is missing are one picture.
     """
     given, expected = scene.given, scene.expected
-    asked = {"half and rest": (given, expected)}
+    options = {"half and rest": (given, expected)}
     if not images:
-        asked = {"given": (given, given), "expected": (expected, expected)}
-    columns = {**asked, **{NAMES[name]: (answer, expected) for name, answer in scene.answers.items()}}
+        options = {"given": (given, given), "expected": (expected, expected)}
+    columns = {**options, **{NAMES[name]: (answer, expected) for name, answer in scene.answers.items()}}
     table = Table(box=None, pad_edge=False, padding=(0, marks.apart, 0, 0))
     for name in columns:
         table.add_column(name, no_wrap=True, header_style="")
     table.add_row(*(draw_picture(*pair, marks) for pair in columns.values()))
-    table.add_row(*[""] * len(asked), *(Text(_verdict(scene, name), style="dim") for name in scene.answers))
+    table.add_row(*[""] * len(options), *(Text(_verdict(scene, name), style="dim") for name in scene.answers))
     return table
 
 

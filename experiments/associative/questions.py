@@ -61,7 +61,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
 
 def _half_of(recall: Recall, peer: str) -> Cells:
     """The half that the peer completes otherwise."""
-    return next(pattern.half for pattern in recall.expected[peer] if pattern.otherwise)
+    return next(pattern.half for pattern in recall.expected[peer] if pattern.overrides)
 
 
 def _pattern(pattern: Pattern, peer: str) -> dict[str, Any]:

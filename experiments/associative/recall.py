@@ -65,14 +65,14 @@ class Pattern:
     name: str
     half: Cells
     whole: Cells
-    otherwise: bool
+    overrides: bool
     learnt_by: frozenset[str]
 
     def relation(self, peer: str) -> Relation:
         """What this peer has to do with it."""
         if peer not in self.learnt_by:
             return "never"
-        return "otherwise" if self.otherwise else "learnt"
+        return "otherwise" if self.overrides else "learnt"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class Scene:
     """
 
     peer: str
-    otherwise: bool
+    overrides: bool
     given: Cells
     expected: Cells
     answers: Mapping[str, Cells]

@@ -20,7 +20,7 @@ RULE = "An answer passes with at least as many ones right as missing and too muc
 
 def heading(scene: Scene, shown: Shown) -> str:
     """Who is asked for what."""
-    if scene.otherwise:
+    if scene.overrides:
         return f"{scene.peer} learnt another completion of this half than most of the {shown.peers} peers."
     return f"{scene.peer} was never shown what goes with this half; most of the others were."
 

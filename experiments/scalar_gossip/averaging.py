@@ -1,19 +1,20 @@
-"""Averaging in crowds: the exchanges of up to millions of peers that hold one number each, and nothing else of a peer.
+"""Averaging in large simulations: the exchanges of up to millions of peers that hold one number each, and nothing else
+of a peer.
 
 Every protocol is the same act as in `gossip/averaging.py`: a peer keeps one of (out-degree + 1) equal shares of its
 mass, value and weight, and gives the others away; push-sum along the phases of the graph in turn, push-pull along a
 random matching of it. A test holds the exchanges here against the product of the matrices there.
 
-Where messages are lost there are two ways to go on. On lanes (`channels.py`) what is lost comes later: this is
-what fedpeer does. Without lanes it is gone, as in the textbook's push-sum: all agree in the end, on something else than
-the mean. Where nothing is lost lanes change nothing, and none are kept.
+Where messages are lost there are two ways to go on. On channels (`channels.py`) what is lost comes later: this is
+what fedpeer does. Without channels it is gone, as in the textbook's push-sum: all agree in the end, on something else
+than the mean. Where nothing is lost channels change nothing, and none are kept.
 
 Who leaves hands what it holds to its neighbours in equal parts; whose disk is lost takes it along. In its seat sits a
 newcomer in the next round, with the same neighbours: it asks two of them for their estimates, and begins with the mean
 of these and a weight of 1, as one that joins late does. What all go to is the mean of what was put in and not lost; so
 it moves a little with every newcomer.
 
-A crowd is changed in place. Draws are handed in.
+A large simulation is changed in place. Draws are handed in.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Lanes, Masses, ScalarTraffic, add
+from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Masses, PeerChannels, ScalarTraffic, add
 from fedpeer.topology.wide import WideGraph, matched
 
 CrowdProtocol = Literal["push-sum", "push-pull"]
 
-#: Neighbours that a newcomer asks for their estimate, of which it takes the mean: nobody lies in a crowd. A peer that
-#: joins late takes the median of three.
+#: Neighbours that a newcomer asks for their estimate, of which it takes the mean: nobody lies in a large simulation. A
+#: peer that joins late takes the median of three.
 ASKED_FOR_VALUE = 2
 #: Members of a complete graph above which a matching is drawn as random pairs, which it is, and not edge by edge.
 PAIRED_ABOVE = 100
 
 
-class Crowd:
+class ScalarGossip:
     """P peers on a graph, each with a value and a weight of 1.
 
     graph      with edges, where messages are lost or peers go; the complete graph of very many has none
     loss       chance of each message to be lost
-    lanes      whether what is lost is repeated until it is acknowledged
+    channels      whether what is lost is repeated until it is acknowledged
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Crowd:
         value_P: NDArray[np.float64],
         *,
         loss: float = 0.0,
-        lanes: bool = True,
+        channels: bool = True,
     ) -> None:
         assert len(value_P) == graph.members, "a value a peer"
         assert 0 <= loss < 1, "some messages arrive"
@@ -61,7 +62,7 @@ class Crowd:
         self.mass_2P: Masses = np.stack([value_P, np.ones(graph.members)])
         self.start_mean = float(value_P.mean())
         self.start_spread = float(np.linalg.norm(value_P - self.start_mean))
-        self.lanes = self._laid() if loss and lanes else None
+        self.channels = self._laid() if loss and channels else None
 
     @property
     def members(self) -> int:
@@ -72,7 +73,7 @@ class Crowd:
     def everything(self) -> NDArray[np.float64]:
         """(2,) value and weight of all: held, and under way."""
         held = self.mass_2P.sum(axis=1)
-        return np.asarray(held if self.lanes is None else held + self.lanes.under_way())
+        return np.asarray(held if self.channels is None else held + self.channels.under_way())
 
     def mean(self) -> float:
         """Of what there is: what all go to if nothing more is lost and nobody comes or goes."""
@@ -98,11 +99,11 @@ class Crowd:
             return self._meet(draws)
         if not self.graph.phases:
             self.mass_2P[:] = self.mass_2P.mean(axis=1, keepdims=True)
-            return ScalarTraffic(self.graph.lanes)
+            return ScalarTraffic(self.graph.channels)
         phase = number % len(self.graph.phases)
-        if self.lanes is not None:
+        if self.channels is not None:
             in_turn = slice(self._first[phase], self._first[phase + 1])
-            return self.lanes.play(self.mass_2P, in_turn, self._fractions[phase], self.loss, draws)
+            return self.channels.play(self.mass_2P, in_turn, self._fractions[phase], self.loss, draws)
         edges = self.graph.phases[phase]
         share_2P = self.mass_2P * self._fractions[phase]
         if not self.loss:
@@ -113,16 +114,16 @@ class Crowd:
         return ScalarTraffic(edges.nnz)
 
     def _meet(self, draws: np.random.Generator) -> ScalarTraffic:
-        if self.graph.complete and self.lanes is None and self.members > PAIRED_ABOVE:
+        if self.graph.complete and self.channels is None and self.members > PAIRED_ABOVE:
             pairs = draws.permutation(self.members)[: self.members // 2 * 2].reshape(-1, 2)
             edges, a_M, b_M = None, pairs[:, 0], pairs[:, 1]
         else:
             edges = matched(self.graph, draws)
             a_M, b_M = (end[edges] for end in self.graph.union)
-        if self.lanes is not None:
+        if self.channels is not None:
             assert edges is not None, "lanes are edges"
             in_turn = np.concatenate([edges, edges + len(self.graph.union[0])])
-            return self.lanes.play(self.mass_2P, in_turn, np.full(self.members, 0.5), self.loss, draws)
+            return self.channels.play(self.mass_2P, in_turn, np.full(self.members, 0.5), self.loss, draws)
         if not self.loss:
             half_2M = (self.mass_2P[:, a_M] + self.mass_2P[:, b_M]) / 2
             self.mass_2P[:, a_M] = self.mass_2P[:, b_M] = half_2M
@@ -135,7 +136,7 @@ class Crowd:
         return ScalarTraffic(2 * len(a_M))
 
     def _forgetful(self, src_L: Index, dst_L: Index, share_2P: Masses, draws: np.random.Generator) -> None:
-        """Shares along these edges, without lanes: what does not arrive is gone."""
+        """Shares along these edges, without channels: what does not arrive is gone."""
         arrived = draws.random(len(src_L), dtype=np.float32) >= self.loss
         self.mass_2P = share_2P.copy()
         add(self.mass_2P, dst_L[arrived], share_2P[:, src_L[arrived]])
@@ -147,16 +148,16 @@ class Crowd:
 
     @cached_property
     def _first(self) -> list[int]:
-        """For each phase the number of its first lane, and behind the last."""
+        """For each phase the number of its first channel, and behind the last."""
         return [0, *np.cumsum([phase.nnz for phase in self.graph.phases]).tolist()]
 
-    def _laid(self) -> Lanes:
+    def _laid(self) -> PeerChannels:
         if self.protocol == "push-pull":
             a_E, b_E = (end.astype(np.int32) for end in self.graph.union)
-            return Lanes(np.concatenate([a_E, b_E]), np.concatenate([b_E, a_E]))
+            return PeerChannels(np.concatenate([a_E, b_E]), np.concatenate([b_E, a_E]))
         place_P = np.arange(self.members, dtype=np.int32)
         src_L = np.concatenate([np.repeat(place_P, np.diff(phase.indptr)) for phase in self.graph.phases])
-        return Lanes(src_L, np.concatenate([phase.indices for phase in self.graph.phases]))
+        return PeerChannels(src_L, np.concatenate([phase.indices for phase in self.graph.phases]))
 
     # ------------------------------------------------------------------------------------------------- coming and going
 
@@ -171,14 +172,14 @@ class Crowd:
         seat_N, near_N = self._neighbours(going, going_P)
         near_G = np.bincount(seat_N, minlength=len(going))
         going_P[going[near_G == 0]] = False
-        if self.lanes is not None:
-            self.lanes.part(self.mass_2P, going_P, handed_over=handed_over)
+        if self.channels is not None:
+            self.channels.part(self.mass_2P, going_P, handed_over=handed_over)
         if handed_over:
             add(self.mass_2P, near_N, (self.mass_2P[:, going] / np.maximum(near_G, 1))[:, seat_N])
         rank_N = np.arange(len(seat_N)) - (np.cumsum(near_G) - near_G)[seat_N]
-        asked = rank_N < ASKED_FOR_VALUE
-        estimate_N = np.divide(*self.mass_2P[:, near_N[asked]])
-        sums_G = np.bincount(seat_N[asked], estimate_N, len(going))
+        options = rank_N < ASKED_FOR_VALUE
+        estimate_N = np.divide(*self.mass_2P[:, near_N[options]])
+        sums_G = np.bincount(seat_N[options], estimate_N, len(going))
         left = near_G > 0
         self.mass_2P[0, going[left]] = sums_G[left] / np.minimum(near_G[left], ASKED_FOR_VALUE)
         self.mass_2P[1, going[left]] = 1.0

@@ -1,16 +1,16 @@
-"""The lanes of a crowd: numbered transfers on millions of directed edges at once, as arrays.
+"""The channels of a large simulation: numbered transfers on millions of directed edges at once, as arrays.
 
-It is `gossip/transfers.py` for all lanes of a graph, with one number a peer instead of a vector and float64 on the
-wire; a test plays both beside one another, message by message. What a lane is, when it rests and who takes what is said
-there.
+It is `gossip/transfers.py` for all channels of a graph, with one number a peer instead of a vector and float64 on the
+wire; a test plays both beside one another, message by message. What a channel is, when it rests and who takes what is
+said there.
 
-A round is the time of a message and its acknowledgement. In it everybody gives shares along the lanes that are in turn
-and free, all that is open on any lane is said once, each message is lost with a chance of its own, what arrives is
-taken in the order of its numbers and acknowledged, and the acknowledgement is lost with the same chance. Nobody waits
-for anybody: what is lost stays open, is said again in the next round, and is added when it arrives. So it is late, and
-nothing is gone.
+A round is the time of a message and its acknowledgement. In it everybody gives shares along the channels that are in
+turn and free, all that is open on any channel is said once, each message is lost with a chance of its own, what arrives
+is taken in the order of its numbers and acknowledged, and the acknowledgement is lost with the same chance. Nobody
+waits for anybody: what is lost stays open, is said again in the next round, and is added when it arrives. So it is
+late, and nothing is gone.
 
-The lanes are changed in place: at this size a copy a round would cost more than the round.
+The channels are changed in place: at this size a copy a round would cost more than the round.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class ScalarTraffic:
         return ScalarTraffic(self.shares + other.shares, self.repeats + other.repeats, self.answers + other.answers)
 
 
-class Lanes:
-    """All lanes of a graph. Numbers are kept modulo 256: a lane never has more than WINDOW of them open.
+class PeerChannels:
+    """All channels of a graph. Numbers are kept modulo 256: a channel never has more than WINDOW of them open.
 
-    src_L, dst_L     (L,) int32 the two ends of each lane
-    lane_K           (K,) int32 the lane of each transfer that is open, oldest first
+    src_L, dst_L     (L,) int32 the two ends of each channel
+    lane_K           (K,) int32 the channel of each transfer that is open, oldest first
     """
 
     def __init__(self, src_L: NDArray[np.int32], dst_L: NDArray[np.int32]) -> None:
         self.src_L, self.dst_L = src_L, dst_L
         self._made_L, self._acked_L, self._taken_L = (np.zeros(len(src_L), np.uint8) for _ in range(3))
-        self.lane_K = np.empty(0, np.int32)
+        self.channel_K = np.empty(0, np.int32)
         self._number_K = np.empty(0, np.uint8)
         self._mass_2K = np.empty((2, 0))
 
@@ -63,15 +63,16 @@ class Lanes:
         loss: float,
         draws: np.random.Generator,
     ) -> ScalarTraffic:
-        """One round. `mass_2P` is changed; in_turn: the lanes along which shares are given, each peer's of equal size,
-        `fraction_P` (P,) of what it holds. Draws one number for each message, oldest transfer first, then one for each
+        """One round. `mass_2P` is changed; in_turn: the channels along which shares are given, each peer's of equal
+        size, `fraction_P` (P,) of what it holds. Draws one number for each message, oldest transfer first, then one for
+        each
         acknowledgement."""
         given = self._give(mass_2P, in_turn, fraction_P)
-        said = len(self.lane_K)
+        said = len(self.channel_K)
         arrived = np.flatnonzero(draws.random(said, dtype=np.float32) >= loss)
         self._take(mass_2P, arrived)
         back = arrived[draws.random(len(arrived), dtype=np.float32) >= loss]
-        self._acked_L[self.lane_K[back]] = self._taken_L[self.lane_K[back]]
+        self._acked_L[self.channel_K[back]] = self._taken_L[self.channel_K[back]]
         self._keep(self._beyond(self._acked_L))
         return ScalarTraffic(given, said - given, len(arrived))
 
@@ -81,49 +82,49 @@ class Lanes:
 
     def part(self, mass_2P: Masses, going_P: Flags, *, handed_over: bool) -> None:
         """These peers go: what is on its way to them comes back to its senders; what they have under way to others
-        is taken where it is handed over, and otherwise lost. Their lanes are empty after that."""
-        from_P, to_P = going_P[self.src_L[self.lane_K]], going_P[self.dst_L[self.lane_K]]
+        is taken where it is handed over, and otherwise lost. Their channels are empty after that."""
+        from_P, to_P = going_P[self.src_L[self.channel_K]], going_P[self.dst_L[self.channel_K]]
         waits = self._beyond(self._taken_L)
-        add(mass_2P, self.src_L[self.lane_K[waits & to_P]], self._mass_2K[:, waits & to_P])
+        add(mass_2P, self.src_L[self.channel_K[waits & to_P]], self._mass_2K[:, waits & to_P])
         if handed_over:
-            theirs = waits & from_P & ~to_P
-            add(mass_2P, self.dst_L[self.lane_K[theirs]], self._mass_2K[:, theirs])
-        ended = self.lane_K[from_P | to_P]
+            published = waits & from_P & ~to_P
+            add(mass_2P, self.dst_L[self.channel_K[published]], self._mass_2K[:, published])
+        ended = self.channel_K[from_P | to_P]
         self._acked_L[ended] = self._taken_L[ended] = self._made_L[ended]
         self._keep(~(from_P | to_P))
 
     def _give(self, mass_2P: Masses, in_turn: slice | Index, fraction_P: NDArray[np.float64]) -> int:
         members = mass_2P.shape[1]
         weight_P = mass_2P[1]
-        open_P = np.bincount(self.src_L[self.lane_K], self._mass_2K[1], members)
+        open_P = np.bincount(self.src_L[self.channel_K], self._mass_2K[1], members)
         tired_P = (weight_P < REST_BELOW) | (open_P > UNDER_WAY_MAX * weight_P)
         free = (self._made_L[in_turn] - self._acked_L[in_turn] < WINDOW) & ~tired_P[self.src_L[in_turn]]
-        lanes = np.arange(in_turn.start, in_turn.stop) if isinstance(in_turn, slice) else in_turn
-        lane_N = lanes[free].astype(np.int32)
-        src_N = self.src_L[lane_N]
+        channels = np.arange(in_turn.start, in_turn.stop) if isinstance(in_turn, slice) else in_turn
+        channel_N = channels[free].astype(np.int32)
+        src_N = self.src_L[channel_N]
         share_2P = mass_2P * fraction_P
         mass_2P -= share_2P * np.bincount(src_N, minlength=members)
-        self._made_L[lane_N] += 1
-        self.lane_K = np.concatenate([self.lane_K, lane_N])
-        self._number_K = np.concatenate([self._number_K, self._made_L[lane_N]])
+        self._made_L[channel_N] += 1
+        self.channel_K = np.concatenate([self.channel_K, channel_N])
+        self._number_K = np.concatenate([self._number_K, self._made_L[channel_N]])
         self._mass_2K = np.concatenate([self._mass_2K, share_2P[:, src_N]], axis=1)
-        return len(lane_N)
+        return len(channel_N)
 
     def _take(self, mass_2P: Masses, arrived: Index) -> None:
-        for _ in range(WINDOW):  # of two that arrive on one lane, the second is the next one once the first is taken
-            lane = self.lane_K[arrived]
-            due = self._number_K[arrived] == self._taken_L[lane] + np.uint8(1)
+        for _ in range(WINDOW):  # of two that arrive on one channel, the second is the next one once the first is taken
+            channel = self.channel_K[arrived]
+            due = self._number_K[arrived] == self._taken_L[channel] + np.uint8(1)
             now = arrived[due]
-            self._taken_L[lane[due]] += 1
-            add(mass_2P, self.dst_L[lane[due]], self._mass_2K[:, now])
+            self._taken_L[channel[due]] += 1
+            add(mass_2P, self.dst_L[channel[due]], self._mass_2K[:, now])
             arrived = arrived[~due]
 
     def _beyond(self, number_L: NDArray[np.uint8]) -> Flags:
-        """(K,) whether each open transfer's number is beyond that of its lane."""
-        return self._number_K - number_L[self.lane_K] - np.uint8(1) < WINDOW
+        """(K,) whether each open transfer's number is beyond that of its channel."""
+        return self._number_K - number_L[self.channel_K] - np.uint8(1) < WINDOW
 
     def _keep(self, which: Flags) -> None:
-        self.lane_K, self._number_K = self.lane_K[which], self._number_K[which]
+        self.channel_K, self._number_K = self.channel_K[which], self._number_K[which]
         self._mass_2K = self._mass_2K[:, which]
 
 

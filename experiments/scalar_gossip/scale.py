@@ -1,8 +1,8 @@
 """How gossip grows: exchanges to a millionth of the disagreement from a hundred peers to a million, and their theory.
 
-A sweep is lines (graph, protocol, what is lost, who leaves) at sizes; each is a crowd of `simulation.py`. Cells are
-plain rows, in the order in which they are played: the small ones first. What is finished is kept by its `key`, so a
-sweep that was stopped goes on. `page` and `picture` draw rows and read nothing.
+A sweep is lines (graph, protocol, what is lost, who leaves) at sizes; each is a large simulation of `simulation.py`.
+Cells are plain rows, in the order in which they are played: the small ones first. What is finished is kept by its
+`key`, so a sweep that was stopped goes on. `page` and `picture` draw rows and read nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol
-from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, CrowdOutcome
+from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, ScalarGossipOutcome
 from fedpeer.runs.canvas import INK, MARKERS, draw_axes, method_colour
 from fedpeer.runs.summary import count_text
 
@@ -52,10 +52,10 @@ class ScaleRow:
     def trouble(self) -> str:
         return f"{self.loss:.0%} lost" if self.loss else f"{self.churn:.0%} leave" if self.churn else "none"
 
-    def at(self, place: int, seed: int) -> CrowdAsked:
-        """The crowd of this line at the size of this place, 0 the smallest."""
+    def at(self, place: int, seed: int) -> ScalarGossipOptions:
+        """The large simulation of this line at the size of this place, 0 the smallest."""
         peers = (DOUBLED if self.doubled else SIZES)[place]
-        return CrowdAsked(
+        return ScalarGossipOptions(
             graph=parse_choice(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn,
             to=TO,
             seed=seed, exchanges_max=EXCHANGES_MAX,
@@ -84,28 +84,28 @@ LINES = (
 )
 
 
-def cells(most: int, seed: int) -> list[tuple[ScaleRow, CrowdAsked]]:
+def cells(most: int, seed: int) -> list[tuple[ScaleRow, ScalarGossipOptions]]:
     """What is played for sizes up to so many peers, the small ones first."""
-    asked = [(line, line.at(place, seed)) for place in range(len(SIZES)) for line in LINES]
-    return [(line, each) for line, each in asked if each.peers <= min(line.largest, most * DOUBLED[-1] / SIZES[-1])]
+    options = [(line, line.at(place, seed)) for place in range(len(SIZES)) for line in LINES]
+    return [(line, each) for line, each in options if each.peers <= min(line.largest, most * DOUBLED[-1] / SIZES[-1])]
 
 
-def key(asked: CrowdAsked) -> str:
+def key(options: ScalarGossipOptions) -> str:
     """What tells a cell from all others."""
-    trouble = f"{asked.loss:g} {asked.churn:g}"
-    return f"{asked.graph} {asked.peers} {asked.protocol} {trouble} {asked.to:g} {asked.seed}"
+    trouble = f"{options.loss:g} {options.churn:g}"
+    return f"{options.graph} {options.peers} {options.protocol} {trouble} {options.to:g} {options.seed}"
 
 
-def scale_row(line: ScaleRow, outcome: CrowdOutcome) -> dict[str, Any]:
+def scale_row(line: ScaleRow, outcome: ScalarGossipOutcome) -> dict[str, Any]:
     """A finished cell in plain types."""
-    asked, known = outcome.asked, outcome.theory
+    options, known = outcome.options, outcome.theory
     return {
-        "key": key(asked), "line": line.label, "trouble": line.trouble, "peers": asked.peers,
+        "key": key(options), "line": line.label, "trouble": line.trouble, "peers": options.peers,
         "exchanges": outcome.exchanges if outcome.agreed else None,
         "usual": known.usual, "worst": known.worst, "gap": known.gap, "source": known.source,
         "seconds": outcome.seconds, "exchange_seconds": outcome.exchange_seconds, "peak_bytes": outcome.peak_bytes,
-        "shares": outcome.messages(), "repeats": outcome.traffic.repeats / asked.peers, "drift": outcome.drift,
-        "newcomers": outcome.newcomers, "weight": outcome.weight, "lanes": outcome.lanes,
+        "shares": outcome.messages(), "repeats": outcome.traffic.repeats / options.peers, "drift": outcome.drift,
+        "newcomers": outcome.newcomers, "weight": outcome.weight, "lanes": outcome.channels,
     }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""One crowd, played until its peers agree, with a clock and a meter beside it: what `fedpeer topology simulate` shows.
+"""One large simulation, played until its peers agree, with a clock and a meter beside it: what `fedpeer topology
+simulate` shows.
 
 Peers begin with numbers drawn from a normal distribution and exchange until their relative disagreement is at most the
 tolerance, the exchanges are used up, or somebody asks to stop. Everything that is drawn follows from the seed; up to
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpeer.config.choice import Choice, bind_settings, lookup
-from fedpeer.experiments.scalar_gossip.averaging import Crowd, CrowdProtocol
+from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol, ScalarGossip
 from fedpeer.experiments.scalar_gossip.channels import ScalarTraffic
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.topology.graphs import GRAPHS, TopologyError
@@ -27,11 +28,11 @@ from fedpeer.topology.wide import COMPLETE_MEMBERS_MAX, wide
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrowdAsked:
+class ScalarGossipOptions:
     """What is played.
 
     loss      chance of each message to be lost
-    lanes     whether what is lost is repeated until it is acknowledged; without, it is gone
+    channels     whether what is lost is repeated until it is acknowledged; without, it is gone
     churn     chance of each peer to leave before an exchange and hand over what it holds; a newcomer takes its seat
     gone      the same for peers that take along what they hold: their disks are lost
     to        relative disagreement at which they agree
@@ -41,7 +42,7 @@ class CrowdAsked:
     peers: int
     protocol: CrowdProtocol = "push-sum"
     loss: float = 0.0
-    lanes: bool = True
+    channels: bool = True
     churn: float = 0.0
     gone: float = 0.0
     to: float = 1e-6
@@ -50,27 +51,27 @@ class CrowdAsked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrowdOutcome:
+class ScalarGossipOutcome:
     """What came of it.
 
     left         relative disagreement at the beginning and behind each exchange
     drift        how far the mean of what there is moved, in standard deviations of the start
     weight       that there is, a peer: 1 at the beginning, less where it was lost, more where newcomers brought theirs
     newcomers    in all seats together
-    lanes        directed edges
+    channels        directed edges
     seconds      of the processor, with the making of the graph and the theory
     exchange_seconds    of one exchange, on average
     peak_bytes   in arrays
     theory       without losses, comings and goings
     """
 
-    asked: CrowdAsked
+    options: ScalarGossipOptions
     left: tuple[float, ...]
     drift: float
     weight: float
     newcomers: int
     traffic: ScalarTraffic
-    lanes: int
+    channels: int
     phases: int
     seconds: float
     exchange_seconds: float
@@ -84,65 +85,65 @@ class CrowdOutcome:
 
     @property
     def agreed(self) -> bool:
-        return self.left[-1] <= self.asked.to
+        return self.left[-1] <= self.options.to
 
     def messages(self) -> float:
         """Shares that a peer sends, with repeats."""
-        return (self.traffic.shares + self.traffic.repeats) / self.asked.peers
+        return (self.traffic.shares + self.traffic.repeats) / self.options.peers
 
     def bytes_sent(self, numbers: int) -> float:
         """Of a peer, where it averages so many numbers in float32, with acknowledgements."""
         shares = self.messages() * (4 * numbers + SHARE_HEAD_BYTES)
-        return shares + self.traffic.answers / self.asked.peers * ACK_BYTES
+        return shares + self.traffic.answers / self.options.peers * ACK_BYTES
 
 
-#: Called behind each exchange with what is left; not with the crowd, which goes on changing.
+#: Called behind each exchange with what is left; not with the large simulation, which goes on changing.
 Tell = Callable[[float], None]
 
 
 def simulate_scalar(
-    asked: CrowdAsked, tell: Tell = lambda _: None, stop: threading.Event | None = None
-) -> CrowdOutcome:
-    """Play one crowd.
+    options: ScalarGossipOptions, tell: Tell = lambda _: None, stop: threading.Event | None = None
+) -> ScalarGossipOutcome:
+    """Play one large simulation.
 
     Raises:
         ChoiceError, TopologyError: a graph or a number that cannot be; the message names the way out.
     """
-    check_scalar_request(asked)
+    check_scalar_request(options)
     stop = stop or threading.Event()
     began = time.process_time()
     with _peak() as peak:
-        build = lookup(asked.graph, GRAPHS, "topology")
+        build = lookup(options.graph, GRAPHS, "topology")
         graph = wide(
-            asked.graph.name, asked.peers, bind_settings(asked.graph, build), np.random.default_rng(asked.seed)
+            options.graph.name, options.peers, bind_settings(options.graph, build), np.random.default_rng(options.seed)
         )
-        if not graph.phases and (asked.loss or asked.churn or asked.gone):
+        if not graph.phases and (options.loss or options.churn or options.gone):
             raise TopologyError(
-                f"complete of {asked.peers:,} peers: its edges are not kept, so nothing can be lost on them and nobody "
-                f"leave; use {COMPLETE_MEMBERS_MAX:,} peers or fewer"
+                f"complete of {options.peers:,} peers: its edges are not kept, so nothing can be lost on them and "
+                f"nobody can leave; use {COMPLETE_MEMBERS_MAX:,} peers or fewer"
             )
-        known = theory(graph, asked.protocol, asked.to)
-        draws = np.random.default_rng([asked.seed, 1])
-        start_P = draws.standard_normal(asked.peers)
-        crowd = Crowd(graph, asked.protocol, start_P, loss=asked.loss, lanes=asked.lanes)
-        left, traffic, newcomers = [crowd.disagreement()], ScalarTraffic(), 0
+        known = theory(graph, options.protocol, options.to)
+        draws = np.random.default_rng([options.seed, 1])
+        start_P = draws.standard_normal(options.peers)
+        simulation = ScalarGossip(graph, options.protocol, start_P, loss=options.loss, channels=options.channels)
+        left, traffic, newcomers = [simulation.disagreement()], ScalarTraffic(), 0
         exchanging = time.process_time()
-        while left[-1] > asked.to and len(left) <= asked.exchanges_max and not stop.is_set():
-            for share, handed_over in ((asked.churn, True), (asked.gone, False)):
+        while left[-1] > options.to and len(left) <= options.exchanges_max and not stop.is_set():
+            for share, handed_over in ((options.churn, True), (options.gone, False)):
                 if share:
-                    newcomers += crowd.replace(share, draws, handed_over=handed_over)
-            traffic += crowd.exchange(len(left) - 1, draws)
-            left.append(crowd.disagreement())
+                    newcomers += simulation.replace(share, draws, handed_over=handed_over)
+            traffic += simulation.exchange(len(left) - 1, draws)
+            left.append(simulation.disagreement())
             tell(left[-1])
         ended = time.process_time()
-    return CrowdOutcome(
-        asked=asked,
+    return ScalarGossipOutcome(
+        options=options,
         left=tuple(left),
-        drift=crowd.drift(),
-        weight=float(crowd.everything()[1]) / asked.peers,
+        drift=simulation.drift(),
+        weight=float(simulation.everything()[1]) / options.peers,
         newcomers=newcomers,
         traffic=traffic,
-        lanes=graph.lanes,
+        channels=graph.channels,
         phases=max(1, len(graph.phases)),
         seconds=ended - began,
         exchange_seconds=(ended - exchanging) / max(1, len(left) - 1),
@@ -152,20 +153,22 @@ def simulate_scalar(
     )
 
 
-def check_scalar_request(asked: CrowdAsked) -> None:
+def check_scalar_request(options: ScalarGossipOptions) -> None:
     """Refuse numbers that cannot be.
 
     Raises:
         TopologyError: naming the number and what can be written.
     """
     for name in ("loss", "churn", "gone"):
-        share = getattr(asked, name)
+        share = getattr(options, name)
         if not 0 <= share < 1:
             raise TopologyError(f"{name} = {share}: write a number from 0 to below 1")
-    if asked.exchanges_max < 1:
-        raise TopologyError(f"exchanges-max = {asked.exchanges_max}: write 1 or more")
-    if not asked.lanes and not asked.loss:
-        raise TopologyError("without lanes it matters only what becomes of lost messages; say how many are, --loss 0.1")
+    if options.exchanges_max < 1:
+        raise TopologyError(f"exchanges-max = {options.exchanges_max}: write 1 or more")
+    if not options.channels and not options.loss:
+        raise TopologyError(
+            "without channels it matters only what becomes of lost messages; say how many are, --loss 0.1"
+        )
 
 
 @contextmanager

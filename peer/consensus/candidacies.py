@@ -1,9 +1,9 @@
 """How often each voter stood for coordinator and nothing came of it: values and counting, no clock here.
 
-A canvass raises the terms of those who vote, and whoever raises them again and again ends the elections of all others.
-So each time that an author stands it is not voted for during a while, twice as long as the time before, until a round
-comes into force; then everybody begins anew. An honest candidate whose vote was split stands again later than the first
-of these whiles is over.
+A vote request raises the terms of those who vote, and whoever raises them again and again ends the elections of all
+others. So each time that an author stands it is not voted for during a while, twice as long as the time before, until a
+round comes into force; then everybody begins anew. An honest candidate whose vote was split stands again later than the
+first of these whiles is over.
 
 Whoever stands within such a while is refused, and not charged. By its own timers an honest candidate could stand some
 hundred times a minute where each of its elections is lost at once (it backs off for 7.5 ticks on average), and a liar

@@ -1,17 +1,17 @@
 """Who coordinates: one voter's part in Raft's election, as a pure machine. No clock, no network, no key of its own.
 
-A term has at most one coordinator: it needs the votes of more than half of the electorate, and nobody votes twice in a
+A term has at most one coordinator: it needs the votes of more than half of the voter set, and nobody votes twice in a
 term. Who hears no heartbeat for a while asks first whether it would be elected (pre-vote), so that a peer behind a bad
 link disturbs nobody; who has heard one lately says no (lease). A coordinator that hears from no majority steps down
 (check quorum). A vote goes only to a candidate that knows everything the voter accepted; so whoever wins holds the
-newest decree that may be in force, and its model (`decree.py`).
+newest committed round that may be in force, and its model (`round_commit.py`).
 
-A term counts where a majority can have meant it. It is raised by who votes for a candidate, and by a mandate, which
-carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises nobody's, or anyone
-could depose a coordinator and end every election by saying numbers. While there is a coordinator nobody votes. While
-there is none, who stands again and again, or is elected and gets nothing done, is voted for more and more seldom
-(`candidacies.py`). A candidate whose term is too low asks for the lowest one in which a majority can promise its votes,
-by their own words: who says a higher one than that is not asked.
+A term counts where a majority can have meant it. It is raised by who votes for a candidate, and by a leader
+certificate, which carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises
+nobody's, or anyone could depose a coordinator and end every election by saying numbers. While there is a coordinator
+nobody votes. While there is none, who stands again and again, or is elected and gets nothing done, is voted for more
+and more seldom (`candidacies.py`). A candidate whose term is too low asks for the lowest one in which a majority can
+promise its votes, by their own words: who says a higher one than that is not asked.
 
 Who has voted in a term that nobody won, and hears the coordinator of an earlier one, does not depose it: it sends its
 updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
@@ -61,7 +61,7 @@ from fedpeer.peer.wire.ballots import (
     VoteReply,
     VoteRequest,
     VoterSet,
-    mandate_holds,
+    leader_certificate_holds,
     vote_text,
 )
 from fedpeer.rejection import Rejection
@@ -69,7 +69,8 @@ from fedpeer.rejection import Rejection
 #: Further ahead no term is believed: with an election every second it would be twelve days.
 TERM_JUMP_MAX = 2**20
 #: Further ahead no term is believed by one peer's word: so many elections in a row that a majority wanted, nobody won,
-#: and this peer heard nothing of. Who missed more learns it by a mandate, or by a round that came into force.
+#: and this peer heard nothing of. Who missed more learns it by a leader certificate, or by a round that came into
+#: force.
 RAISE_MAX = 16
 #: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
 EARLIER_MAX = 8
@@ -80,7 +81,7 @@ FAILOVER_MIN = 3
 class Election:
     """The machine of one peer.
 
-    electorates    those that are known; `force` names the one that counts
+    voter sets    those that are known; `force` names the one that counts
     stand          as it was last made durable
     patience       from 0 (the most capable peer) to 1
     draws          how long to wait beyond that; consumed as time goes on
@@ -93,7 +94,7 @@ class Election:
         me: str,
         *,
         scope: Scope,
-        electorates: Collection[VoterSet],
+        voter_sets: Collection[VoterSet],
         force: int,
         stand: HardState,
         progress: Progress,
@@ -108,14 +109,14 @@ class Election:
         self.stand = stand
         self.progress = progress
         self.patience = patience
-        self.known = {each.number: each for each in electorates}
-        self.electorate = self.known[force]
+        self.known = {each.number: each for each in voter_sets}
+        self.voter_set = self.known[force]
         self.coordinator: str | None = None
         self._timing = timing or ElectionTiming()
         self._draws, self._sign, self._verify = draws, sign, verify
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
-        self._heard = 0  # when the coordinator was; who has just started cannot know that there is none
+        self._received = 0  # when the coordinator was; who has just started cannot know that there is none
         self._last = ""  # which one that was
         self._ended_processes: set[str] = set()  # by the word of their machines, since they were heard
         self._asks = 0  # when to try next whether it listens
@@ -164,12 +165,12 @@ class Election:
     @property
     def failover(self) -> bool:
         """Whether others go on when the coordinator dies."""
-        return len(self.electorate.voters) >= FAILOVER_MIN
+        return len(self.voter_set.voters) >= FAILOVER_MIN
 
     @property
     def audience(self) -> list[str]:
-        """The other members, of the electorate in force and of those that follow."""
-        known = (each.members for each in self.known.values() if each.number >= self.electorate.number)
+        """The other members, of the voter set in force and of those that follow."""
+        known = (each.members for each in self.known.values() if each.number >= self.voter_set.number)
         return sorted(frozenset().union(*known) - {self.me})
 
     # ---------------------------------------------------------------------------------------------------- what happens
@@ -190,7 +191,10 @@ class Election:
             return self._ask_whether_it_listens()
         out: list[Out] = []
         if self.coordinator is not None:
-            out, self._lost = [LeaderChanged(self.stand.term, None)], (self.coordinator, self._heard, self.stand.term)
+            out, self._lost = (
+                [LeaderChanged(self.stand.term, None)],
+                (self.coordinator, self._received, self.stand.term),
+            )
         self.coordinator = None
         return out + self._open_poll(self.stand.term + 1, pre=True)
 
@@ -204,39 +208,45 @@ class Election:
         if self._earlier is not None and peer == self._earlier[0].candidate:
             self._earlier = None
         if peer == self.coordinator and not self.leading and new:
-            self._deadline = min(self._deadline, max(self._clock, self._heard + self._timing.refused) + self._turn())
+            self._deadline = min(self._deadline, max(self._clock, self._received + self._timing.refused) + self._turn())
 
-    def heard_canvass(self, sender: str, canvass: VoteRequest) -> list[Out]:
+    def on_vote_request(self, sender: str, vote_request: VoteRequest) -> list[Out]:
         """Somebody would stand, or stands."""
-        if jump := self._jump(sender, canvass.term):
+        if jump := self._jump(sender, vote_request.term):
             return jump
-        electorate = self.known.get(canvass.roster)
-        if electorate is not None and sender not in electorate.voters:
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {canvass.roster}", sender)]
-        able = electorate is not None and canvass.progress.at_least(self.progress)
-        newer = canvass.term > self.stand.term
+        voter_set = self.known.get(vote_request.roster)
+        if voter_set is not None and sender not in voter_set.voters:
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {vote_request.roster}", sender)]
+        able = voter_set is not None and vote_request.progress.at_least(self.progress)
+        newer = vote_request.term > self.stand.term
         out: list[Out] = []
-        if newer and not canvass.pre:
-            in_time = self._ambitions.stands(sender, canvass.term, self._clock)
+        if newer and not vote_request.pre:
+            in_time = self._ambitions.stands(sender, vote_request.term, self._clock)
             able = able and bool(in_time)
             if in_time is False:
-                out.append(Rejection("too_many_terms", f"stands in term {canvass.term} soon after another", sender))
-        if not able or self._is_led() or canvass.term > self.stand.term + RAISE_MAX:
-            return [*out, self._no(sender, canvass)]
-        if canvass.pre:
-            if not newer or self._ambitions.rests(sender, self._clock) or not self._defers(sender, canvass.progress):
-                return [self._no(sender, canvass)]
-            return [SendConsensus(sender, VoteReply(canvass.term, True, True, b""))]
-        if not newer and (canvass.term < self.stand.term or self.stand.voted not in ("", sender)):
-            return [self._no(sender, canvass)]
+                out.append(
+                    Rejection("too_many_terms", f"stands in term {vote_request.term} soon after another", sender)
+                )
+        if not able or self._is_led() or vote_request.term > self.stand.term + RAISE_MAX:
+            return [*out, self._no(sender, vote_request)]
+        if vote_request.pre:
+            if (
+                not newer
+                or self._ambitions.rests(sender, self._clock)
+                or not self._defers(sender, vote_request.progress)
+            ):
+                return [self._no(sender, vote_request)]
+            return [SendConsensus(sender, VoteReply(vote_request.term, True, True, b""))]
+        if not newer and (vote_request.term < self.stand.term or self.stand.voted not in ("", sender)):
+            return [self._no(sender, vote_request)]
         if newer:  # who is voted for has time to win; to ask again is no reason for more
             self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
             self._tries += 1
-        out += self._adopt(canvass.term, sender)
-        text = vote_text(self.scope, self.me, canvass.term, canvass.roster, sender)
-        return [*out, SendConsensus(sender, VoteReply(canvass.term, False, True, self._sign(text)))]
+        out += self._adopt(vote_request.term, sender)
+        text = vote_text(self.scope, self.me, vote_request.term, vote_request.roster, sender)
+        return [*out, SendConsensus(sender, VoteReply(vote_request.term, False, True, self._sign(text)))]
 
-    def heard_answer(self, sender: str, answer: VoteReply) -> list[Out]:
+    def on_vote_reply(self, sender: str, answer: VoteReply) -> list[Out]:
         """A voter answers a poll."""
         if jump := self._jump(sender, answer.term):
             return jump
@@ -245,49 +255,49 @@ class Election:
             poll = self._candidacy
         if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
             return []
-        if sender not in poll.electorate.voters:
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {poll.electorate.number}", sender)]
+        if sender not in poll.voter_set.voters:
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {poll.voter_set.number}", sender)]
         if not answer.granted:
             poll.refused.add(sender)
             if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
                 self._ahead[sender] = answer.term
-            lost = not poll.pre and not poll.electorate.carried(poll.electorate.voters - poll.refused)
+            lost = not poll.pre and not poll.voter_set.carried(poll.voter_set.voters - poll.refused)
             return self._back_off() if lost else []
-        text = vote_text(self.scope, sender, poll.term, poll.electorate.number, self.me)
+        text = vote_text(self.scope, sender, poll.term, poll.voter_set.number, self.me)
         if not poll.pre and not self._verify(sender, text, answer.signature):
             return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
         poll.granted[sender] = answer.signature
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
 
-    def heard_lead(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
+    def on_heartbeat(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
         """A heartbeat: the coordinator is there, or somebody says that it is the one."""
-        if jump := self._jump(sender, mandate.term):
+        if jump := self._jump(sender, leader_certificate.term):
             return jump
-        self._was_there(sender, mandate.term)
-        if mandate.term < self.stand.term and self._heeds(sender, mandate):
+        self._was_there(sender, leader_certificate.term)
+        if leader_certificate.term < self.stand.term and self._heeds(sender, leader_certificate):
             return [self._follow(sender)]
-        if mandate.term < self.stand.term or mandate.term == self._ended:
-            text = f"coordinates in term {mandate.term}, and it is {self.stand.term}"
+        if leader_certificate.term < self.stand.term or leader_certificate.term == self._ended:
+            text = f"coordinates in term {leader_certificate.term}, and it is {self.stand.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         out: list[Out] = []
-        if mandate.term > self.stand.term or sender != self.coordinator:
-            refusal = self._doubted(sender, mandate)
+        if leader_certificate.term > self.stand.term or sender != self.coordinator:
+            refusal = self._doubted(sender, leader_certificate)
             if refusal is not None:
                 return [refusal]
-            if mandate.term == self.stand.term and self.coordinator is not None:
-                return self._end_term(sender, mandate)
-            out += self._adopt(mandate.term, sender)
-            out += self._seen((author for author, _ in mandate.votes), sender)
+            if leader_certificate.term == self.stand.term and self.coordinator is not None:
+                return self._end_term(sender, leader_certificate)
+            out += self._adopt(leader_certificate.term, sender)
+            out += self._seen((author for author, _ in leader_certificate.votes), sender)
             self.coordinator, self._poll, self._candidacy = sender, None, None
             self._ahead.clear()
-            out.append(LeaderChanged(mandate.term, sender))
-        self._last, self._heard, self._asks = sender, self._clock, self._clock + self._timing.refused
+            out.append(LeaderChanged(leader_certificate.term, sender))
+        self._last, self._received, self._asks = sender, self._clock, self._clock + self._timing.refused
         self._ended_processes.discard(sender)
         self._deadline, self._tries = self._wait(), 0
         self._deferred.clear()
         return [*out, self._follow(sender)]
 
-    def heard_follow(self, sender: str, follow: HeartbeatReply) -> list[Out]:
+    def on_heartbeat_reply(self, sender: str, follow: HeartbeatReply) -> list[Out]:
         """A follower is there; or somebody says that it is in another term, which changes nothing."""
         if jump := self._jump(sender, follow.term):
             return jump
@@ -297,29 +307,29 @@ class Election:
         return []
 
     def decreed(self, term: int) -> list[Out]:
-        """A round came into force by a decree of this term, which a majority has accepted."""
+        """A round came into force by a committed round of this term, which a majority has accepted."""
         self._ambitions.begin_anew()
         return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
 
-    def announce(self, electorate: VoterSet) -> None:
-        """Another roster is known; it counts when a decree says so."""
-        self.known[electorate.number] = electorate
-        earlier = sorted(number for number in self.known if number < self.electorate.number)
+    def announce(self, voter_set: VoterSet) -> None:
+        """Another roster is known; it counts when a committed round says so."""
+        self.known[voter_set.number] = voter_set
+        earlier = sorted(number for number in self.known if number < self.voter_set.number)
         for number in earlier[:-EARLIER_MAX]:
             del self.known[number]
 
     def enforce(self, number: int) -> list[Out]:
-        """A decree says that this electorate counts from now on."""
-        if number == self.electorate.number:
+        """A committed round says that this voter set counts from now on."""
+        if number == self.voter_set.number:
             return []
-        self.electorate = self.known[number]
+        self.voter_set = self.known[number]
         self._poll = self._candidacy = None
-        return self._step_down() if self.leading and self.me not in self.electorate.voters else []
+        return self._step_down() if self.leading and self.me not in self.voter_set.voters else []
 
     # ---------------------------------------------------------------------------------------------------- being elected
 
     def _may_stand(self, living: Collection[str]) -> bool:
-        voters = self.electorate.voters
+        voters = self.voter_set.voters
         if self.failover or self.me not in voters:
             return self.me in voters
         return self.me == min(peer for peer in voters if peer == self.me or peer in living)
@@ -328,8 +338,8 @@ class Election:
         clock, timing = self._clock, self._timing
         out: list[Out] = [] if pre else self._adopt(term, self.me)
         until = clock + (timing.pre_poll if pre else self._lengthened(timing.poll))
-        poll = Poll(term, pre, self.electorate, clock, until, clock)
-        mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.electorate.number, self.me))
+        poll = Poll(term, pre, self.voter_set, clock, until, clock)
+        mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.voter_set.number, self.me))
         poll.granted[self.me] = mine
         self._poll = poll
         if not pre:
@@ -346,26 +356,26 @@ class Election:
         if poll.pre and self._clock >= poll.since + self._timing.answer:
             poll = self._poll = self._raised(poll)
         poll.again = self._clock + self._timing.repeat
-        canvass = VoteRequest(poll.term, poll.pre, poll.electorate.number, self.progress)
-        return [SendConsensus(peer, canvass) for peer in sorted(poll.electorate.voters - poll.granted.keys())]
+        vote_request = VoteRequest(poll.term, poll.pre, poll.voter_set.number, self.progress)
+        return [SendConsensus(peer, vote_request) for peer in sorted(poll.voter_set.voters - poll.granted.keys())]
 
     def _raised(self, poll: Poll) -> Poll:
         """The question for the lowest later term in which a majority can say yes, where it cannot in this one."""
         able = set(poll.granted)
         for voter, term in sorted(self._ahead.items(), key=lambda item: item[1]):
             able.add(voter)
-            if term >= poll.term and poll.electorate.carried(able):
+            if term >= poll.term and poll.voter_set.carried(able):
                 return replace(poll, term=term + 1, since=self._clock, granted={self.me: b""}, refused=set())
         return poll
 
     def _counted(self, poll: Poll) -> list[Out]:
-        if not poll.electorate.carried(poll.granted):
+        if not poll.voter_set.carried(poll.granted):
             return []
         if poll.pre:
             return self._open_poll(poll.term, pre=False)
         self._poll, self._candidacy, self._tries = None, None, 0
         self._mandate = LeaderCertificate(
-            poll.term, self.me, poll.electorate.number, tuple(sorted(poll.granted.items()))
+            poll.term, self.me, poll.voter_set.number, tuple(sorted(poll.granted.items()))
         )
         self.coordinator = self.me
         long_ago = self._clock - self._timing.quorum - 1
@@ -401,14 +411,14 @@ class Election:
 
     def _lead(self) -> list[Out]:
         recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
-        if not self.electorate.carried(recent | {self.me}):
+        if not self.voter_set.carried(recent | {self.me}):
             return self._step_down()
         return self._beat() if self._clock >= self._next_beat else []
 
     def _was_there(self, sender: str, term: int) -> None:
         """A coordinator is heard, which may have been silent for longer than its lease, and deposed for that."""
         if sender == self.coordinator and term == self.stand.term:
-            if (silent := self._clock - self._heard) >= self._bearable:  # packets that were lost, perhaps
+            if (silent := self._clock - self._received) >= self._bearable:  # packets that were lost, perhaps
                 self._wait_longer(silent * 3 // 2)
         elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
             self._lost = None
@@ -435,13 +445,19 @@ class Election:
         self._lease = max(self._lease, min(ticks, self._timing.longest))
         self._slow_at = self._clock
 
-    def _heeds(self, sender: str, mandate: LeaderCertificate) -> bool:
+    def _heeds(self, sender: str, leader_certificate: LeaderCertificate) -> bool:
         """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
-        if self.coordinator is not None or mandate.term < self.progress.term or sender != mandate.candidate:
+        if (
+            self.coordinator is not None
+            or leader_certificate.term < self.progress.term
+            or sender != leader_certificate.candidate
+        ):
             return False
-        if (self._earlier is None or self._earlier[0] != mandate) and self._doubted(sender, mandate) is not None:
+        if (self._earlier is None or self._earlier[0] != leader_certificate) and self._doubted(
+            sender, leader_certificate
+        ) is not None:
             return False
-        self._earlier = mandate, self._clock
+        self._earlier = leader_certificate, self._clock
         return True
 
     def _beat(self) -> list[Out]:
@@ -471,13 +487,13 @@ class Election:
             out.append(PersistConsensus(stand))
         return out
 
-    def _end_term(self, sender: str, mandate: LeaderCertificate) -> list[Out]:
+    def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
         """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
-        text = f"coordinates in term {mandate.term} like {self.coordinator}"
-        doubles = self._seen((author for author, _ in mandate.votes), sender)
-        self._ended, self._candidacy = mandate.term, None
+        text = f"coordinates in term {leader_certificate.term} like {self.coordinator}"
+        doubles = self._seen((author for author, _ in leader_certificate.votes), sender)
+        self._ended, self._candidacy = leader_certificate.term, None
         down = self._step_down()
-        self._heard = self._clock - self._lease  # it is over too
+        self._received = self._clock - self._lease  # it is over too
         self._back_off()
         return [Rejection("two_coordinators", text, sender), *doubles, *down]
 
@@ -494,17 +510,23 @@ class Election:
     def _is_led(self) -> bool:
         """Whether there is a coordinator, heard of lately."""
         lease = self._timing.refused if self._last in self._ended_processes else self._lease
-        if self.leading or self._clock - self._heard < lease:
+        if self.leading or self._clock - self._received < lease:
             return True
         earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
-    def _doubted(self, sender: str, mandate: LeaderCertificate) -> Rejection | None:
-        electorate = self.known.get(mandate.roster)
-        if electorate is None:
-            return Rejection("round_gap", f"coordinates under roster {mandate.roster}, which is not known here", sender)
-        if mandate.candidate != sender or not mandate_holds(self.scope, mandate, electorate, self._verify):
-            return Rejection("bad_signature", f"coordinates in term {mandate.term} without a majority's votes", sender)
+    def _doubted(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
+        voter_set = self.known.get(leader_certificate.roster)
+        if voter_set is None:
+            return Rejection(
+                "round_gap", f"coordinates under roster {leader_certificate.roster}, which is not known here", sender
+            )
+        if leader_certificate.candidate != sender or not leader_certificate_holds(
+            self.scope, leader_certificate, voter_set, self._verify
+        ):
+            return Rejection(
+                "bad_signature", f"coordinates in term {leader_certificate.term} without a majority's votes", sender
+            )
         return None
 
     def _jump(self, sender: str, term: int) -> list[Out]:
@@ -526,8 +548,8 @@ class Election:
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))
 
-    def _no(self, sender: str, canvass: VoteRequest) -> SendConsensus:
-        return SendConsensus(sender, VoteReply(self.stand.term, canvass.pre, False, b""))
+    def _no(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
+        return SendConsensus(sender, VoteReply(self.stand.term, vote_request.pre, False, b""))
 
     def _follow(self, to: str) -> SendConsensus:
         return SendConsensus(to, HeartbeatReply(self.stand.term, self.progress))

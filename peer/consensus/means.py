@@ -1,4 +1,5 @@
-"""The mean of an averaging group by its coordinator: what its council must know, and what the coordinator computes.
+"""The mean of an averaging group by its coordinator: what its consensus group must know, and what the coordinator
+computes.
 
 Members are equals. Each trains for itself and sends its slice of what came of it, with its weight; the coordinator
 takes the weighted mean, which is decreed like the server of an algorithm that has one. `mean_bytes.py` has the bytes.
@@ -29,7 +30,7 @@ def mean_result(job: AggregateUpdates) -> UpdatesAggregated:
     return round_results.server_result(job, mean_from_bytes(tuple(job.updates.values())), sound=True)
 
 
-def course_of(value_D: Tensor, *, weight_max: float, patience: float) -> AlgorithmSpec:
+def spec_of(value_D: Tensor, *, weight_max: float, patience: float) -> AlgorithmSpec:
     """What a node must know of a group whose values (D,) this peer starts with.
 
     Args:

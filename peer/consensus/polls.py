@@ -56,7 +56,7 @@ class ElectionTiming:
 
 @dataclass(slots=True)
 class Poll:
-    """Votes, or promises (`pre`), that are asked for under one electorate.
+    """Votes, or promises (`pre`), that are asked for under one voter set.
 
     It is asked `since` a tick `until` another, and next at `again`.
 
@@ -65,7 +65,7 @@ class Poll:
 
     term: int
     pre: bool
-    electorate: VoterSet
+    voter_set: VoterSet
     since: int
     until: int
     again: int

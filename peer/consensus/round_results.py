@@ -14,9 +14,9 @@ from fedpeer.rejection import Rejection
 NOBODY: Mapping[str, Rejection] = {}
 
 
-def practised(job: TrainClient, client: bytes, update: bytes, course: AlgorithmSpec) -> ClientTrained:
+def practised(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpec) -> ClientTrained:
     """A training that led to this client and gave this update."""
-    return ClientTrained(job.round, client, update, content_digest(update), course.fault(update))
+    return ClientTrained(job.round, client, update, content_digest(update), spec.fault(update))
 
 
 def server_result(

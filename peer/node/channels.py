@@ -13,7 +13,7 @@ from collections.abc import Collection
 from fedpeer.gossip.proofs import Signed, Way
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision, implied_D, judge
 from fedpeer.peer.node.admission import may_precede, weight_limits, weight_refusal
-from fedpeer.peer.node.reminders import is_signed, lane_signature
+from fedpeer.peer.node.reminders import channel_signature, is_signed
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Acked, ShareApplied
@@ -34,32 +34,32 @@ WAITING_MAX = 256
 PLACE_BYTES = 1024
 
 
-def ship(life: NodeState, repeats: Retransmissions, group: str, made: dict[str, NumberedTransfer]) -> None:
+def ship(state: NodeState, repeats: Retransmissions, group: str, made: dict[str, NumberedTransfer]) -> None:
     """Say new transfers."""
-    for peer, parcel in made.items():
-        repeats.sent((peer, group, parcel.seq), life.now)
-        life.send(peer, _signed_transfer(life, peer, group, parcel))
+    for peer, share in made.items():
+        repeats.sent((peer, group, share.seq), state.now)
+        state.send(peer, _signed_transfer(state, peer, group, share))
 
 
-def _signed_transfer(life: NodeState, peer: str, group: str, parcel: NumberedTransfer) -> Transfer:
+def _signed_transfer(state: NodeState, peer: str, group: str, share: NumberedTransfer) -> Transfer:
     """With what shows later that this peer made it; the same whenever it is said to the same process."""
-    total = life.ledger.groups[group].out[peer].weight_until(parcel.seq)
-    signature = lane_signature(life, peer, group, "made", parcel.seq, total)
-    return Transfer(group=group, parcel=parcel, total=total, signature=signature)
+    total = state.durable.groups[group].out[peer].weight_until(share.seq)
+    signature = channel_signature(state, peer, group, "made", share.seq, total)
+    return Transfer(group=group, share=share, total=total, signature=signature)
 
 
 def fitting(
-    life: NodeState, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
+    state: NodeState, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
 ) -> tuple[tuple[str, ...], float]:
     """Return the peers of `to` that may get a share now, and what part of the weight it may be: `fraction`, or less.
 
     start_weight: what will be held; default: what is, with all that waits.
     """
-    limits, holding = weight_limits(life, group), life.ledger.groups[group]
+    limits, holding = weight_limits(state, group), state.durable.groups[group]
     weight = holding.weight if start_weight is None else start_weight
     room = {
         p: limits.room(
-            holding.out.get(p, Outgoing()), holding.into.get(p, Incoming()), life.others[p].before.get(group, 0.0)
+            holding.out.get(p, Outgoing()), holding.into.get(p, Incoming()), state.others[p].before.get(group, 0.0)
         )
         for p in to
     }
@@ -71,143 +71,147 @@ def fitting(
     return tuple(p for p in to if room[p] >= share), share / weight if share < fraction * weight else fraction
 
 
-def hear_transfer(life: NodeState, peer: str, transfer: Transfer) -> bool:
+def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     """Take it, or refuse it by name; whether it was taken."""
-    group, parcel = transfer.group, transfer.parcel
-    other, holding = life.others[peer], life.ledger.groups[group]
+    group, share = transfer.group, transfer.share
+    other, holding = state.others[peer], state.durable.groups[group]
 
     def refuse(code: str, text: str = "") -> bool:
-        life.refuse(code, peer, text, group=group, seq=parcel.seq)
+        state.refuse(code, peer, text, group=group, seq=share.seq)
         return False
 
     # Who leaves takes nothing, or it would never have given everything; but from one who leaves as well, since each
     # would wait for the other. What is refused comes back to its sender when all is handed over.
-    if life.ledger.left or (life.phase == "leaving" and not life.parts(peer)):
+    if state.durable.left or (state.phase == "leaving" and not state.parts(peer)):
         return refuse("early", "this peer hands everything over and goes")
     if not other.met:
-        other.greet_soon(life.now)
-        return refuse("early", "we have not met in this life")
+        other.greet_soon(state.now)
+        return refuse("early", "we have not met since this process started")
     if group not in other.agreed:
         return refuse("plan_mismatch", f'the group "{group}"')
-    lane = holding.into.get(peer, Incoming())
-    verdict = judge(lane, parcel)
+    channel = holding.into.get(peer, Incoming())
+    verdict = judge(channel, share)
     if verdict is TransferDecision.REPEATED:
-        life.count("repeated", peer)
-        acknowledge(life, peer, group)
+        state.count("repeated", peer)
+        acknowledge(state, peer, group)
         return False
     if verdict is not TransferDecision.TAKE:
         if verdict is TransferDecision.REUSED:
-            other.greet_soon(life.now)
-        return refuse(verdict.value, f"number {parcel.seq} where {lane.taken + 1} is next")
-    last = life.setup.federation.learning.rounds
-    if parcel.round > last + 1:
-        return refuse("epoch_too_early", f"round {parcel.round}, and the last is {last}")
-    if parcel.exchange > life.exchanges_max(group) and (parcel.round, parcel.exchange) >= holding.at:
+            other.greet_soon(state.now)
+        return refuse(verdict.value, f"number {share.seq} where {channel.taken + 1} is next")
+    last = state.setup.federation.learning.rounds
+    if share.round > last + 1:
+        return refuse("epoch_too_early", f"round {share.round}, and the last is {last}")
+    if share.exchange > state.exchanges_max(group) and (share.round, share.exchange) >= holding.at:
         # Nobody who goes by the same roster has so many; by another one they may, and it is taken when it is late.
-        known = not may_precede(life, peer, group, parcel.seq)
-        most = life.exchanges_max(group)
-        return refuse("epoch_too_early" if known else "early", f"exchange {parcel.exchange}, and the last is {most}")
-    heavy = weight_refusal(life, peer, group, parcel)
+        known = not may_precede(state, peer, group, share.seq)
+        most = state.exchanges_max(group)
+        return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, and the last is {most}")
+    heavy = weight_refusal(state, peer, group, share)
     if heavy is not None:
-        return refuse(heavy, f"{parcel.weight:g} beside the {holding.weight:g} held")
-    if not parcel.nothing:
-        implied = implied_D(lane, parcel, life.ledger.rules.form, len(life.ledger.index[group]))
-        noise = life.circle.averaging[group].noise
+        return refuse(heavy, f"{share.weight:g} beside the {holding.weight:g} held")
+    if not share.nothing:
+        implied = implied_D(channel, share, state.durable.rules.form, len(state.durable.index[group]))
+        noise = state.peer_groups.averaging[group].noise
         # Who leaves, and has nothing any more, takes from others who leave.
         own_D = holding.held.estimate_D if float(holding.held.weight) > NOTHING_HELD else implied
-        far = life.ledger.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
+        far = state.durable.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
         if far is not None:
             return refuse(*far)
     if transfer.signature:
-        signed = Signed(parcel.seq, transfer.total, transfer.signature)
-        wrong = _unlike(life, peer, group, "made", signed, lane.taken_weight + parcel.weight)
+        signed = Signed(share.seq, transfer.total, transfer.signature)
+        wrong = _unlike(state, peer, group, "made", signed, channel.taken_weight + share.weight)
         if wrong is not None:
-            return refuse(wrong, f"number {parcel.seq}, and all weights up to it")
+            return refuse(wrong, f"number {share.seq}, and all weights up to it")
     other.begun = True
-    other.seen_in(parcel.round, life.now)
-    at_once = not _may_wait(life, group, peer, parcel)
-    life.write(ShareApplied(group=group, sender=peer, parcel=parcel, at_once=at_once, signature=transfer.signature))
-    acknowledge(life, peer, group)
+    other.seen_in(share.round, state.now)
+    at_once = not _may_wait(state, group, peer, share)
+    state.write(ShareApplied(group=group, sender=peer, share=share, at_once=at_once, signature=transfer.signature))
+    acknowledge(state, peer, group)
     return True
 
 
-def _may_wait(life: NodeState, group: str, peer: str, parcel: NumberedTransfer) -> bool:
+def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) -> bool:
     """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
     others do, and there is room for it."""
-    policy, holding = life.circle.averaging[group], life.ledger.groups[group]
+    policy, holding = state.peer_groups.averaging[group], state.durable.groups[group]
     ahead = policy.every * (STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
-    if parcel.round > life.ledger.round + ahead:
+    if share.round > state.durable.round + ahead:
         return False
-    place = (parcel.round, parcel.exchange, peer)
+    place = (share.round, share.exchange, peer)
     if place in holding.waiting:
         return True
-    lanes = sum(len(each.members) - 1 for each in life.circle.groups.values())
-    room = WAITING_BYTES // lanes // (8 * len(life.ledger.index[group]) + PLACE_BYTES)
+    channels = sum(len(each.members) - 1 for each in state.peer_groups.groups.values())
+    room = WAITING_BYTES // channels // (8 * len(state.durable.index[group]) + PLACE_BYTES)
     kept = sum(each[2] == peer for places in (holding.waiting, holding.nothing) for each in places)
     return kept < max(WAITING_MIN, min(room, WAITING_MAX))
 
 
-def acknowledge(life: NodeState, peer: str, group: str) -> None:
+def acknowledge(state: NodeState, peer: str, group: str) -> None:
     """Say what is taken; it is durable by then, since it was written before."""
-    lane = life.ledger.groups[group].into.get(peer, Incoming())
-    signature = lane_signature(life, peer, group, "taken", lane.taken, lane.taken_weight) if lane.taken else b""
-    ack = Ack(group=group, taken=lane.taken, round=life.ledger.round, total=lane.taken_weight, signature=signature)
-    life.send(peer, ack)
+    channel = state.durable.groups[group].into.get(peer, Incoming())
+    signature = (
+        channel_signature(state, peer, group, "taken", channel.taken, channel.taken_weight) if channel.taken else b""
+    )
+    ack = Ack(
+        group=group, taken=channel.taken, round=state.durable.round, total=channel.taken_weight, signature=signature
+    )
+    state.send(peer, ack)
 
 
-def _unlike(life: NodeState, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
-    """Why what a neighbour signed of a lane is not what is known of it here; None if it is."""
-    if not is_signed(life, peer, group, way, signed):
+def _unlike(state: NodeState, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
+    """Why what a neighbour signed of a channel is not what is known of it here; None if it is."""
+    if not is_signed(state, peer, group, way, signed):
         return "bad_signature"
-    if signed.weight != total:  # of another memory of the lane
-        life.others[peer].greet_soon(life.now)
+    if signed.weight != total:  # of another memory of the channel
+        state.others[peer].greet_soon(state.now)
         return "sequence_reused"
     return None
 
 
-def hear_ack(life: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> None:
+def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> None:
     """Close what the neighbour has; knowing of more than was made means that somebody lost memory."""
-    other, holding = life.others[peer], life.ledger.groups[ack.group]
+    other, holding = state.others[peer], state.durable.groups[ack.group]
     if not other.met:
-        other.greet_soon(life.now)
+        other.greet_soon(state.now)
         return
-    lane = holding.out.get(peer, Outgoing())
-    if ack.taken > lane.made:
-        life.refuse("sequence_jump", peer, f"it has {ack.taken}, and {lane.made} were made", group=ack.group)
-        other.greet_soon(life.now)
+    channel = holding.out.get(peer, Outgoing())
+    if ack.taken > channel.made:
+        state.refuse("sequence_jump", peer, f"it has {ack.taken}, and {channel.made} were made", group=ack.group)
+        other.greet_soon(state.now)
         return
-    news = ack.taken > lane.acked
+    news = ack.taken > channel.acked
     if news and ack.signature:
         signed = Signed(ack.taken, ack.total, ack.signature)
-        wrong = _unlike(life, peer, ack.group, "taken", signed, lane.weight_until(ack.taken))
+        wrong = _unlike(state, peer, ack.group, "taken", signed, channel.weight_until(ack.taken))
         if wrong is not None:
-            life.refuse(wrong, peer, f"it has {ack.taken}, and all weights up to it", group=ack.group)
+            state.refuse(wrong, peer, f"it has {ack.taken}, and all weights up to it", group=ack.group)
             return
-    other.seen_in(min(ack.round, life.setup.federation.learning.rounds + 1), life.now)
-    repeats.answered(peer, ack.group, ack.taken, life.now)
+    other.seen_in(min(ack.round, state.setup.federation.learning.rounds + 1), state.now)
+    repeats.answered(peer, ack.group, ack.taken, state.now)
     if news:
-        life.write(Acked(group=ack.group, peer=peer, taken=ack.taken, signature=ack.signature))
+        state.write(Acked(group=ack.group, peer=peer, taken=ack.taken, signature=ack.signature))
 
 
-def say_again(life: NodeState, repeats: Retransmissions) -> None:
+def retransmit(state: NodeState, repeats: Retransmissions) -> None:
     """Repeat what is overdue, the same bytes."""
-    for peer, group, seq in repeats.due(life.now):
-        waits = life.phase == "leaving" and life.parts(peer)
-        if group not in life.ledger.groups or not (waits or life.expected(peer, group)):
+    for peer, group, seq in repeats.due(state.now):
+        waits = state.phase == "leaving" and state.parts(peer)
+        if group not in state.durable.groups or not (waits or state.expected(peer, group)):
             continue
-        lane = life.ledger.groups[group].out.get(peer, Outgoing())
-        parcel = next((parcel for parcel in lane.open if parcel.seq == seq), None)
-        if parcel is None:  # of a lane that was closed: one of the two is a new incarnation
+        channel = state.durable.groups[group].out.get(peer, Outgoing())
+        share = next((share for share in channel.open if share.seq == seq), None)
+        if share is None:  # of a channel that was closed: one of the two is a new incarnation
             repeats.drop((peer, group, seq))
             continue
-        repeats.sent((peer, group, seq), life.now)
-        life.send(peer, _signed_transfer(life, peer, group, parcel))
+        repeats.sent((peer, group, seq), state.now)
+        state.send(peer, _signed_transfer(state, peer, group, share))
 
 
-def say_all_open(life: NodeState, repeats: Retransmissions, peer: str) -> None:
+def resend_open(state: NodeState, repeats: Retransmissions, peer: str) -> None:
     """To a neighbour just met: whatever it may not have."""
     repeats.forget(peer)
-    for group, holding in life.ledger.groups.items():
-        if peer in holding.out and group in life.others[peer].agreed:
-            for parcel in holding.out[peer].open:
-                ship(life, repeats, group, {peer: parcel})
+    for group, holding in state.durable.groups.items():
+        if peer in holding.out and group in state.others[peer].agreed:
+            for share in holding.out[peer].open:
+                ship(state, repeats, group, {peer: share})

@@ -17,8 +17,8 @@ from fedpeer.peer.state.node_state import NodeState
 class RoundClient:
     """See the top of this file."""
 
-    def __init__(self, life: NodeState, council: RoundConsensus) -> None:
-        self.life, self.council = life, council
+    def __init__(self, state: NodeState, consensus: RoundConsensus) -> None:
+        self.state, self.consensus = state, consensus
         self._working = False  # a Practise or a Settle is out
         self._trains_since = 0
 
@@ -29,52 +29,54 @@ class RoundClient:
 
     def begin(self) -> None:
         """The first round of this peer; or the next, after a start from its disk."""
-        self.life.write(Began(round=self.council.chamber.settled + 1))
+        self.state.write(Began(round=self.consensus.consensus_state.settled + 1))
 
     def go_on(self) -> None:
         """Settle what is over, and train."""
-        council, chamber = self.council, self.council.chamber
-        if self._working or goes_over(self.life):
+        consensus, consensus_state = self.consensus, self.consensus.consensus_state
+        if self._working or goes_over(self.state):
             return
-        if chamber.settled < council.applied:
+        if consensus_state.settled < consensus.applied:
             self._settle()
-        elif chamber.study is None and not council.over and council.trains:
-            self._working, self._trains_since = True, self.life.now
-            self.life.effects.append(
-                TrainClient(council.applied + 1, chamber.client, council.in_force()[1], council.clients)
+        elif consensus_state.study is None and not consensus.over and consensus.trains:
+            self._working, self._trains_since = True, self.state.now
+            self.state.effects.append(
+                TrainClient(consensus.applied + 1, consensus_state.client, consensus.in_force()[1], consensus.clients)
             )
 
     def practised(self, done: ClientTrained) -> None:
         """The training of a round is over; perhaps the round is too."""
         self._working = False
-        self.life.write(UpdateMade(group=self.council.group, round=done.round, update=done.update, client=done.client))
-        self.council.offers(done.digest, done.fault)
-        ticks = self.life.now - self._trains_since
-        self.life.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)
+        self.state.write(
+            UpdateMade(group=self.consensus.group, round=done.round, update=done.update, client=done.client)
+        )
+        self.consensus.offers(done.digest, done.fault)
+        ticks = self.state.now - self._trains_since
+        self.state.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)
 
     def settled(self, done: RoundFinished) -> None:
         """The client's state after a round is known."""
-        life, learning = self.life, self.life.setup.federation.learning
+        state, learning = self.state, self.state.setup.federation.learning
         self._working = False
-        life.write(ClientStateSaved(group=self.council.group, round=done.round, client=done.client, x_n=done.x_n))
-        life.write(Began(round=done.round + 1))
+        state.write(ClientStateSaved(group=self.consensus.group, round=done.round, client=done.client, x_n=done.x_n))
+        state.write(Began(round=done.round + 1))
         nothing: dict[str, float] = {}
         text = f"round {done.round} is done"
-        life.note("debug", "round", text, round=done.round, weights=nothing, disagreement=nothing)
+        state.note("debug", "round", text, round=done.round, weights=nothing, disagreement=nothing)
         if learning.evaluated(done.round):
-            life.effects.append(Evaluate(done.round, done.x_n, done.server_n))
-        life.snapshot_if_due()
+            state.effects.append(Evaluate(done.round, done.x_n, done.server_n))
+        state.snapshot_if_due()
         if done.round >= learning.rounds:
-            life.enter("finished")
-            life.note("info", "finished", f"all {learning.rounds} rounds are done")
-            life.snapshot()
+            state.enter("finished")
+            state.note("info", "finished", f"all {learning.rounds} rounds are done")
+            state.snapshot()
         else:
-            life.advertise()
+            state.advertise()
 
     def _settle(self) -> None:
         self._working = True
-        chamber, (counted, server) = self.council.chamber, self.council.in_force()
-        study = chamber.study
+        consensus_state, (counted, server) = self.consensus.consensus_state, self.consensus.in_force()
+        study = consensus_state.study
         trained = None if study is None else study.client
-        in_it = study is not None and counted.get(self.life.me, 0) == study.round
-        self.life.effects.append(FinishRound(self.council.applied, chamber.client, trained, server, in_it))
+        in_it = study is not None and counted.get(self.state.me, 0) == study.round
+        self.state.effects.append(FinishRound(self.consensus.applied, consensus_state.client, trained, server, in_it))

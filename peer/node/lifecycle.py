@@ -11,9 +11,9 @@ from torch import Tensor
 from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Outgoing, resting
 from fedpeer.peer.node.channels import fitting, ship
-from fedpeer.peer.node.handshake import say_hello
+from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.retransmission import Retransmissions
-from fedpeer.peer.node.rounds import Rounds
+from fedpeer.peer.node.rounds import RoundProgress
 from fedpeer.peer.node.skew import finished_without, furthest
 from fedpeer.peer.state.entries import Adopted, Left, Opened
 from fedpeer.peer.state.node_state import NodeState
@@ -58,7 +58,7 @@ class Lifecycle:
     progress_at: int = 0
     furthest: int = 0
     all_done_at: int = 0
-    heard_from: int = 0
+    received_from: int = 0
     gone_at: int = 0
     farewells: int = 0
     lost: bool = False
@@ -68,30 +68,30 @@ class Lifecycle:
 class NodeParts:
     """A node's parts, each with its own business."""
 
-    life: NodeState
-    rounds: Rounds
+    state: NodeState
+    rounds: RoundProgress
     repeats: Retransmissions
-    passage: Lifecycle
+    lifecycle: Lifecycle
     begin: Callable[[int], None]  # this round
 
 
 def await_others(work: NodeParts) -> None:
     """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
-    life = work.life
-    absent = sorted(p for p in life.mates if not life.others[p].met)
-    patience = round(life.setup.federation.gossip.gather / life.setup.federation.gossip.tick)
-    further = [other for other in life.others.values() if other.met and other.begun and other.round > 1]
-    if absent and life.waited() < patience and not further:
+    state = work.state
+    absent = sorted(p for p in state.mates if not state.others[p].met)
+    patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
+    further = [other for other in state.others.values() if other.met and other.begun and other.round > 1]
+    if absent and state.waited() < patience and not further:
         return
-    if further and life.ledger.groups:
-        life.enter("joining")
+    if further and state.durable.groups:
+        state.enter("joining")
         return
     if absent and not further:
-        text = f"beginning without {', '.join(absent)}, after {life.setup.federation.gossip.gather:g} s"
-        life.note("info", "went_on_without", text, without=absent)
-    life.enter("learning")
+        text = f"beginning without {', '.join(absent)}, after {state.setup.federation.gossip.gather:g} s"
+        state.note("info", "went_on_without", text, without=absent)
+    state.enter("learning")
     work.begin(1)
-    life.advertise()
+    state.advertise()
 
 
 def join_late(work: NodeParts) -> None:
@@ -100,49 +100,50 @@ def join_late(work: NodeParts) -> None:
     Of each coordinate the median is taken over. Where there are two values the third is this peer's own, so that one of
     the two alone moves nothing beyond what lies between the other and that; where there is one, it is taken.
     """
-    life, passage = work.life, work.passage
-    over = life.waited() >= life.setup.ticks(JOIN_S)
+    state, lifecycle = work.state, work.lifecycle
+    over = state.waited() >= state.setup.ticks(JOIN_S)
     complete = True
-    for group in life.ledger.groups:
+    for group in state.durable.groups:
         givers = [
-            p for p in life.circle.groups[group].members
-            if p != life.me and life.available(p, group) and life.others[p].begun and (group, p) not in passage.doubted
+            p for p in state.peer_groups.groups[group].members
+            if p != state.me and state.available(p, group)
+            and state.others[p].begun and (group, p) not in lifecycle.doubted
         ][:ASKED_FOR_VALUE]  # fmt: skip
-        got = passage.values.setdefault(group, {})
+        got = lifecycle.values.setdefault(group, {})
         for peer in givers:
-            asked = passage.asked_at.get((group, peer))
-            if peer not in got and (asked is None or life.now - asked >= work.repeats.wait(peer)):
-                passage.asked_at[group, peer] = life.now
-                life.send(peer, ValueRequest(group=group))
+            options = lifecycle.asked_at.get((group, peer))
+            if peer not in got and (options is None or state.now - options >= work.repeats.wait(peer)):
+                lifecycle.asked_at[group, peer] = state.now
+                state.send(peer, ValueRequest(group=group))
         complete &= bool(givers) and all(peer in got for peer in givers)
     if not complete and not over:
         return
-    for group, got in passage.values.items():
+    for group, got in lifecycle.values.items():
         if got:
             values = [*got.values()]
             if len(values) % 2 == 0:
-                values.append(life.ledger.x_n[life.ledger.index[group]].to(values[0].dtype))
-            life.write(Adopted(group=group, value_D=torch.stack(values).median(0).values))
-    taken = ", ".join(sorted(group for group, got in passage.values.items() if got)) or "nobody"
-    passage.values.clear()
-    passage.doubted.clear()
-    if finished_without(life):  # nobody is left to average with, so what is taken over is the result
-        text = f"behind: goes from round {life.ledger.round} to the end with the values of {taken}"
-        life.note("info", "caught_up", text, round=life.ledger.round)
-        round = life.setup.federation.learning.rounds + 1
+                values.append(state.durable.x_n[state.durable.index[group]].to(values[0].dtype))
+            state.write(Adopted(group=group, value_D=torch.stack(values).median(0).values))
+    taken = ", ".join(sorted(group for group, got in lifecycle.values.items() if got)) or "nobody"
+    lifecycle.values.clear()
+    lifecycle.doubted.clear()
+    if finished_without(state):  # nobody is left to average with, so what is taken over is the result
+        text = f"behind: goes from round {state.durable.round} to the end with the values of {taken}"
+        state.note("info", "caught_up", text, round=state.durable.round)
+        round = state.setup.federation.learning.rounds + 1
     else:
-        round = max(1, furthest(life))
-        life.note("info", "joined", f"joined in round {round} with the values of {taken}")
-        round = min(round, life.setup.federation.learning.rounds)
-    life.enter("learning")
+        round = max(1, furthest(state))
+        state.note("info", "joined", f"joined in round {round} with the values of {taken}")
+        round = min(round, state.setup.federation.learning.rounds)
+    state.enter("learning")
     work.begin(round)
-    life.advertise()
+    state.advertise()
 
 
-def lingering(life: NodeState) -> int:
+def lingering(state: NodeState) -> int:
     """Return for how many ticks a finished peer stays while no other one comes further."""
-    gossip = life.setup.federation.gossip
-    return life.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))
+    gossip = state.setup.federation.gossip
+    return state.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))
 
 
 def linger(work: NodeParts) -> None:
@@ -151,79 +152,84 @@ def linger(work: NodeParts) -> None:
     One that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and what
     they have: it is waited for as long as at the beginning, `gossip.gather`.
     """
-    life, ledger, passage = work.life, work.life.ledger, work.passage
-    waited, patience = life.waited(), round(life.setup.federation.gossip.gather / life.setup.federation.gossip.tick)
+    state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
+    waited, patience = state.waited(), round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
     if waited == 0:
-        life.advertise()
-        passage.progress_at = passage.all_done_at = life.now
-        passage.heard_from = life.ran
-    unfinished = [p for p in life.mates if life.membership.standing(p) in ("alive", "suspect")]
-    furthest = sum(life.others[p].round for p in unfinished)
-    if furthest != passage.furthest:
-        passage.furthest, passage.progress_at = furthest, life.now
-    absent = [p for p in life.mates if life.membership.standing(p) == "dead"]
+        state.advertise()
+        lifecycle.progress_at = lifecycle.all_done_at = state.now
+        lifecycle.received_from = state.ran
+    unfinished = [p for p in state.mates if state.membership.status(p) in ("alive", "suspect")]
+    furthest = sum(state.others[p].round for p in unfinished)
+    if furthest != lifecycle.furthest:
+        lifecycle.furthest, lifecycle.progress_at = furthest, state.now
+    absent = [p for p in state.mates if state.membership.status(p) == "dead"]
     if waited >= patience:
-        absent = [p for p in absent if life.now - life.others[p].heard_at < patience]
-    there = {p for p in life.mates if life.membership.standing(p) not in ("dead", "left", "unknown")}
-    owing = [p for h in ledger.groups.values() for p, lane in h.out.items() if lane.open and p in there]
-    stuck = life.now - passage.progress_at >= lingering(life)
+        absent = [p for p in absent if state.now - state.others[p].received_at < patience]
+    there = {p for p in state.mates if state.membership.status(p) not in ("dead", "left", "unknown")}
+    owing = [p for h in durable.groups.values() for p, channel in h.out.items() if channel.open and p in there]
+    stuck = state.now - lifecycle.progress_at >= lingering(state)
     if unfinished or absent:
-        passage.all_done_at = life.now
+        lifecycle.all_done_at = state.now
     if absent:
-        passage.heard_from = life.ran
-    unpaid = (owing or any(map(life.parts, life.mates))) and life.now - passage.all_done_at < life.setup.ticks(OWING_S)
-    if life.ran - passage.heard_from < life.setup.ticks(LINGER_MIN_S):
+        lifecycle.received_from = state.ran
+    unpaid = (owing or any(map(state.parts, state.mates))) and state.now - lifecycle.all_done_at < state.setup.ticks(
+        OWING_S
+    )
+    if state.ran - lifecycle.received_from < state.setup.ticks(LINGER_MIN_S):
         return
     if (not unfinished and not unpaid) or stuck:
-        life.snapshot()
-        life.stop(0, f"finished all {life.setup.federation.learning.rounds} rounds")
+        state.snapshot()
+        state.stop(0, f"finished all {state.setup.federation.learning.rounds} rounds")
 
 
 def leave_federation(work: NodeParts) -> None:
     """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
-    life, ledger, passage = work.life, work.life.ledger, work.passage
-    if ledger.left:
-        waited = life.now - passage.gone_at
+    state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
+    if durable.left:
+        waited = state.now - lifecycle.gone_at
         if waited >= FAREWELL_TICKS:
-            became = "what nobody took is written off" if passage.lost else "what was held is handed over"
-            life.stop(0, f"left; {became}")
-        elif waited >= passage.farewells * FAREWELL_EVERY:
-            passage.farewells += 1
-            for peer in sorted(life.mates):
-                say_hello(life, peer, answer=True)
+            became = "what nobody took is written off" if lifecycle.lost else "what was held is handed over"
+            state.stop(0, f"left; {became}")
+        elif waited >= lifecycle.farewells * FAREWELL_EVERY:
+            lifecycle.farewells += 1
+            for peer in sorted(state.mates):
+                send_hello(state, peer, answer=True)
         return
-    over = life.waited() >= life.setup.ticks(LEAVE_S)
-    for group, holding in ledger.groups.items():
-        there = [p for p in life.circle.groups[group].members if p != life.me and life.available(p, group)]
+    over = state.waited() >= state.setup.ticks(LEAVE_S)
+    for group, holding in durable.groups.items():
+        there = [p for p in state.peer_groups.groups[group].members if p != state.me and state.available(p, group)]
         idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
         if holding.weight > 0 and idle and not over:
             round, exchange = holding.at
-            noise, told = life.circle.averaging[group].noise, holding.told if round == ledger.round else frozenset()
+            noise, told = (
+                state.peer_groups.averaging[group].noise,
+                holding.told if round == durable.round else frozenset(),
+            )
             if noise is not None and not NoisePhase(noise.pushes, told).among(idle).lifted:
-                free, fraction = fitting(life, group, idle, 1 / (len(idle) + 1))
+                free, fraction = fitting(state, group, idle, 1 / (len(idle) + 1))
                 opened = Opened(
-                    group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
-                    fraction=fraction, **life.made_up(group, ledger.round, exchange, noise.scale),
+                    group=group, round=max(round, durable.round), exchange=exchange, to=free, expect=(),
+                    fraction=fraction, **state.made_up(group, durable.round, exchange, noise.scale),
                 )  # fmt: skip
             else:
-                free, fraction = fitting(life, group, idle, 1 / len(idle))
+                free, fraction = fitting(state, group, idle, 1 / len(idle))
                 opened = Opened(
-                    group=group, round=max(round, ledger.round), exchange=exchange, to=free, expect=(),
+                    group=group, round=max(round, durable.round), exchange=exchange, to=free, expect=(),
                     fraction=fraction, whole=True,
                 )  # fmt: skip
             if not free:  # all have what they may have of this peer, until they give it back
                 continue
-            ship(life, work.repeats, group, life.write(opened))
-    open_ = any(lane.open for holding in ledger.groups.values() for lane in holding.out.values())
-    held = {group: holding.weight for group, holding in ledger.groups.items() if holding.weight > 1e-12}
+            ship(state, work.repeats, group, state.write(opened))
+    open_ = any(channel.open for holding in durable.groups.values() for channel in holding.out.values())
+    held = {group: holding.weight for group, holding in durable.groups.items() if holding.weight > 1e-12}
     if (open_ or held) and not over:
         return
-    for group, holding in ledger.groups.items():
-        lost = holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open)
+    for group, holding in durable.groups.items():
+        lost = holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open)
         if lost > 1e-12:
-            passage.lost = True
+            lifecycle.lost = True
             text = f'{lost:.3g} of weight in "{group}" is written off: nobody took it in time'
-            life.note("warning", "written_off", text, group=group, weight=lost)
-    life.write(Left())
-    life.snapshot()
-    passage.gone_at = life.now
+            state.note("warning", "written_off", text, group=group, weight=lost)
+    state.write(Left())
+    state.snapshot()
+    lifecycle.gone_at = state.now

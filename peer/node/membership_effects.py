@@ -10,53 +10,53 @@ from fedpeer.peer.wire.messages import Ping, PingRequest, Pong
 from fedpeer.rejection import Rejection
 
 
-def attend(life: NodeState, outs: list[Out]) -> None:
+def attend(state: NodeState, outs: list[Out]) -> None:
     """Do what membership wants done."""
     for out in outs:
         match out:
             case SendProbe(kind="ping"):
-                life.send(out.to, Ping(number=out.number, claims=out.claims))
+                state.send(out.to, Ping(number=out.number, claims=out.claims))
             case SendProbe(kind="ping-request"):
-                life.send(out.to, PingRequest(number=out.number, target=out.target, claims=out.claims))
+                state.send(out.to, PingRequest(number=out.number, target=out.target, claims=out.claims))
             case SendProbe():
-                life.send(out.to, Pong(number=out.number, target=out.target, heard=out.heard, claims=out.claims))
+                state.send(out.to, Pong(number=out.number, target=out.target, received=out.received, claims=out.claims))
             case MemberChange():
-                _changed(life, out)
-            case Rejection(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(life, out):
-                life.note("debug", "other_roster", out.text, peer=out.sender)
+                _changed(state, out)
+            case Rejection(code="unknown_peer" | "bad_signature") if _goes_by_another_roster(state, out):
+                state.note("debug", "other_roster", out.text, peer=out.sender)
             case Rejection():
-                life.count(out.code, out.sender, out.text)
+                state.count(out.code, out.sender, out.text)
             case OtherSelf():
                 advert = out.claim.advert
                 assert advert is not None, "a statement has an advert"
-                other_self(life, "", out.claim.incarnation, advert.life, advert.nonce)
+                other_self(state, "", out.claim.incarnation, advert.generation, advert.nonce)
 
 
-def _changed(life: NodeState, change: MemberChange) -> None:
+def _changed(state: NodeState, change: MemberChange) -> None:
     """Somebody came, went or is doubted."""
-    other = life.others.get(change.peer)
+    other = state.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}
     text = f"{change.peer} is {change.after}, says {change.reason}"
-    life.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
+    state.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
     if other is None:
         return
-    said = life.membership.last_statement(change.peer)
+    said = state.membership.last_statement(change.peer)
     if said is not None and said.advert is not None:
         other.begun = said.advert.begun
-    other.buried_at = life.now if change.after == "dead" else None
+    other.buried_at = state.now if change.after == "dead" else None
     if change.after == "alive" and not other.met:
-        other.greet_soon(life.now)
-    life.changed()
+        other.greet_soon(state.now)
+    state.changed()
 
 
-def _goes_by_another_roster(life: NodeState, refused: Rejection) -> bool:
+def _goes_by_another_roster(state: NodeState, refused: Rejection) -> bool:
     """Return whether a claim may be passed on in good faith about a peer that the roster held here does not name, or
     names with another key.
 
     Its sender goes by another roster, or did when it sent it, for messages may overtake one another; or whoever the
     claims are about goes by a later one, of which the sender has heard and this peer has not.
     """
-    new = life.enrolled_at is not None and life.now - life.enrolled_at < DOUBT_TICKS
-    mine = life.circle.roster.number
+    new = state.enrolled_at is not None and state.now - state.enrolled_at < DOUBT_TICKS
+    mine = state.peer_groups.roster.number
     roster = refused.roster if isinstance(refused, ClaimRejection) else 0
-    return refused.sender in life.others and (new or roster > mine or life.others[refused.sender].roster != mine)
+    return refused.sender in state.others and (new or roster > mine or state.others[refused.sender].roster != mine)

@@ -37,19 +37,19 @@ from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
 from fedpeer.learning.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
 from fedpeer.learning.wire_forms import form_after, succeeding
-from fedpeer.peer.consensus.means import course_of as mean_course
 from fedpeer.peer.consensus.means import patience_in
+from fedpeer.peer.consensus.means import spec_of as mean_spec
 from fedpeer.peer.node.admission import WEIGHT_MAX
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
+from fedpeer.peer.state.consensus_places import consensus_places
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Entry
 from fedpeer.peer.state.events import Persist
-from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
-from fedpeer.peer.state.seats import consensus_places
-from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, electorate
+from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, voter_set
 from fedpeer.peer.wire.ballots import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError
 from fedpeer.peer.wire.signed_contract import SignedContract
@@ -61,7 +61,9 @@ VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
 def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
-    """How this peer's ledger changes; `contract`: the spelling of the one in force, where there were others before."""
+    """How this peer's durable state changes; `contract`: the spelling of the one in force, where there were others
+    before.
+    """
     earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
     by_examples = federation.learning.weights == "samples"
     return Rules(
@@ -70,7 +72,7 @@ def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, 
         form=form_after(federation.gossip.wire, earlier),
         eager=federation.learning.mode == "asynchronous",
         start_weight=float(examples) if by_examples else 1.0,
-        veiled=noise_of(federation.gossip) is not None,
+        masked=noise_of(federation.gossip) is not None,
         drifts=federation.gossip.drift is not None and federation.learning.mode == "synchronous",
         drifted=NOTHING.name in earlier,
     )
@@ -95,37 +97,37 @@ def setup_of(
     `signed`: the newest by the authority.
 
     Raises:
-        RosterError: it has more voters than can sign a decree.
+        RosterError: it has more voters than can sign a committed round.
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
     kind, network = method_of(chosen), _network_digest(assembly)
     means = kind.averages and federation.gossip.protocol == "coordinator"
-    voters = len(electorate(roster).voters)
+    voters = len(voter_set(roster).voters)
     if (kind.served or means) and voters > VOTERS_MAX:
         many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
         raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
 
-    def circle_of(roster: Roster) -> PeerGroups:
+    def peer_groups_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
         plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), kind)
         groups = peer_plan(plan, me).groups
         elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
         if means:
-            seats = {id: partial(group_electorate, federation, kind, id) for id in groups}
-            councils = {
+            seats = {id: partial(group_voter_set, federation, kind, id) for id in groups}
+            consensus_by_group = {
                 id: ConsensusGroup(frozenset(group.members), group.digest, seats[id], group.index_D)
                 for id, group in groups.items()
             }
-            return PeerGroups(roster, {}, {}, elsewhere, councils)
+            return PeerGroups(roster, {}, {}, elsewhere, consensus_by_group)
         averaging = {
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
-        councils = {EVERYONE: ConsensusGroup(frozenset(peers), network, electorate)} if kind.served else {}
-        return PeerGroups(roster, groups, averaging, elsewhere, councils)
+        consensus_by_group = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if kind.served else {}
+        return PeerGroups(roster, groups, averaging, elsewhere, consensus_by_group)
 
     # What the file says, before a peer's own network fills in what it leaves open.
-    text = text_of({**contract_of(assembly.asked), **(remembered(held) if held else {})}, str(chosen))
+    text = text_of({**contract_of(assembly.options), **(remembered(held) if held else {})}, str(chosen))
     ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
     return Setup(
         me=me,
@@ -134,14 +136,14 @@ def setup_of(
         held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
         unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
-        circle=circle_of(roster),
-        circle_of=circle_of,
+        peer_groups=peer_groups_of(roster),
+        peer_groups_of=peer_groups_of,
         address=address or roster.by_id[me].address,
         seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
         own_weights=kind.own_weights,
-        part="client" if kind.served else "fellow" if means else None,
+        part="client" if kind.served else "averager" if means else None,
     )
 
 
@@ -155,12 +157,12 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
         return "it does not name the forms in which shares are still under way"
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
-        new = federation_of(after, assembly.asked)
+        new = federation_of(after, assembly.options)
         if wrong := problems_of(Combination.of(new, PEERS)):
             return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
         plans = [
             peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), kind), me)
-            for each in (assembly.asked, new)
+            for each in (assembly.options, new)
         ]
         for id, group in plans[1].groups.items():
             averaging_among(group.members, id, new.gossip, assembly.seed)
@@ -171,13 +173,13 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     return f"the slices of {', '.join(moved)} would be others" if moved else ""
 
 
-def group_electorate(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:
+def group_voter_set(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:
     """Those who decide in the averaging group of this id by a roster."""
     if method.sharing != "partial models":
-        return electorate(roster)
+        return voter_set(roster)
     models = {entry.id: entry.models for entry in roster.entries}
     graph = ModelGraph(enrolled(federation, models).models())
-    return electorate(roster, [peer for peer in models if set(group.split("+")) <= set(graph.implemented(peer))])
+    return voter_set(roster, [peer for peer in models if set(group.split("+")) <= set(graph.implemented(peer))])
 
 
 def _network_digest(assembly: Assembly) -> bytes:
@@ -188,12 +190,12 @@ def _network_digest(assembly: Assembly) -> bytes:
 
 def owner_of(setup: Setup) -> dict[str, str]:
     """Whose state on disk it is: another peer's or federation's is not taken."""
-    return {"peer": setup.me, "federation": setup.circle.roster.federation_id.hex()}
+    return {"peer": setup.me, "federation": setup.peer_groups.roster.federation_id.hex()}
 
 
 def owner_key(setup: Setup) -> str:
     """This peer's own key, in hex."""
-    return setup.circle.roster.by_id[setup.me].key.hex()
+    return setup.peer_groups.roster.by_id[setup.me].key.hex()
 
 
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
@@ -218,51 +220,53 @@ def node_of(
     state_size: int,
     sign: Sign,
     verify: Verify,
-    course: AlgorithmSpec | None = None,
+    spec: AlgorithmSpec | None = None,
     patience: float = 1.0,
 ) -> Node:
-    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `course` says what
+    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `spec` says what
     it must know of an algorithm with a server. `patience`: how long it waits before it would coordinate a group's
     averages (`capability.py`).
 
     Raises:
         SnapshotForeignError: the state is somebody else's.
     """
-    index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.circle.groups.values()}
+    index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     if recovered.snapshot is None:
         # Entries without a snapshot: the first one was not finished, or cannot be read any more.
-        ledger = DurableState.blank(rules, index, start_n, state_size)
-        ledger.seated(*consensus_places(setup.circle, b"" if course is None else course.client))
+        durable = DurableState.blank(rules, index, start_n, state_size)
+        durable.seated(*consensus_places(setup.peer_groups, b"" if spec is None else spec.client))
         for data in recovered.entries:
-            ledger.apply(entry_of(data, rules.start_weight))
+            durable.apply(entry_of(data, rules.start_weight))
     else:
-        places, blank = consensus_places(setup.circle, b"" if course is None else course.client)
-        ledger = ledger_of(
+        places, blank = consensus_places(setup.peer_groups, b"" if spec is None else spec.client)
+        durable = durable_state_of(
             recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, owner_key(setup)
         )
-        if set(index) != set(ledger.groups):
-            ledger.regrouped(index)
-        ledger.seated(places, blank)
+        if set(index) != set(durable.groups):
+            durable.regrouped(index)
+        durable.seated(places, blank)
     if setup.held.before and _optimizer(setup.held.before) != _optimizer(setup.held.text):
-        ledger.s_k, ledger.fresh = start_n.new_zeros(state_size), True
+        durable.s_k, durable.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.own_weights or setup.federation.learning.weights == "samples" else 1.0
 
-    def course_of(group: str, council: ConsensusGroup) -> AlgorithmSpec:
-        if council.index_D is None:
-            assert course is not None, "an algorithm with a server has one"
-            return course
-        waits = patience_in(group, setup.me, council.members, patience)
-        return mean_course(start_n[council.index_D], weight_max=weight_max, patience=waits)
+    def spec_of(group: str, consensus: ConsensusGroup) -> AlgorithmSpec:
+        if consensus.index_D is None:
+            assert spec is not None, "an algorithm with a server has one"
+            return spec
+        waits = patience_in(group, setup.me, consensus.members, patience)
+        return mean_spec(start_n[consensus.index_D], weight_max=weight_max, patience=waits)
 
-    draws = np.random.Generator(np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, ledger.life)))
+    draws = np.random.Generator(
+        np.random.PCG64(rules.draws.key(f"membership {setup.nonce}", setup.me, durable.generation))
+    )
     return Node(
         setup,
-        ledger,
-        blank=ledger.life == 0,
+        durable,
+        blank=durable.generation == 0,
         forgot=not recovered.whole,
         renews=not recovered.spare,
         draws=draws,
         sign=sign,
         verify=verify,
-        course_of=course_of,
+        spec_of=spec_of,
     )

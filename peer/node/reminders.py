@@ -2,113 +2,125 @@
 
 A Hello says what its sender remembers of the other, and may lie; so it changes no number of the one who hears it. Who
 remembers more of a peer than that peer's Hello says shows what the peer signed itself (`Reminder`): a start of its
-process with the incarnation of that time, a transfer or an acknowledgement on a lane between the two. The peer checks
-its own signature. Who says more than it shows is refused (`unproven`), and never charged, at any rate: that is what an
-honest peer says, and truly, of one that lost its memory, as often as it greets, where the last exchange was in version
-1 of the wire, which has no signatures. What it signed and does not know it has forgotten, and comes back as a new
-incarnation; or another process with its identity has signed it, of which the later one goes on.
+process with the incarnation of that time, a transfer or an acknowledgement on a channel between the two. The peer
+checks its own signature. Who says more than it shows is refused (`unproven`), and never charged, at any rate: that is
+what an honest peer says, and truly, of one that lost its memory, as often as it greets, where the last exchange was in
+version 1 of the wire, which has no signatures. What it signed and does not know it has forgotten, and comes back as a
+new incarnation; or another process with its identity has signed it, of which the later one goes on.
 """
 
 from __future__ import annotations
 
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
-from fedpeer.gossip.proofs import LIFE_AHEAD_MAX, LaneProof, LifeProof, Signed, Way, lane_text, life_text
+from fedpeer.gossip.proofs import (
+    LIFE_AHEAD_MAX,
+    ChannelProof,
+    GenerationProof,
+    Signed,
+    Way,
+    channel_text,
+    generation_text,
+)
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.state.entries import Reborn
-from fedpeer.peer.state.events import Heard, RejectEffect
+from fedpeer.peer.state.events import MessageReceived, RejectEffect
 from fedpeer.peer.state.node_state import NodeState
-from fedpeer.peer.wire.messages import Hello, LaneState, Reminder
+from fedpeer.peer.wire.messages import ChannelState, Hello, Reminder
 from fedpeer.rejection import Rejection
 
-#: Lanes of which a reminder says something; one is enough to find out.
+#: Channels of which a reminder says something; one is enough to find out.
 LANES_MAX = 2
 
 # ------------------------------------------------------------------------------------------------------------- to sign
 
 
-def own_signature(life: NodeState) -> bytes:
+def own_signature(state: NodeState) -> bytes:
     """(64 bytes) of what this peer is now."""
-    ledger = life.ledger
-    now = ledger.incarnation, ledger.life, life.setup.nonce
-    if life.signed_as[0] != now:
-        life.signed_as = now, life.sign(life_text(_federation(life), life.me, *now))
-    return life.signed_as[1]
+    durable = state.durable
+    now = durable.incarnation, durable.generation, state.setup.nonce
+    if state.signed_as[0] != now:
+        state.signed_as = now, state.sign(generation_text(_federation(state), state.me, *now))
+    return state.signed_as[1]
 
 
-def lane_signature(life: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
-    """(64 bytes) of how far this peer is on a lane to or from that one; nothing for who could not read it."""
-    if life.version_of(peer) < 2:
+def channel_signature(state: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
+    """(64 bytes) of how far this peer is on a channel to or from that one; nothing for who could not read it."""
+    if state.version_of(peer) < 2:
         return b""
-    ledger = life.ledger
-    ends = (life.me, ledger.incarnation), (peer, ledger.met.get(peer, 0))
-    return life.sign(lane_text(_federation(life), group, *ends, way, number, weight))
+    durable = state.durable
+    ends = (state.me, durable.incarnation), (peer, durable.met.get(peer, 0))
+    return state.sign(channel_text(_federation(state), group, *ends, way, number, weight))
 
 
-def is_signed(life: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
-    """Whether that peer signed this of a lane between the two, as they know each other now."""
-    ledger = life.ledger
-    ends = (peer, ledger.met.get(peer, 0)), (life.me, ledger.incarnation)
-    return life.verify(
-        peer, lane_text(_federation(life), group, *ends, way, signed.number, signed.weight), signed.signature
+def is_signed(state: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
+    """Whether that peer signed this of a channel between the two, as they know each other now."""
+    durable = state.durable
+    ends = (peer, durable.met.get(peer, 0)), (state.me, durable.incarnation)
+    return state.verify(
+        peer, channel_text(_federation(state), group, *ends, way, signed.number, signed.weight), signed.signature
     )
 
 
-def is_its_own(life: NodeState, heard: Heard, hello: Hello) -> bool:
+def is_its_own(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
     """Whether the numbers of a Hello are signed by its sender; one of an older version of the wire is not signed."""
-    text = life_text(_federation(life), heard.sender, heard.incarnation, hello.life, hello.nonce)
-    return not hello.signature or life.verify(heard.sender, text, hello.signature)
+    text = generation_text(_federation(state), received.sender, received.incarnation, hello.generation, hello.nonce)
+    return not hello.signature or state.verify(received.sender, text, hello.signature)
 
 
-def _federation(life: NodeState) -> bytes:
-    return life.circle.roster.federation_id
+def _federation(state: NodeState) -> bytes:
+    return state.peer_groups.roster.federation_id
 
 
 # ----------------------------------------------------------------------------------------------------------- to remind
 
 
-def remind(life: NodeState, heard: Heard, hello: Hello) -> None:
+def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
     """Show the sender of a Hello what it signed and does not say any more.
 
     Where promises are made, a process that knows nobody, of a peer that was met before as another process, has lost its
     disk; until it has seen what shows that, nobody of those may take it for the one that they know.
     """
-    peer, ledger = heard.sender, life.ledger
-    other, shown = life.others[peer], _remembered(life, peer)
-    stranger = not heard.to_incarnation and shown is not None and (shown.life, shown.nonce) != (hello.life, hello.nonce)
-    lost_disk = peer in ledger.met and not heard.to_incarnation and bool(life.circle.councils)
-    other.reminded = lost_disk and ledger.met_as.get(peer, (0, 0, b""))[:2] != (hello.life, hello.nonce)
-    earlier = shown is not None and (
-        shown.incarnation > heard.incarnation or (shown.life, shown.nonce) > (hello.life, hello.nonce)
+    peer, durable = received.sender, state.durable
+    other, shown = state.others[peer], _remembered(state, peer)
+    stranger = (
+        not received.to_incarnation
+        and shown is not None
+        and (shown.generation, shown.nonce) != (hello.generation, hello.nonce)
     )
-    lanes = _lanes(life, heard, hello)
-    if earlier or stranger or lanes:
-        life.send(peer, Reminder(life=shown if earlier or stranger else None, lanes=lanes))
+    lost_disk = peer in durable.met and not received.to_incarnation and bool(state.peer_groups.consensus_by_group)
+    other.reminded = lost_disk and durable.met_as.get(peer, (0, 0, b""))[:2] != (hello.generation, hello.nonce)
+    earlier = shown is not None and (
+        shown.incarnation > received.incarnation or (shown.generation, shown.nonce) > (hello.generation, hello.nonce)
+    )
+    channels = _channels(state, received, hello)
+    if earlier or stranger or channels:
+        state.send(peer, Reminder(generation=shown if earlier or stranger else None, channels=channels))
 
 
-def _remembered(life: NodeState, peer: str) -> LifeProof | None:
-    """The last start that this peer signed: of those heard of in this life, else of the one that it was met as."""
-    other, ledger = life.others[peer], life.ledger
+def _remembered(state: NodeState, peer: str) -> GenerationProof | None:
+    """The last start that this peer signed: of those heard of in this process, else of the one that it was met as."""
+    other, durable = state.others[peer], state.durable
     if other.proof is not None:
         return other.proof
-    number, nonce, signature = ledger.met_as.get(peer, (0, 0, b""))
+    number, nonce, signature = durable.met_as.get(peer, (0, 0, b""))
     if not signature:
         return None
-    return LifeProof(incarnation=ledger.met[peer], life=number, nonce=nonce, signature=signature)
+    return GenerationProof(incarnation=durable.met[peer], generation=number, nonce=nonce, signature=signature)
 
 
-def _lanes(life: NodeState, heard: Heard, hello: Hello) -> tuple[LaneProof, ...]:
-    peer, ledger = heard.sender, life.ledger
-    if heard.incarnation != ledger.met.get(peer) or heard.to_incarnation not in (0, ledger.incarnation):
+def _channels(state: NodeState, received: MessageReceived, hello: Hello) -> tuple[ChannelProof, ...]:
+    peer, durable = received.sender, state.durable
+    if received.incarnation != durable.met.get(peer) or received.to_incarnation not in (0, durable.incarnation):
         return ()
     found = []
-    for lane in hello.lanes:
-        if lane.group in ledger.groups:
-            holding = ledger.groups[lane.group]
+    for channel in hello.channels:
+        if channel.group in durable.groups:
+            holding = durable.groups[channel.group]
             made, taken = holding.into.get(peer, Incoming()).signed, holding.out.get(peer, Outgoing()).signed
-            if made is not None and _less(lane.made, lane.made_weight, made):
-                found.append(_proof(lane.group, "made", made))
-            if taken is not None and _less(lane.taken, lane.taken_weight, taken):
-                found.append(_proof(lane.group, "taken", taken))
+            if made is not None and _less(channel.made, channel.made_weight, made):
+                found.append(_proof(channel.group, "made", made))
+            if taken is not None and _less(channel.taken, channel.taken_weight, taken):
+                found.append(_proof(channel.group, "taken", taken))
     return tuple(found[:LANES_MAX])
 
 
@@ -116,57 +128,57 @@ def _less(number: int, weight: float, signed: Signed) -> bool:
     return number < signed.number or (number == signed.number and weight != signed.weight)
 
 
-def _proof(group: str, way: Way, signed: Signed) -> LaneProof:
-    return LaneProof(group=group, way=way, number=signed.number, weight=signed.weight, signature=signed.signature)
+def _proof(group: str, way: Way, signed: Signed) -> ChannelProof:
+    return ChannelProof(group=group, way=way, number=signed.number, weight=signed.weight, signature=signed.signature)
 
 
 # ------------------------------------------------------------------------------------------------------ to be reminded
 
 
-def hear_reminder(life: NodeState, heard: Heard, reminder: Reminder) -> None:
+def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder) -> None:
     """Something that this peer is said to have signed: what follows from it, if it has."""
-    shown = reminder.life
+    shown = reminder.generation
     if shown is not None:
-        text = life_text(_federation(life), life.me, shown.incarnation, shown.life, shown.nonce)
-        if not life.verify(life.me, text, shown.signature):
-            life.refuse("unproven", heard.sender, "what it shows of this peer is not signed by this peer")
+        text = generation_text(_federation(state), state.me, shown.incarnation, shown.generation, shown.nonce)
+        if not state.verify(state.me, text, shown.signature):
+            state.refuse("unproven", received.sender, "what it shows of this peer is not signed by this peer")
             return
-        incarnation = life.ledger.incarnation
-        other_self(life, heard.sender, shown.incarnation, shown.life, shown.nonce)
-        if life.ledger.incarnation == incarnation:
+        incarnation = state.durable.incarnation
+        other_self(state, received.sender, shown.incarnation, shown.generation, shown.nonce)
+        if state.durable.incarnation == incarnation:
             # Nothing was forgotten: an earlier process was met, and ended before it had met the other in turn. By
             # naming the other's incarnation, the next Hello says that this was seen.
-            other = life.others[heard.sender]
-            other.shown = heard.incarnation
-            other.greet_soon(life.now)
-    if life.phase == "stopped" or heard.to_incarnation != life.ledger.incarnation:
+            other = state.others[received.sender]
+            other.shown = received.incarnation
+            other.greet_soon(state.now)
+    if state.phase == "stopped" or received.to_incarnation != state.durable.incarnation:
         return
-    known = life.ledger.met.get(heard.sender)
-    for proof in reminder.lanes:
-        if proof.group not in life.ledger.groups or (known is not None and heard.incarnation < known):
+    known = state.durable.met.get(received.sender)
+    for proof in reminder.channels:
+        if proof.group not in state.durable.groups or (known is not None and received.incarnation < known):
             continue
-        ends = (life.me, life.ledger.incarnation), (heard.sender, heard.incarnation)
-        text = lane_text(_federation(life), proof.group, *ends, proof.way, proof.number, proof.weight)
-        if not life.verify(life.me, text, proof.signature):
-            life.refuse("unproven", heard.sender, "what it shows of a lane is not signed by this peer")
+        ends = (state.me, state.durable.incarnation), (received.sender, received.incarnation)
+        text = channel_text(_federation(state), proof.group, *ends, proof.way, proof.number, proof.weight)
+        if not state.verify(state.me, text, proof.signature):
+            state.refuse("unproven", received.sender, "what it shows of a channel is not signed by this peer")
             return
-        if _forgot(life, heard, proof):
-            born_again(life, life.ledger.incarnation + 1, f"{heard.sender} remembers more than this peer")
+        if _forgot(state, received, proof):
+            born_again(state, state.durable.incarnation + 1, f"{received.sender} remembers more than this peer")
             return
 
 
-def _forgot(life: NodeState, heard: Heard, proof: LaneProof) -> bool:
-    """Whether this peer does not know what it signed of a lane."""
-    holding = life.ledger.groups[proof.group]
-    out, into = holding.out.get(heard.sender, Outgoing()), holding.into.get(heard.sender, Incoming())
-    if heard.incarnation != life.ledger.met.get(heard.sender):  # with another memory of its, which we never met
+def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) -> bool:
+    """Whether this peer does not know what it signed of a channel."""
+    holding = state.durable.groups[proof.group]
+    out, into = holding.out.get(received.sender, Outgoing()), holding.into.get(received.sender, Incoming())
+    if received.incarnation != state.durable.met.get(received.sender):  # with another memory of its, which we never met
         out, into = Outgoing(), Incoming()
     if proof.way == "taken":
         return proof.number > into.taken or (proof.number == into.taken and proof.weight != into.taken_weight)
     return proof.number > out.made or (proof.number > out.acked and proof.weight != out.weight_until(proof.number))
 
 
-def other_self(life: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
+def other_self(state: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
     """This peer signed that it is this incarnation in the start of this number, which it may not know. `sender` shows
     it, or nobody in particular ("").
 
@@ -174,56 +186,56 @@ def other_self(life: NodeState, sender: str, incarnation: int, number: int, nonc
     began after all others: it takes the next number. What an earlier process signed and this disk does not know is
     memory that was lost.
     """
-    ledger = life.ledger
-    if number > ledger.life + LIFE_AHEAD_MAX or incarnation > ledger.incarnation + INCARNATION_AHEAD_MAX:
+    durable = state.durable
+    if number > durable.generation + LIFE_AHEAD_MAX or incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
         text = f"incarnation {incarnation}, start {number} of this peer"
-        life.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
+        state.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
-    other_process = nonce != life.setup.nonce or number not in life.numbers
-    later = other_process and (number, nonce) > (ledger.life, life.setup.nonce)
-    if later and not life.young and incarnation >= ledger.incarnation:
-        text = f"another process with the identity of {life.me} started after this one, so this one stops"
-        life.note("error", "duplicate_peer", text)
-        life.stop(2, f"{text}; start {life.me} on one machine only")
+    other_process = nonce != state.setup.nonce or number not in state.numbers
+    later = other_process and (number, nonce) > (durable.generation, state.setup.nonce)
+    if later and not state.young and incarnation >= durable.incarnation:
+        text = f"another process with the identity of {state.me} started after this one, so this one stops"
+        state.note("error", "duplicate_peer", text)
+        state.stop(2, f"{text}; start {state.me} on one machine only")
         return
     if later:
-        life.outdone(number + 1)
-    elif other_process and life.new:
-        life.amnesia = True
-    lost = other_process and (later or life.new)
-    if incarnation > ledger.incarnation or (incarnation == ledger.incarnation and lost):
-        born_again(life, incarnation + 1, "others know of a later start or incarnation of this peer")
+        state.outdone(number + 1)
+    elif other_process and state.new:
+        state.amnesia = True
+    lost = other_process and (later or state.new)
+    if incarnation > durable.incarnation or (incarnation == durable.incarnation and lost):
+        born_again(state, incarnation + 1, "others know of a later start or incarnation of this peer")
     elif later:
-        life.advertise()
+        state.advertise()
 
 
-def born_again(life: NodeState, incarnation: int, why: str) -> None:
+def born_again(state: NodeState, incarnation: int, why: str) -> None:
     """This peer lost memory: a new incarnation, which everybody has to meet anew."""
-    life.write(Reborn(incarnation=incarnation))
-    life.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
-    life.advertise()
-    life.changed()
-    for other in life.others.values():
-        other.met, other.hello_at = False, life.now
+    state.write(Reborn(incarnation=incarnation))
+    state.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
+    state.advertise()
+    state.changed()
+    for other in state.others.values():
+        other.met, other.hello_at = False, state.now
 
 
-def unproven_reminder(life: NodeState, heard: Heard, hello: Hello) -> str | None:
+def unproven_reminder(state: NodeState, received: MessageReceived, hello: Hello) -> str | None:
     """What a Hello says of this peer that only this peer's own signature could show; None: nothing."""
-    ledger = life.ledger
-    if heard.to_incarnation > ledger.incarnation:
-        return f"incarnation {heard.to_incarnation}, and this is {ledger.incarnation}"
-    if hello.known_life > ledger.life:
-        return f"start {hello.known_life}, and this is {ledger.life}"
-    if heard.to_incarnation < ledger.incarnation:
+    durable = state.durable
+    if received.to_incarnation > durable.incarnation:
+        return f"incarnation {received.to_incarnation}, and this is {durable.incarnation}"
+    if hello.known_generation > durable.generation:
+        return f"start {hello.known_generation}, and this is {durable.generation}"
+    if received.to_incarnation < durable.incarnation:
         return None
-    for lane in hello.lanes:
-        if lane.group in ledger.groups and _says_more(life, heard.sender, lane):
-            return f'transfers in the group "{lane.group}" that this peer does not remember'
+    for channel in hello.channels:
+        if channel.group in durable.groups and _says_more(state, received.sender, channel):
+            return f'transfers in the group "{channel.group}" that this peer does not remember'
     return None
 
 
-def _says_more(life: NodeState, peer: str, lane: LaneState) -> bool:
-    holding = life.ledger.groups[lane.group]
+def _says_more(state: NodeState, peer: str, channel: ChannelState) -> bool:
+    holding = state.durable.groups[channel.group]
     out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
-    other_sum = lane.taken > out.acked and out.weight_until(lane.taken) != lane.taken_weight
-    return lane.taken > out.made or lane.acked > into.taken or other_sum
+    other_sum = channel.taken > out.acked and out.weight_until(channel.taken) != channel.taken_weight
+    return channel.taken > out.made or channel.acked > into.taken or other_sum

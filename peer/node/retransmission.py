@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 #: has come back would rest for longer than a person believes that it works (5 s at 25 ms).
 WAIT_MIN, WAIT_MAX = 8, 200
 #: Times the usual wait that the waits between repeats grow to. They double to ease a crowded link, and no further: of a
-#: dozen lanes at 30 % loss one is always at its third repeat, and everybody waits for that one.
+#: dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
 GROWTH_MAX = 4
 
 #: (peer, group, seq)

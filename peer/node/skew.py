@@ -35,31 +35,31 @@ from fedpeer.peer.state.node_state import NodeState
 ONE_WAY_ROUNDS = 2
 
 
-def may_begin(life: NodeState, round: int) -> bool:
+def may_begin(state: NodeState, round: int) -> bool:
     """Return whether this peer may go on to this round, by what it has seen of the others.
 
     Peers that have finished or left are no longer waited for: whoever is the last one goes on alone.
     """
-    learning = [peer for peer in life.mates if life.membership.standing(peer) not in ("finished", "left")]
-    if not learning or not life.ledger.groups:
+    learning = [peer for peer in state.mates if state.membership.status(peer) not in ("finished", "left")]
+    if not learning or not state.durable.groups:
         return True
-    if not life.synchronous:
-        return any(life.expected(peer, group) for peer in learning for group in life.ledger.groups)
-    slack = max([1, *(ONE_WAY_ROUNDS for group in life.ledger.groups if not mutual(life, group))])
-    return round <= latest(map(life.round_of, life.mates), slack * life.setup.federation.gossip.every)
+    if not state.synchronous:
+        return any(state.expected(peer, group) for peer in learning for group in state.durable.groups)
+    slack = max([1, *(ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
+    return round <= latest(map(state.round_of, state.mates), slack * state.setup.federation.gossip.every)
 
 
-def furthest(life: NodeState) -> int:
+def furthest(state: NodeState) -> int:
     """Return the round that at least two of the others have reached, or the only other one that is there."""
-    there = [peer for peer, other in life.others.items() if other.met and _there(life, peer)]
-    return min(followed(map(life.round_of, there)), life.setup.federation.learning.rounds)
+    there = [peer for peer, other in state.others.items() if other.met and _there(state, peer)]
+    return min(followed(map(state.round_of, there)), state.setup.federation.learning.rounds)
 
 
-def finished_without(life: NodeState) -> bool:
+def finished_without(state: NodeState) -> bool:
     """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
-    if not life.synchronous or life.ledger.round + lead(life) >= life.setup.federation.learning.rounds:
+    if not state.synchronous or state.durable.round + lead(state) >= state.setup.federation.learning.rounds:
         return False
-    there = [life.membership.standing(peer) for peer in life.mates if _there(life, peer)]
+    there = [state.membership.status(peer) for peer in state.mates if _there(state, peer)]
     return bool(there) and set(there) == {"finished"}
 
 
@@ -74,63 +74,63 @@ def followed(others: Iterable[int]) -> int:
     return rounds[min(1, len(rounds) - 1)] if rounds else 0
 
 
-def _there(life: NodeState, peer: str) -> bool:
-    return life.membership.standing(peer) not in ("dead", "left", "unknown")
+def _there(state: NodeState, peer: str) -> bool:
+    return state.membership.status(peer) not in ("dead", "left", "unknown")
 
 
-def in_step(life: NodeState, group: str, peer: str) -> bool:
+def in_step(state: NodeState, group: str, peer: str) -> bool:
     """Return whether this peer and that one can exchange shares of this peer's round.
 
     A neighbour that is further behind than anybody in step can be has to catch up first. Where every exchange goes both
     ways, a neighbour that has begun a later round has given all its shares of this one.
     """
-    later = mutual(life, group) and life.others[peer].round > life.ledger.round
-    return not (later or behind(life, group, peer))
+    later = mutual(state, group) and state.others[peer].round > state.durable.round
+    return not (later or behind(state, group, peer))
 
 
-def behind(life: NodeState, group: str, peer: str) -> bool:
+def behind(state: NodeState, group: str, peer: str) -> bool:
     """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
     known: a neighbour may not have been met in an exchange for many rounds."""
-    return mutual(life, group) and life.round_of(peer) + ahead(life) < life.ledger.round
+    return mutual(state, group) and state.round_of(peer) + ahead(state) < state.durable.round
 
 
-def ahead(life: NodeState) -> int:
+def ahead(state: NodeState) -> int:
     """Return how many rounds a neighbour can be ahead of a peer that is not late at all.
 
     Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
     matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
-    averagings = max([1, *(_detour(life, group) for group in life.circle.averaging if not mutual(life, group))])
-    return averagings * life.setup.federation.gossip.every
+    averagings = max([1, *(_detour(state, group) for group in state.peer_groups.averaging if not mutual(state, group))])
+    return averagings * state.setup.federation.gossip.every
 
 
-def lead(life: NodeState) -> int:
+def lead(state: NodeState) -> int:
     """Return how many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
 
     Where each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens
     the first: so none, but in groups that are wider than they have exchanges, and in rounds without an averaging.
     """
     leads = [0]
-    for group, policy in life.circle.averaging.items():
+    for group, policy in state.peer_groups.averaging.items():
         if not policy.exchanges:
             continue
-        if not mutual(life, group):
-            leads.append(_detour(life, group))
+        if not mutual(state, group):
+            leads.append(_detour(state, group))
             continue
         overlay = policy.overlay
-        steps = nx.eccentricity(overlay.union, overlay.members.index(life.me)) if not policy.exact else 1
+        steps = nx.eccentricity(overlay.union, overlay.members.index(state.me)) if not policy.exact else 1
         leads.append((steps - 1) // policy.exchanges)
-    every = life.setup.federation.gossip.every
+    every = state.setup.federation.gossip.every
     return max(leads) * every + every - 1
 
 
-def mutual(life: NodeState, group: str) -> bool:
+def mutual(state: NodeState, group: str) -> bool:
     """Return whether every exchange goes both ways with all neighbours, so that they keep step."""
-    policy = life.circle.averaging[group]
+    policy = state.peer_groups.averaging[group]
     whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
 
 
-def _detour(life: NodeState, group: str) -> int:
+def _detour(state: NodeState, group: str) -> int:
     """Return the rounds until what a peer sends may come back to it, along phases and matchings."""
-    return 1 + math.ceil(len(life.circle.groups[group].members) / life.circle.averaging[group].exchanges)
+    return 1 + math.ceil(len(state.peer_groups.groups[group].members) / state.peer_groups.averaging[group].exchanges)

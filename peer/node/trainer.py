@@ -1,9 +1,9 @@
 """The work of one peer: training, evaluation, and a server's part where the algorithm has one.
 
 All of it is functions of what is handed in, so it may be done in any thread, one job at a time, and repeated. States
-are bytes (`leaf_bytes.py`) to everybody else. What equals keep between rounds is a tensor (k,), so that ledger, journal
-and snapshots hold it: the state of an optimiser as it is, float32, any other as the bytes of its leaves. Before the
-first training there is none: the state that the algorithm starts with follows from the parameters.
+are bytes (`leaf_bytes.py`) to everybody else. What equals keep between rounds is a tensor (k,), so that durable state,
+journal and snapshots hold it: the state of an optimiser as it is, float32, any other as the bytes of its leaves. Before
+the first training there is none: the state that the algorithm starts with follows from the parameters.
 
 A job of a server says who the clients of its round are: when the roster changes their number does, and with it the
 algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and order.
@@ -120,8 +120,8 @@ class LocalTrainer(Training):
                 aggregation and privacy; the message says what to change.
         """
         self.learner, self.examples, self.steps = learner, learner.examples, learner.steps
-        bench, learning = learner.bench(len(peers)), learner.assembly.federation.learning
-        self.algorithm = algorithm_of(method, learning, bench, load, secret=secret)
+        context, learning = learner.context(len(peers)), learner.assembly.federation.learning
+        self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
         self._start_n, self._weighs = learner.start(), method_of(method).own_weights
         begun = self._begun(self._start_n.to(learner.device))
         self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
@@ -130,12 +130,12 @@ class LocalTrainer(Training):
         if has_server(self.algorithm):
 
             def among(clients: int) -> Coordinated:
-                other = replace(bench, clients=clients)
+                other = replace(context, clients=clients)
                 return coordinated_of(method, learning, other, load, secret=secret, begun=True)
 
             self.served = ServerSide.of(learner, self.algorithm, among, begun, peers, patience)
         elif not isinstance(self.algorithm, LocalTraining):
-            self._rehearse(
+            self._dry_run(
                 begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method_of(method))
             )
 
@@ -179,7 +179,7 @@ class LocalTrainer(Training):
         """The state before the first training."""
         return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.learner.device))
 
-    def _rehearse(self, begun: Any, plan: Plan) -> None:
+    def _dry_run(self, begun: Any, plan: Plan) -> None:
         """Train a round on a few examples: what does not fit the network shows before anybody is met."""
         learner, received = self.learner, self.algorithm.start_averaged(self._start_n.to(self.learner.device))
         trained, _ = self.algorithm.train(begun, received, small(learner.batches(1)), [learner.key(1)])

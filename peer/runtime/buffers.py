@@ -32,27 +32,29 @@ class Lease:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """What one lane has lent, and its buffers at rest, the one used last at the end: it is the warmest."""
+class _Channel:
+    """What one channel has lent, and its buffers at rest, the one used last at the end: it is the warmest."""
 
     lent: int = 0
     resting: list[memoryview] = field(default_factory=list)
 
 
 class BufferPool:
-    """Buffers by (peer, lane); a lane is a group, or a kind of messages that belong to none."""
+    """Buffers by (peer, channel); a channel is a group, or a kind of messages that belong to none."""
 
     def __init__(self) -> None:
-        self._peers: defaultdict[str, defaultdict[str, _Lane]] = defaultdict(lambda: defaultdict(_Lane))
+        self._peers: defaultdict[str, defaultdict[str, _Channel]] = defaultdict(lambda: defaultdict(_Channel))
 
-    def lease(self, peer: str, lane: str, length: int, *, most: int, kept: bool) -> Lease | None:
-        """A buffer of `length` bytes; None while `most` of this lane are lent. `kept`: for the next one of the lane."""
-        place = self._peers[peer][lane]
+    def lease(self, peer: str, channel: str, length: int, *, most: int, kept: bool) -> Lease | None:
+        """A buffer of `length` bytes; None while `most` of this channel are lent. `kept`: for the next one of the
+        channel.
+        """
+        place = self._peers[peer][channel]
         if place.lent >= most:
             return None
         place.lent += 1
         buffer = place.resting.pop() if place.resting else memoryview(b"")
-        if len(buffer) < length:  # the first of this lane, or a reduction that came out longer than before
+        if len(buffer) < length:  # the first of this channel, or a reduction that came out longer than before
             buffer = np.empty(length, dtype=np.uint8).data
 
         def give_back() -> None:
@@ -69,5 +71,5 @@ class BufferPool:
     @property
     def kept_bytes(self) -> int:
         """Bytes of the buffers at rest."""
-        lanes = (lane for peer in self._peers.values() for lane in peer.values())
-        return sum(len(buffer) for lane in lanes for buffer in lane.resting)
+        channels = (channel for peer in self._peers.values() for channel in peer.values())
+        return sum(len(buffer) for channel in channels for buffer in channel.resting)

@@ -161,7 +161,7 @@ class PeerLinks:
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
 
-    def heard(self, peer: str) -> None:
+    def received(self, peer: str) -> None:
         """End the rest of a peer from which something came: it has just been started, or a link is back.
 
         Once in the longest rest, since it may be that only the way from it works.

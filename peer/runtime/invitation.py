@@ -141,8 +141,8 @@ class Invitation:
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
-            asked = parse_json(body)
-            secret, wanted = bytes.fromhex(asked["secret"]), str(asked["request"])
+            options = parse_json(body)
+            secret, wanted = bytes.fromhex(options["secret"]), str(options["request"])
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         return self._unknown(secret, address) or self._admit(wanted)

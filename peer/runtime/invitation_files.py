@@ -38,7 +38,7 @@ _WORDS = {"true", "false", "null", "yes", "no", "on", "off", ".nan", ".inf"}
 
 
 @dataclass(frozen=True, slots=True)
-class PeerSeat:
+class InvitedPeer:
     """Where one peer will sit: its id, the URL others reach it by, where it and its dashboard listen, its data."""
 
     id: str
@@ -52,15 +52,15 @@ class PeerSeat:
         return urlsplit(self.address).hostname or ""
 
 
-def seat(
+def invited_peer(
     peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None
-) -> PeerSeat:
+) -> InvitedPeer:
     """A seat at host and port. A peer listens on all interfaces, unless its host is this machine itself."""
     shown = f"[{host}]" if ":" in host else host
     everywhere = "[::]" if ":" in host else "0.0.0.0"
     listen = listen or f"{shown if loopback(host) else everywhere}:{port}"
     board = f"[{dashboard_host}]" if ":" in dashboard_host else dashboard_host
-    return PeerSeat(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", data)
+    return InvitedPeer(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", data)
 
 
 def ports(hosts: Sequence[str], first: int) -> list[int]:
@@ -73,7 +73,7 @@ def ports(hosts: Sequence[str], first: int) -> list[int]:
     return found
 
 
-def make_federation(folder: Path, name: str, federation: str, seats: Sequence[PeerSeat]) -> Roster:
+def make_federation(folder: Path, name: str, federation: str, seats: Sequence[InvitedPeer]) -> Roster:
     """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each seat."""
     with new_folder(folder) as place:
         key, authority = create_authority(place, name)
@@ -91,7 +91,7 @@ def make_federation(folder: Path, name: str, federation: str, seats: Sequence[Pe
 
 def write_peer(
     folder: Path,
-    own: PeerSeat,
+    own: InvitedPeer,
     key: Ed25519PrivateKey,
     certificate: x509.Certificate,
     authority: x509.Certificate,
@@ -171,7 +171,7 @@ def refuse_existing(folder: Path) -> None:
         raise EnrolmentError(f"{folder} is there already, and is never overwritten; name another folder, or move it.")
 
 
-def _peer_file(own: PeerSeat, roster: Roster) -> str:
+def _peer_file(own: InvitedPeer, roster: Roster) -> str:
     others = [entry.address for entry in roster.entries if entry.id != own.id][:SEEDS_MAX]
     keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
     part = own.data.part

@@ -52,7 +52,7 @@ def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status],
 
 
 def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
-    return lambda status: [((council["id"],), value(council)) for council in status["councils"]]
+    return lambda status: [((consensus["id"],), value(consensus)) for consensus in status["councils"]]
 
 
 def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
@@ -79,10 +79,10 @@ def _server_score(status: Status) -> Iterable[Sample]:
 
 
 def _voters(status: Status) -> Iterable[Sample]:
-    for council in status["councils"]:
-        there = len(council["voters_there"])
-        yield (council["id"], "there"), there
-        yield (council["id"], "missing"), len(council["voters"]) - there
+    for consensus in status["councils"]:
+        there = len(consensus["voters_there"])
+        yield (consensus["id"], "there"), there
+        yield (consensus["id"], "missing"), len(consensus["voters"]) - there
 
 
 def _peers(status: Status) -> Iterable[Sample]:

@@ -59,7 +59,7 @@ from fedpeer.peer.state.events import (
     Evaluated,
     Event,
     FinishRound,
-    Heard,
+    MessageReceived,
     NewContract,
     NewRoster,
     Note,
@@ -132,7 +132,7 @@ class PeerProcess:
         return self._steps.node
 
     @property
-    def asked(self) -> bool:
+    def options(self) -> bool:
         """Whether somebody wants it to pause."""
         return self._asked_at is not None
 
@@ -213,9 +213,9 @@ class PeerProcess:
 
     async def _live(self, store: Store, recovered: Recovered) -> None:
         """From the state that was saved on until the node stops."""
-        self.status.starts = store.life
+        self.status.starts = store.generation
         self._steps = Steps(self._make_node(recovered), self._broken)
-        self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.ledger.round)
+        self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.durable.round)
         try:
             for remark in recovered.remarks:
                 self._say(remark)
@@ -254,7 +254,7 @@ class PeerProcess:
             state_size=trainer.state_size,
             sign=sign,
             verify=verify,
-            course=trainer.spec,
+            spec=trainer.spec,
             patience=prepared.patience,
         )
 
@@ -394,13 +394,13 @@ class PeerProcess:
 
     def _ready_to_leave(self, seconds: float) -> bool:
         """Started only to leave: when the others have been met, or are not there."""
-        return seconds > 2.0 and (all(each.met for each in self._node.life.others.values()) or seconds > 5.0)
+        return seconds > 2.0 and (all(each.met for each in self._node.state.others.values()) or seconds > 5.0)
 
     async def _look(self, lag: LoopLag) -> None:
         while True:
             now = time.monotonic()
-            heard = {peer: now - at for peer, at in self._heard_at.items()}
-            self.status.look(view_of(self._node, heard, 1000 * lag.p99()))
+            received = {peer: now - at for peer, at in self._heard_at.items()}
+            self.status.look(view_of(self._node, received, 1000 * lag.p99()))
             self._log.tick()
             self._look_for_roster()
             self._look_for_contract()
@@ -436,7 +436,7 @@ class PeerProcess:
         return RosterNews(number=roster.number, text=to_bytes(roster)) if put_out(certificate, roster) else None
 
     def _listens(self, peer: str) -> bool:
-        return peer == AUTHORITY or self._node.life.listens(peer)
+        return peer == AUTHORITY or self._node.state.listens(peer)
 
     def _policy(self, other: str | None) -> MessagePolicy:
         return self._node.policy(other)
@@ -447,13 +447,13 @@ class PeerProcess:
             rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._heard_at[sender] = time.monotonic()
-        self._post.heard(sender)
+        self._post.received(sender)
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
         else:
-            heard = Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
-            self.feed(heard, lease)
+            received = MessageReceived(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
+            self.feed(received, lease)
 
     def _broken(self, error: Exception, sender: str) -> None:
         """Our own program failed on a message: where, and once for each place how it came there."""

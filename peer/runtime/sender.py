@@ -13,7 +13,7 @@ from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.status import Status
-from fedpeer.peer.state.events import Event, Heard, NobodyListens, Note, Send
+from fedpeer.peer.state.events import Event, MessageReceived, NobodyListens, Note, Send
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews, group_of
@@ -57,9 +57,9 @@ class MessageSender:
         self._rows.sent(size, counts=spec.learning)
         self._links.send(send.to, address, head, tail, urgent=spec.urgent)
 
-    def heard(self, peer: str) -> None:
+    def received(self, peer: str) -> None:
         """A message came from this peer."""
-        self._links.heard(peer)
+        self._links.received(peer)
 
     def forget(self, peers: Iterable[str]) -> None:
         """These are gone, or have other keys."""
@@ -72,9 +72,9 @@ class MessageSender:
     def _address(self, peer: str) -> str | None:
         """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
         entry = self._members.roster.by_id.get(peer)
-        if entry is None or peer not in self._node().life.circle.roster.by_id:
+        if entry is None or peer not in self._node().state.peer_groups.roster.by_id:
             return None  # put out while this waited for the disk
-        said = self._node().life.membership.last_statement(peer)
+        said = self._node().state.membership.last_statement(peer)
         if said is not None and said.advert is not None and said.advert.address:
             return said.advert.address
         return self.found.get(peer, entry.address)
@@ -87,10 +87,10 @@ class MessageSender:
         """What became of a message: an answer goes to the node; why a link is down is told once for each reason."""
         match outcome:
             case RejectMessage() | RosterNews():
-                ledger = self._node().ledger
-                self._feed(Heard(peer, ledger.met.get(peer, 0), ledger.incarnation, outcome))
+                durable = self._node().durable
+                self._feed(MessageReceived(peer, durable.met.get(peer, 0), durable.incarnation, outcome))
             case LinkDown(reason=reason, refused=refused):
-                if refused and self._node().councils:
+                if refused and self._node().consensus_by_group:
                     self._feed(NobodyListens(peer))
                 reasons = self._down.setdefault(peer, set())
                 if reason not in reasons:  # "connection refused" while it starts, then that its certificate is foreign

@@ -246,9 +246,9 @@ class PeerServer:
         if parsed.spec.buffers == "kept":
             lease = self._pool.lease(sender, parsed.group, length, most=WINDOW + 1, kept=True)
         elif length:
-            lane = f"{parsed.kind.__name__} {parsed.group}"
+            channel = f"{parsed.kind.__name__} {parsed.group}"
             most = limits.ballots_waiting if parsed.spec.buffers == "several" else limits.large_waiting
-            lease = self._pool.lease(sender, lane, length, most=most, kept=False)
+            lease = self._pool.lease(sender, channel, length, most=most, kept=False)
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
         if lease is None:
@@ -284,9 +284,9 @@ def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
 
 def _checked(request: web.BaseRequest, policy: MessagePolicy) -> int:
     """The length of the body, from a request that is what peers send."""
-    asked = request.method, request.raw_path, request.headers.get("Content-Type")
-    if asked != ("POST", ROUTE, CONTENT_TYPE):
-        raise _rejected("unknown_route", " ".join(map(str, asked)))
+    options = request.method, request.raw_path, request.headers.get("Content-Type")
+    if options != ("POST", ROUTE, CONTENT_TYPE):
+        raise _rejected("unknown_route", " ".join(map(str, options)))
     for name in _UNWANTED:
         if name in request.headers:
             raise _rejected("unknown_route", f"{name}: {request.headers[name]}")

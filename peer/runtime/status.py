@@ -165,7 +165,7 @@ class NodeView:
     peers: tuple[PeerView, ...]
     groups: tuple[GroupView, ...]
     lag_ms_p99: float = 0.0
-    councils: tuple[ConsensusView, ...] = ()
+    consensus_by_group: tuple[ConsensusView, ...] = ()
     alone_s: float = 0.0
     stalled_s: float = 0.0
 
@@ -219,7 +219,7 @@ class Status:
         roster, groups = {peer.id for peer in view.peers}, {group.id for group in view.groups}
         self._curves = {id: curve for id, curve in self._curves.items() if id in roster or id == self.about.peer}
         self._trails = {id: self._trails.get(id, Curve()) for id in groups}
-        talked = groups | {council.id for council in view.councils}
+        talked = groups | {consensus.id for consensus in view.consensus_by_group}
         self._of_group = {id: self._of_group.get(id, TrafficCounter()) for id in talked}
         for group in view.groups:
             self._trails[group.id].add(group.round, group.weight, group.disagreement)
@@ -291,7 +291,7 @@ class Status:
             "groups": [self._group(group) for group in view.groups],
             "scores": {id: curve.points for id, curve in sorted(self._curves.items())},
             "server_scores": self._server.points,
-            "councils": [self._council(council) for council in view.councils],
+            "councils": [self._council(consensus) for consensus in view.consensus_by_group],
             "traffic": self._all.as_json(),
             "refusals": self._refusals(),
             "counters": self._counted(),
@@ -308,8 +308,8 @@ class Status:
             "trail": self._trails[group.id].points,
         }
 
-    def _council(self, council: ConsensusView) -> dict[str, Any]:
-        return {**_fields(council), "late": self._late[council.id], **self._of_group[council.id].as_json()}
+    def _council(self, consensus: ConsensusView) -> dict[str, Any]:
+        return {**_fields(consensus), "late": self._late[consensus.id], **self._of_group[consensus.id].as_json()}
 
     def _refusals(self) -> list[dict[str, Any]]:
         return [

@@ -54,8 +54,8 @@ class StoreError(Exception):
 class Store:
     """The folder of one peer, held by this process until `close`. First `recover`, then append and snapshot."""
 
-    def __init__(self, folder: Path, lock: int, life: int) -> None:
-        self.folder, self.life = folder, life
+    def __init__(self, folder: Path, lock: int, generation: int) -> None:
+        self.folder, self.generation = folder, generation
         self._lock, self._file = lock, -1
         self._number = self._sound_bytes = 0  # the open journal's number, and how much of it is durable
         self._trailing = False  # whether something that is not may stand behind that
@@ -85,7 +85,7 @@ class Store:
             with usable(folder):
                 os.ftruncate(lock, 0)
                 os.write(lock, str(os.getpid()).encode())
-                return cls(folder, lock, _next_life(folder))
+                return cls(folder, lock, _next_generation(folder))
         except BaseException:
             os.close(lock)
             raise
@@ -307,7 +307,7 @@ def _check_own(folder: Path) -> None:
         raise StateError(f"{folder} belongs to another user of this machine; name another one with `state:`")
 
 
-def _next_life(folder: Path) -> int:
+def _next_generation(folder: Path) -> int:
     """Count this start, durably. A number may be left out, never used twice: the others go by the largest they saw."""
     path = folder / "life"
     text = _digits(path)
@@ -316,10 +316,10 @@ def _next_life(folder: Path) -> int:
             f"{path} is damaged or missing; write a number into it that is larger than any `life` in "
             f"{folder / 'log.jsonl'}"
         )
-    life = int(text or 0) + 1
+    generation = int(text or 0) + 1
     with replacing(path) as temporary:
-        temporary.write_text(f"{life}\n", encoding="ascii")
-    return life
+        temporary.write_text(f"{generation}\n", encoding="ascii")
+    return generation
 
 
 def _digits(path: Path) -> str:

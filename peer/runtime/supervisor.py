@@ -67,7 +67,7 @@ def watch_over(
     later = {peer: pauses(restart_seconds, RESTART_SECONDS_MAX) for peer in starts}
     due: dict[str, float] = {}  # who is to be started again, and when
     codes: dict[str, int] = {}
-    with _signals() as heard:
+    with _signals() as received:
         if attached:  # not before signals are heard: input that ended already would end this process only
             stop_after(end_of_input)
         while len(codes) < len(starts):
@@ -76,9 +76,9 @@ def watch_over(
                 del due[peer]
                 begin(peer)
             living = {children[peer].sentinel: peer for peer in starts if peer not in codes and peer not in due}
-            for ready in wait([heard, *living], min(due.values()) - now if due else None):
-                if ready is heard:
-                    for number in heard.recv(64):
+            for ready in wait([received, *living], min(due.values()) - now if due else None):
+                if ready is received:
+                    for number in received.recv(64):
                         _pass_on(number, [children[peer].pid for peer in living.values()])
                     codes |= dict.fromkeys(due, 0)  # they are not there, and are not to come
                     due.clear()
@@ -129,18 +129,18 @@ def _live(start: Start, reader: Connection, writer: Connection) -> None:
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
     """A socket on which the numbers of SIGINT and SIGTERM arrive."""
-    heard, heard_of = socket.socketpair()
+    received, heard_of = socket.socketpair()
     heard_of.setblocking(False)
     signals = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(each, lambda number, frame: None) for each in signals]
     waking = signal.set_wakeup_fd(heard_of.fileno())
     try:
-        yield heard
+        yield received
     finally:
         signal.set_wakeup_fd(waking)
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
-        heard.close()
+        received.close()
         heard_of.close()
 
 

@@ -25,19 +25,19 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         heard_s: seconds since each other peer was last heard; who is not in it never was.
         lag_ms_p99: delay of the event loop in milliseconds, 99th percentile.
     """
-    ledger, roster = node.ledger, node.life.circle.roster
+    durable, roster = node.durable, node.state.peer_groups.roster
     return NodeView(
         state=_state(node),
-        round=min(ledger.round, node.setup.federation.learning.rounds),
-        incarnation=ledger.incarnation,
-        life=ledger.life,
+        round=min(durable.round, node.setup.federation.learning.rounds),
+        incarnation=durable.incarnation,
+        life=durable.generation,
         roster=roster.number,
         peers=tuple(_peer(node, entry.id, entry.address, heard_s) for entry in roster.entries),
-        groups=tuple(_group(node, id) for id in sorted(node.life.circle.groups) if id in ledger.groups),
+        groups=tuple(_group(node, id) for id in sorted(node.state.peer_groups.groups) if id in durable.groups),
         lag_ms_p99=lag_ms_p99,
-        councils=tuple(_council(node, council) for _, council in sorted(node.councils.items())),
-        alone_s=node.rounds.alone_for(node.life) * node.setup.federation.gossip.tick,
-        stalled_s=node.rounds.stalled_for(node.life) * node.setup.federation.gossip.tick,
+        consensus_by_group=tuple(_council(node, consensus) for _, consensus in sorted(node.consensus_by_group.items())),
+        alone_s=node.rounds.alone_for(node.state) * node.setup.federation.gossip.tick,
+        stalled_s=node.rounds.stalled_for(node.state) * node.setup.federation.gossip.tick,
     )
 
 
@@ -54,12 +54,14 @@ def _state(node: Node) -> State:
 
 
 def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> PeerView:
-    life, rounds = node.life, node.setup.federation.learning.rounds
-    if peer == life.me:
-        return PeerView(id=peer, state="me", address=address, round=min(node.ledger.round, rounds), score=life.score)
-    said, other = life.membership.last_statement(peer), life.others.get(peer)
+    node_state, rounds = node.state, node.setup.federation.learning.rounds
+    if peer == node_state.me:
+        return PeerView(
+            id=peer, state="me", address=address, round=min(node.durable.round, rounds), score=node_state.score
+        )
+    said, other = node_state.membership.last_statement(peer), node_state.others.get(peer)
     advert = said.advert if said is not None else None
-    state: PeerState = life.membership.standing(peer)
+    state: PeerState = node_state.membership.status(peer)
     return PeerView(
         id=peer,
         state=state,
@@ -71,9 +73,9 @@ def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> 
 
 
 def _group(node: Node, id: str) -> GroupView:
-    life, holding = node.life, node.ledger.groups[id]
-    group, overlay = life.circle.groups[id], among_the_living(life, id).overlay
-    name, me = overlay.members, life.me
+    state, holding = node.state, node.durable.groups[id]
+    group, overlay = state.peer_groups.groups[id], among_the_living(state, id).overlay
+    name, me = overlay.members, state.me
     edges = sorted({tuple(sorted((name[a], name[b]))) for a, b in overlay.union.edges})
     return GroupView(
         id=id,
@@ -84,39 +86,39 @@ def _group(node: Node, id: str) -> GroupView:
         neighbours=tuple(sorted({b if a == me else a for a, b in edges if me in (a, b)})),
         round=holding.at[0],
         exchange=holding.at[1],
-        weight=holding.weight + sum(parcel.weight for lane in holding.out.values() for parcel in lane.open),
-        start_weight=node.ledger.rules.start_weight,
+        weight=holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open),
+        start_weight=node.durable.rules.start_weight,
         # Alone there is nobody to agree with: what was measured before says nothing about now.
-        disagreement=None if node.rounds.alone_for(life) else node.rounds.disagreement.get(id),
+        disagreement=None if node.rounds.alone_for(state) else node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
         written_off=holding.written_off,
         audit=audit(holding),
     )
 
 
-def _council(node: Node, council: RoundConsensus) -> ConsensusView:
-    life, decrees = node.life, council.decrees
-    electorate, counted = decrees.election.electorate, council.in_force()[0]
-    # Who was put out votes until a round decrees the later roster, but nobody hears of it any more.
-    known = electorate.voters & life.others.keys()
-    there = {peer for peer in known if life.membership.standing(peer) in _THERE} | (electorate.voters & {life.me})
+def _council(node: Node, consensus: RoundConsensus) -> ConsensusView:
+    state, round_commit = node.state, consensus.round_commit
+    voter_set, counted = round_commit.election.voter_set, consensus.in_force()[0]
+    # Who was put out votes until a round committed rounds the later roster, but nobody hears of it any more.
+    known = voter_set.voters & state.others.keys()
+    there = {peer for peer in known if state.membership.status(peer) in _THERE} | (voter_set.voters & {state.me})
     return ConsensusView(
-        id=council.group,
-        members=council.clients,
-        coordinator=council.coordinator,
-        term=decrees.election.stand.term,
-        round=council.applied,
-        counted=tuple(peer for peer, last in counted.items() if last == council.applied),
-        voters=tuple(sorted(electorate.voters)),
+        id=consensus.group,
+        members=consensus.clients,
+        coordinator=consensus.coordinator,
+        term=round_commit.election.stand.term,
+        round=consensus.applied,
+        counted=tuple(peer for peer, last in counted.items() if last == consensus.applied),
+        voters=tuple(sorted(voter_set.voters)),
         voters_there=tuple(sorted(there)),
-        votes=council.chamber.votes,
-        paused=council.paused,
-        waiting_for=council.missing,
+        votes=consensus.consensus_state.votes,
+        paused=consensus.paused,
+        waiting_for=consensus.missing,
     )
 
 
 def audit(holding: GroupState) -> float:
     """Error of this peer's own account of weight in one group, relative to what was put in."""
-    taken = sum(lane.taken_weight for lane in holding.into.values())
-    given = sum(lane.weight_until(lane.made) for lane in holding.out.values())
+    taken = sum(channel.taken_weight for channel in holding.into.values())
+    given = sum(channel.weight_until(channel.made) for channel in holding.out.values())
     return abs(holding.put + taken - given - holding.written_off - holding.weight) / max(holding.put, 1e-30)

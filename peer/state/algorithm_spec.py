@@ -43,7 +43,7 @@ class AlgorithmSpec:
     server_fault: Callable[[bytes], Rejection | None] = lambda server: None
 
     def model_fault(self, content: bytes) -> Rejection | None:
-        """What is wrong with a model that a decree names, if anything."""
+        """What is wrong with a model that a committed round names, if anything."""
         found = split_leaves(content, self.server_bytes)
         if found is None:
             return Rejection("bad_metadata", "what was decreed is no model")

@@ -1,8 +1,8 @@
-"""The chamber of a council: all that a peer must not forget of coordinated rounds in one group.
+"""The consensus state of a consensus group: all that a peer must not forget of coordinated rounds in one group.
 
-What it stands for in the election, the decree that put its round in force and the one it accepted, the models that
-these name, its own client's state, and the training whose fate is not decided yet. A chamber changes by entries only
-(`entries.py`), as the ledger that it lies in; here is how.
+What it stands for in the election, the committed round that put its round in force and the one it accepted, the models
+that these name, its own client's state, and the training whose fate is not decided yet. A consensus state changes by
+entries only (`entries.py`), as the durable state that it lies in; here is how.
 
 An update is kept before it is sent, with the client's state that goes with it. So after a restart the same bytes leave,
 and when a round is over, what the client keeps follows from the same two states, whatever happened in between.
@@ -46,34 +46,36 @@ class ConsensusState:
 
     client        the state of this peer's client, after round `settled`; among equals there is none
     holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
-    electorates   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
-    models        contents by digest (`leaf_bytes.py`): those of the two decrees, and the last few that were taken over
+    voter sets   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
+    models        contents by digest (`leaf_bytes.py`): those of the two committed rounds, and the last few that were
+                  taken over
     study         what came of the last training, until it is settled
-    sworn         whether it is known what this peer may have promised on a disk that is gone; before, it does not vote
+    allowed to vote         whether it is known what this peer may have promised on a disk that is gone; before, it does
+                            not vote
     lost          number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
     """
 
     client: bytes
     holding: CommitState
-    electorates: Mapping[int, VoterSet]
+    voter_sets: Mapping[int, VoterSet]
     stand: HardState = field(default_factory=HardState)
     models: Mapping[bytes, bytes] = field(default_factory=dict)
     settled: int = 0
     study: PendingUpdate | None = None
-    sworn: bool = False
+    voting_allowed: bool = False
     lost: int = 0
     rosters: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def votes(self) -> bool:
         """Whether nothing stands against its voting."""
-        return self.sworn and self.holding.roster > self.lost
+        return self.voting_allowed and self.holding.roster > self.lost
 
     @property
     def content(self) -> bytes | None:
         """Of the model that is in force (`leaf_bytes.py`); None before the first round is."""
         applied = self.holding.applied
-        return None if applied is None else self.models[applied.decree.digest]
+        return None if applied is None else self.models[applied.proposal.digest]
 
     @property
     def size(self) -> int:
@@ -82,7 +84,7 @@ class ConsensusState:
         return len(self.client) + study + sum(map(len, self.models.values()))
 
     def changed(self, entry: ChamberEntry) -> ConsensusState:
-        """The chamber after this entry."""
+        """The consensus state after this entry."""
         match entry:
             case TermChanged():
                 return replace(self, stand=HardState(entry.term, entry.voted))
@@ -97,35 +99,39 @@ class ConsensusState:
             case Averaged():
                 return replace(self, settled=entry.round, study=None)
             case VoterSetKnown():
-                known = {**self.electorates, entry.number: electorate_of(entry)}
+                known = {**self.voter_sets, entry.number: voter_set_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
                 gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
                 texts = {**self.rosters, entry.number: entry.text}
                 return replace(
                     self,
-                    electorates={n: each for n, each in known.items() if n not in gone},
+                    voter_sets={n: each for n, each in known.items() if n not in gone},
                     rosters={n: each for n, each in texts.items() if n not in gone},
                 )
             case VotingAllowed():
-                return replace(self, sworn=True, lost=entry.lost)
+                return replace(self, voting_allowed=True, lost=entry.lost)
             case _:
                 assert_never(entry)
 
 
-def _pruned(chamber: ConsensusState) -> ConsensusState:
-    """Without the models that nothing needs: the machine of decrees counts on the last few that it was told of."""
-    applied, accepted = chamber.holding.applied, chamber.holding.accepted
-    decrees = (applied.decree if applied else None, accepted)
-    named = {each.digest for each in decrees if each is not None}
-    recent = list(chamber.models)[-MODELS_MAX:]
-    return replace(chamber, models={d: c for d, c in chamber.models.items() if d in named or d in recent})
+def _pruned(consensus_state: ConsensusState) -> ConsensusState:
+    """Without the models that nothing needs: the machine of committed rounds counts on the last few that it was told
+    of.
+    """
+    applied, accepted = consensus_state.holding.applied, consensus_state.holding.accepted
+    round_commit = (applied.proposal if applied else None, accepted)
+    named = {each.digest for each in round_commit if each is not None}
+    recent = list(consensus_state.models)[-MODELS_MAX:]
+    return replace(
+        consensus_state, models={d: c for d, c in consensus_state.models.items() if d in named or d in recent}
+    )
 
 
 def commit_state_changed(group: str, holding: CommitState) -> CommitStateChanged:
     """The entry that makes this the holding."""
     accepted = None if holding.accepted is None else _plain(holding.accepted)
     certificate = holding.applied
-    applied = None if certificate is None else (_plain(certificate.decree), certificate.acceptances)
+    applied = None if certificate is None else (_plain(certificate.proposal), certificate.acceptances)
     return CommitStateChanged(group=group, roster=holding.roster, accepted=accepted, applied=applied)
 
 
@@ -136,42 +142,42 @@ def holding_of(entry: CommitStateChanged) -> CommitState:
     return CommitState(entry.roster, accepted, applied)
 
 
-def voter_set_known(group: str, electorate: VoterSet, text: bytes = b"") -> VoterSetKnown:
-    """The entry by which this electorate is known."""
-    voters, members = tuple(sorted(electorate.voters)), tuple(sorted(electorate.members))
-    return VoterSetKnown(group=group, number=electorate.number, voters=voters, members=members, text=text)
+def voter_set_known(group: str, voter_set: VoterSet, text: bytes = b"") -> VoterSetKnown:
+    """The entry by which this voter set is known."""
+    voters, members = tuple(sorted(voter_set.voters)), tuple(sorted(voter_set.members))
+    return VoterSetKnown(group=group, number=voter_set.number, voters=voters, members=members, text=text)
 
 
-def electorate_of(entry: VoterSetKnown) -> VoterSet:
+def voter_set_of(entry: VoterSetKnown) -> VoterSet:
     return VoterSet(entry.number, frozenset(entry.voters), frozenset(entry.members))
 
 
-def _plain(decree: Proposal) -> tuple[int, int, int, bytes]:
-    return decree.term, decree.round, decree.roster, decree.digest
+def _plain(proposal: Proposal) -> tuple[int, int, int, bytes]:
+    return proposal.term, proposal.round, proposal.roster, proposal.digest
 
 
 # ------------------------------------------------------------------------------------------------------- in a snapshot
 
 
-def chamber_fields(chamber: ConsensusState) -> dict[str, Any]:
-    """A chamber as plain values."""
-    holding, study = commit_state_changed("", chamber.holding), chamber.study
+def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
+    """A consensus state as plain values."""
+    holding, study = commit_state_changed("", consensus_state.holding), consensus_state.study
     return {
-        "client": chamber.client,
+        "client": consensus_state.client,
         "holding": (holding.roster, holding.accepted, holding.applied),
-        "stand": (chamber.stand.term, chamber.stand.voted),
-        "electorates": [(each.number, each.voters, each.members) for each in _all_called(chamber)],
-        "models": list(chamber.models.items()),
-        "settled": chamber.settled,
+        "stand": (consensus_state.stand.term, consensus_state.stand.voted),
+        "electorates": [(each.number, each.voters, each.members) for each in _all_called(consensus_state)],
+        "models": list(consensus_state.models.items()),
+        "settled": consensus_state.settled,
         "study": study and (study.round, study.update, study.client),
-        "sworn": chamber.sworn,
-        "lost": chamber.lost,
-        "rosters": list(chamber.rosters.items()),
+        "sworn": consensus_state.voting_allowed,
+        "lost": consensus_state.lost,
+        "rosters": list(consensus_state.rosters.items()),
     }
 
 
-def chamber_of(fields: Mapping[str, Any]) -> ConsensusState:
-    """The chamber again."""
+def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
+    """The consensus state again."""
     roster, accepted, applied = fields["holding"]
     named = (
         VoterSetKnown(group="", number=n, voters=voters, members=members)
@@ -180,16 +186,16 @@ def chamber_of(fields: Mapping[str, Any]) -> ConsensusState:
     return ConsensusState(
         client=fields["client"],
         holding=holding_of(CommitStateChanged(group="", roster=roster, accepted=accepted, applied=applied)),
-        electorates={each.number: electorate_of(each) for each in named},
+        voter_sets={each.number: voter_set_of(each) for each in named},
         stand=HardState(*fields["stand"]),
         models=dict(fields["models"]),
         settled=fields["settled"],
         study=fields["study"] and PendingUpdate(*fields["study"]),
-        sworn=fields["sworn"],
+        voting_allowed=fields["sworn"],
         lost=fields["lost"],
         rosters=dict(fields["rosters"]),
     )
 
 
-def _all_called(chamber: ConsensusState) -> list[VoterSetKnown]:
-    return [voter_set_known("", each) for each in chamber.electorates.values()]
+def _all_called(consensus_state: ConsensusState) -> list[VoterSetKnown]:
+    return [voter_set_known("", each) for each in consensus_state.voter_sets.values()]

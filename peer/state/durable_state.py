@@ -1,14 +1,14 @@
-"""The ledger: all that a peer must not forget, and the only ways in which it changes.
+"""The durable state: all that a peer must not forget, and the only ways in which it changes.
 
 A peer's parameters, its optimiser state, and for each averaging group what it holds, what has arrived too early, the
-lanes to and from its neighbours, and where in an averaging it stands. `apply` takes one entry (`entries.py`), changes
-the ledger, and returns the transfers that the entry made. It decides nothing: who is alive, who is late and whom to
-believe is `Node`'s business. So a ledger is a snapshot and the entries after it, to the last bit.
+channels to and from its neighbours, and where in an averaging it stands. `apply` takes one entry (`entries.py`),
+changes the durable state, and returns the transfers that the entry made. It decides nothing: who is alive, who is late
+and whom to believe is `Node`'s business. So a durable state is a snapshot and the entries after it, to the last bit.
 
 The law: over all peers, what is held, what waits and what is under way and not yet taken is all that was put in less
 what was written off (`gossip/transfers.py` has the proof). A weight is put in when a peer comes in, and the change to
 it when an averaging starts afresh; a peer that lost memory opens a new account, and each neighbour writes off what
-its lanes with the earlier life had gained.
+its channels with the earlier generation had gained.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ Place = tuple[int, int, str]
 class GroupState:
     """One group, as this peer holds it.
 
-    held         what it has; with `waiting` and what is open on the lanes, all that is its own to give
+    held         what it has; with `waiting` and what is open on the channels, all that is its own to give
     waiting      shares of exchanges that it has not closed yet
-    out, into    the lanes to and from each neighbour that it ever exchanged with, by id
+    out, into    the channels to and from each neighbour that it ever exchanged with, by id
     at           (round, exchange) that it is in, or waits to open
     expect       whose shares of this exchange it waits for; None between two exchanges
-    told         who was sent made-up shares in the averaging of `at`, and has them (`gossip/noise_phase.py`)
+    told         who was sent masked shares in the averaging of `at`, and has them (`gossip/noise_phase.py`)
     nothing      places for which somebody has said that nothing will come
     awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/event_trigger.py`)
     settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
@@ -90,7 +90,7 @@ class GroupState:
     expect: tuple[str, ...] | None = None
     told: frozenset[str] = frozenset()
     nothing: frozenset[Place] = frozenset()
-    awake: bool = False
+    active: bool = False
     settled_D: Tensor | None = None
     reach: OutlierCheck | None = None
     put: float = 1.0
@@ -108,18 +108,18 @@ class GroupState:
         """All weight that is this peer's own: held and waiting."""
         return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())
 
-    def with_lane(self, peer: str, lane: Outgoing) -> GroupState:
-        return replace(self, out={**self.out, peer: lane})
+    def with_channel(self, peer: str, channel: Outgoing) -> GroupState:
+        return replace(self, out={**self.out, peer: channel})
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides how entries change the ledger, the same for all of a peer's life in one federation.
+    """What decides how entries change the durable state, the same for all of a peer's life in one federation.
 
     form          how values travel
     eager         asynchronous: what arrives is added at once
     start_weight  of this peer when it comes in: 1, or its number of examples
-    veiled        averagings begin with a phase of noise, in and behind which estimates may mean nothing
+    masked        averagings begin with a phase of noise, in and behind which estimates may mean nothing
     drifts        averagings are begun by who has moved only; `drifted`: they were, by an earlier contract
     """
 
@@ -128,7 +128,7 @@ class Rules:
     form: Form
     eager: bool = False
     start_weight: float = 1.0
-    veiled: bool = False
+    masked: bool = False
     drifts: bool = False
     drifted: bool = False
 
@@ -144,11 +144,12 @@ class DurableState:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      whether the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
-    met          incarnation by which each neighbour is known; `met_as`: (life, nonce, signature of all three) of the
-                 process that was met as that
+    met          incarnation by which each neighbour is known; `met_as`: (generation, nonce, signature of all three) of
+                 the process that was met as that
     left         whether it handed everything over and went
     rekeyed      whether it was kept when this peer had another key: it was put out, and let in again
-    chambers     by group, what must not be forgotten of coordinated rounds; none where equals average by themselves
+    consensus states     by group, what must not be forgotten of coordinated rounds; none where equals average by
+                         themselves
     places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
     """
 
@@ -161,7 +162,7 @@ class DurableState:
     round: int = 0
     trained: bool = False
     incarnation: int = 1
-    life: int = 0
+    generation: int = 0
     met: dict[str, int] = field(default_factory=dict)
     met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
@@ -200,8 +201,10 @@ class DurableState:
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
-        """Go on in other councils: the chambers of those that are gone are given up, and new ones begin `blank`."""
-        self.chambers = {group: self.chambers.get(group, chamber) for group, chamber in blank.items()}
+        """Go on in other consensus groups: the consensus states of those that are gone are given up, and new ones begin
+        `blank`.
+        """
+        self.chambers = {group: self.chambers.get(group, consensus_state) for group, consensus_state in blank.items()}
         self.places = places
 
     def estimate_D(self, group: str) -> Tensor:
@@ -214,7 +217,7 @@ class DurableState:
         return known or OutlierCheck(start=length_of(self.x_n[self.index[group]], self.x_n))
 
     def apply(self, entry: Entry) -> dict[str, NumberedTransfer]:
-        """Change the ledger; the transfers that were made, by recipient, all in the entry's group."""
+        """Change the durable state; the transfers that were made, by recipient, all in the entry's group."""
         match entry:
             case Opened():
                 return self._open(entry)
@@ -226,34 +229,34 @@ class DurableState:
                 self.groups[entry.group] = replace(holding, at=(round, exchange + 1), expect=None)
             case Acked():
                 holding = self.groups[entry.group]
-                lane, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
+                channel, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
                 if entry.signature:
-                    lane = replace(lane, signed=Signed(lane.acked, lane.acked_weight, entry.signature))
-                self.groups[entry.group] = holding.with_lane(entry.peer, lane)
+                    channel = replace(channel, signed=Signed(channel.acked, channel.acked_weight, entry.signature))
+                self.groups[entry.group] = holding.with_channel(entry.peer, channel)
             case LocalTrained():
                 self._learn(entry)
             case Began():
                 self.x_n = self._assembled()
                 self.round, self.trained = entry.round, False
                 for group, holding in self.groups.items():
-                    if self.rules.drifts and holding.awake:
+                    if self.rules.drifts and holding.active:
                         settled_D = self.x_n[self.index[group]]
-                        self.groups[group] = replace(holding, awake=False, settled_D=settled_D)
+                        self.groups[group] = replace(holding, active=False, settled_D=settled_D)
             case Started():
-                self.life = entry.life
+                self.generation = entry.generation
             case Met():
-                self._close_lanes(entry.peer)
+                self._close_channels(entry.peer)
                 self.met[entry.peer] = entry.incarnation
-                self.met_as[entry.peer] = entry.life, entry.nonce, entry.signature
+                self.met_as[entry.peer] = entry.generation, entry.nonce, entry.signature
             case Revoked():
-                self._close_lanes(entry.peer)
+                self._close_channels(entry.peer)
                 self.met.pop(entry.peer, None)
                 self.met_as.pop(entry.peer, None)
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
                 for group, holding in self.groups.items():
                     # What was told the others of noise is gone with the old account: only the model itself is left.
-                    noisy = self.rules.veiled and self.trained
+                    noisy = self.rules.masked and self.trained
                     unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
                     value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
                     held = Mass.of(value_D, self.rules.start_weight)
@@ -270,10 +273,10 @@ class DurableState:
                 self.groups[entry.group] = replace(holding, held=held, reach=reach)
             case Returned():
                 holding = self.groups[entry.group]
-                lane = holding.out[entry.peer]
-                held, _ = reopened(holding.held, lane, Incoming(), self.rules.form)
+                channel = holding.out[entry.peer]
+                held, _ = reopened(holding.held, channel, Incoming(), self.rules.form)
                 self.groups[entry.group] = replace(
-                    holding.with_lane(entry.peer, replace(lane, open=())),  # numbers are never used twice
+                    holding.with_channel(entry.peer, replace(channel, open=())),  # numbers are never used twice
                     held=held,
                     told=holding.told - {entry.peer},
                 )
@@ -328,56 +331,56 @@ class DurableState:
         if entry.start_weight is not None:
             put += entry.start_weight - float(held.weight)
             held = Mass.of(held.estimate_D, entry.start_weight)
-        lanes = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
+        channels = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
         told = holding.told if holding.at[0] == entry.round else frozenset()
-        purpose = f"wire {entry.group} {self.incarnation} {sum(lane.made for lane in lanes.values())}"
+        purpose = f"wire {entry.group} {self.incarnation} {sum(channel.made for channel in channels.values())}"
         draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
-        if entry.asleep:
-            lanes, parcels = give_nothing(lanes, at)
+        if entry.inactive:
+            channels, shares = give_nothing(channels, at)
         elif entry.noise_key:
             length = held.value_D.shape[-1]
             vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
-            held, veil, lanes, parcels = give_made_up(
-                held, NoisePhase(len(told), told), lanes, entry.fraction, self.rules.form, at, draws, vectors
+            held, masking, channels, shares = give_made_up(
+                held, NoisePhase(len(told), told), channels, entry.fraction, self.rules.form, at, draws, vectors
             )
-            told = veil.told
+            told = masking.told
         else:
-            held, lanes, parcels = give(held, lanes, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
-        out = {**holding.out, **lanes}
-        awake = not entry.asleep or (holding.awake and entry.exchange > 0)
+            held, channels, shares = give(held, channels, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
+        out = {**holding.out, **channels}
+        active = not entry.inactive or (holding.active and entry.exchange > 0)
         self.groups[entry.group] = replace(
-            holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, awake=awake
+            holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, active=active
         )
-        return parcels
+        return shares
 
     def _take(self, entry: ShareApplied) -> None:
-        holding, parcel = self.groups[entry.group], entry.parcel
+        holding, share = self.groups[entry.group], entry.share
         length = len(self.index[entry.group])
-        lane, mass = take(holding.into.get(entry.sender, Incoming()), parcel, self.rules.form, length)
-        if parcel.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
+        channel, mass = take(holding.into.get(entry.sender, Incoming()), share, self.rules.form, length)
+        if share.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
         if entry.signature:
-            lane = replace(lane, signed=Signed(lane.taken, lane.taken_weight, entry.signature))
-        holding = replace(holding, into={**holding.into, entry.sender: lane})
-        if parcel.nothing:
-            place = (parcel.round, parcel.exchange, entry.sender)
+            channel = replace(channel, signed=Signed(channel.taken, channel.taken_weight, entry.signature))
+        holding = replace(holding, into={**holding.into, entry.sender: channel})
+        if share.nothing:
+            place = (share.round, share.exchange, entry.sender)
             waits = place[:2] >= holding.at and not entry.at_once
             holding = replace(holding, nothing=holding.nothing | ({place} if waits else set()))
-        elif self.rules.eager or entry.at_once or (parcel.round, parcel.exchange) < holding.at:
-            late = parcel.round == self.round == holding.at[0]  # in this averaging: who gave it waits for ours
-            holding = replace(holding, held=holding.held + mass, awake=holding.awake or late)
+        elif self.rules.eager or entry.at_once or (share.round, share.exchange) < holding.at:
+            late = share.round == self.round == holding.at[0]  # in this averaging: who gave it waits for ours
+            holding = replace(holding, held=holding.held + mass, active=holding.active or late)
         else:
-            place = (parcel.round, parcel.exchange, entry.sender)
+            place = (share.round, share.exchange, entry.sender)
             before = holding.waiting.get(place)
             holding = replace(holding, waiting={**holding.waiting, place: mass if before is None else before + mass})
         self.groups[entry.group] = holding
 
     def exchanged_with(self, peer: str) -> list[str]:
-        """The groups in which there is a lane to or from it."""
+        """The groups in which there is a channel to or from it."""
         return [group for group, holding in self.groups.items() if peer in holding.out or peer in holding.into]
 
-    def _close_lanes(self, peer: str) -> None:
-        """It is gone, as the incarnation that was known: its lanes are closed, both ways (`incarnations.py`)."""
+    def _close_channels(self, peer: str) -> None:
+        """It is gone, as the incarnation that was known: its channels are closed, both ways (`incarnations.py`)."""
         for group in self.exchanged_with(peer):
             holding = self.groups[group]
             out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
@@ -386,8 +389,8 @@ class DurableState:
             self.groups[group] = replace(
                 holding,
                 held=held,
-                out={other: lane for other, lane in holding.out.items() if other != peer},
-                into={other: lane for other, lane in holding.into.items() if other != peer},
+                out={other: channel for other, channel in holding.out.items() if other != peer},
+                into={other: channel for other, channel in holding.into.items() if other != peer},
                 told=holding.told - {peer},
                 written_off=holding.written_off + lost,
                 before={**holding.before, peer: before},
@@ -405,5 +408,5 @@ def _added(holding: GroupState, at: tuple[int, int], *, everything: bool = False
     for place in sorted(place for place in holding.waiting if everything or place[:2] < at):
         held = held + waiting.pop(place)
     nothing = frozenset(place for place in holding.nothing if place[:2] >= at)
-    awake = holding.awake or len(waiting) < len(holding.waiting)
-    return replace(holding, held=held, waiting=waiting, nothing=nothing, awake=awake)
+    active = holding.active or len(waiting) < len(holding.waiting)
+    return replace(holding, held=held, waiting=waiting, nothing=nothing, active=active)

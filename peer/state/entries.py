@@ -1,7 +1,7 @@
 """What changes a peer's durable state, one kind of entry each: facts and decisions, small and complete.
 
-The journal is a list of these. The same entries applied to the same ledger give the same ledger to the last bit, so
-that a peer killed at any instant is rebuilt from its last snapshot and the entries after it.
+The journal is a list of these. The same entries applied to the same durable state give the same durable state to the
+last bit, so that a peer killed at any instant is rebuilt from its last snapshot and the entries after it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fedpeer.gossip.transfers import NumberedTransfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A process begins on this ledger, with a number higher than all that its federation knows of it."""
+    """A process begins on this durable state, with a number higher than all that its federation knows of it."""
 
-    life: int
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Opened:
     whole: bool = False
     noise_key: bytes = b""
     noise_scale: float = 0.0
-    asleep: bool = False
+    inactive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class ShareApplied:
 
     group: str
     sender: str
-    parcel: NumberedTransfer
+    share: NumberedTransfer
     at_once: bool = False
     signature: bytes = b""
 
@@ -96,12 +96,13 @@ class Acked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
     """A neighbour is known by this incarnation from now on; an earlier one of it is closed, and what was under way to
-    it comes back. `life` and `nonce` are those of its process, and the signature (64 bytes) is its own, of all three
+    it comes back. `generation` and `nonce` are those of its process, and the signature (64 bytes) is its own, of all
+    three
     numbers; b"": not signed."""
 
     peer: str
     incarnation: int
-    life: int = 0
+    generation: int = 0
     nonce: int = 0
     signature: bytes = b""
 
@@ -157,9 +158,9 @@ class TermChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitStateChanged:
-    """What is in force here and what is accepted beyond it: decrees as (term, round, roster, digest).
+    """What is in force here and what is accepted beyond it: committed rounds as (term, round, roster, digest).
 
-    roster    number of the electorate in force
+    roster    number of the voter set in force
     applied   with the acceptances of a majority, (author, signature) each
     """
 
@@ -208,7 +209,7 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterSetKnown:
-    """An electorate is known, by the signed roster in `text` that says so."""
+    """An voter set is known, by the signed roster in `text` that says so."""
 
     group: str
     number: int

@@ -32,7 +32,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class MessageReceived:
     """A message that passed the codec, from a peer whose identity is certain.
 
     incarnation, to_incarnation   the sender's own, and this peer's as the sender knows it (0: not at all)
@@ -133,7 +133,7 @@ class NewContract:
 #: standing.
 Event = (
     Tick
-    | Heard
+    | MessageReceived
     | Rejection
     | NobodyListens
     | Trained

@@ -1,4 +1,4 @@
-"""Entries and ledgers as bytes, and back: what a disk keeps of a peer.
+"""Entries and durable states as bytes, and back: what a disk keeps of a peer.
 
 Each is one frame (`framing.py`) with a digest. Reading is strict: what does not fit the types of the entries, or was
 made for another peer, federation or plan, is refused by name.
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedpeer.config.contract import NEW_FEDERATION, HeldContract
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
-from fedpeer.peer.state.consensus_state import chamber_fields, chamber_of
+from fedpeer.peer.state.consensus_state import consensus_state_fields, consensus_state_of
 from fedpeer.peer.state.durable_state import DurableState, GroupState, Rules
 from fedpeer.peer.state.entries import Entry, Opened, ShareApplied
 from fedpeer.peer.state.tags import ENTRIES, INCOMING, OUTGOING, PARCEL, REACH, TAGS, Schema
@@ -31,7 +31,7 @@ def entry_bytes(entry: Entry) -> bytes:
     tag = TAGS[type(entry)]
     fields, tensors = _taken_apart(ENTRIES[tag], entry)
     if isinstance(entry, ShareApplied):
-        fields["parcel"], inner = _taken_apart(PARCEL, entry.parcel)
+        fields["parcel"], inner = _taken_apart(PARCEL, entry.share)
         tensors |= inner
     return frame(tag, fields, tensors)
 
@@ -70,32 +70,36 @@ def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, 
 # ---------------------------------------------------------------------------------------------------------- snapshots
 
 
-def snapshot_bytes(ledger: DurableState, owner: Mapping[str, str], held: HeldContract | None = None) -> bytes:
-    """The whole ledger. `owner` says whose it is, and `ledger_of` compares it; `held`: by which contract it goes."""
-    tensors: dict[str, Tensor] = {"x": ledger.x_n, "s": ledger.s_k}
+def snapshot_bytes(durable: DurableState, owner: Mapping[str, str], held: HeldContract | None = None) -> bytes:
+    """The whole durable state. `owner` says whose it is, and `durable_state_of` compares it; `held`: by which contract
+    it goes.
+    """
+    tensors: dict[str, Tensor] = {"x": durable.x_n, "s": durable.s_k}
     groups = {
         name: _holding_fields(holding, f"group {number} ", tensors)
-        for number, (name, holding) in enumerate(ledger.groups.items())
+        for number, (name, holding) in enumerate(durable.groups.items())
     }
     contract = held and {"number": held.number, "text": held.text, "file": held.file, "before": held.before}
     fields = {
         "owner": dict(owner),
         **({"contract": contract} if contract else {}),
         "groups": groups,
-        "fresh": ledger.fresh,
-        "round": ledger.round,
-        "trained": ledger.trained,
-        "incarnation": ledger.incarnation,
-        "life": ledger.life,
-        "met": ledger.met,
-        "met_as": ledger.met_as,
-        "left": ledger.left,
-        "chambers": {name: chamber_fields(chamber) for name, chamber in ledger.chambers.items()},
+        "fresh": durable.fresh,
+        "round": durable.round,
+        "trained": durable.trained,
+        "incarnation": durable.incarnation,
+        "life": durable.generation,
+        "met": durable.met,
+        "met_as": durable.met_as,
+        "left": durable.left,
+        "chambers": {
+            name: consensus_state_fields(consensus_state) for name, consensus_state in durable.chambers.items()
+        },
     }
     return frame("snapshot", fields, tensors)
 
 
-def ledger_of(
+def durable_state_of(
     snapshot: bytes,
     journal: Iterable[bytes],
     rules: Rules,
@@ -104,8 +108,8 @@ def ledger_of(
     places: Mapping[str, Tensor] | None = None,
     key: str = "",
 ) -> DurableState:
-    """The ledger as it was when the last of these entries was made; `places` are those of coordinated averages, `key`
-    is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
+    """The durable state as it was when the last of these entries was made; `places` are those of coordinated averages,
+    `key` is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
 
     Raises:
         SnapshotForeignError: if it belongs to another peer or federation, or its slices have other shapes. Whether its
@@ -129,7 +133,7 @@ def ledger_of(
                 f'the slices of the group "{group}" in the state have {numbers}; write the old network and partial '
                 f"models back, or {NEW_FEDERATION}"
             )
-    ledger = DurableState(
+    durable = DurableState(
         rules,
         {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
         tensors["x"],
@@ -139,17 +143,17 @@ def ledger_of(
         round=fields["round"],
         trained=fields["trained"],
         incarnation=fields["incarnation"],
-        life=fields["life"],
+        generation=fields["life"],
         met=dict(fields["met"]),
         met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],
         rekeyed=bool(key) and fields["owner"].get("key", key) != key,
-        chambers={name: chamber_of(each) for name, each in fields.get("chambers", {}).items()},
+        chambers={name: consensus_state_of(each) for name, each in fields.get("chambers", {}).items()},
         places=places or {},
     )
     for data in journal:
-        ledger.apply(entry_of(data, rules.start_weight))
-    return ledger
+        durable.apply(entry_of(data, rules.start_weight))
+    return durable
 
 
 def held_of(fields: Mapping[str, Any]) -> HeldContract | None:
@@ -167,19 +171,19 @@ def _holding_fields(holding: GroupState, prefix: str, tensors: dict[str, Tensor]
         tensors[f"{prefix}waiting {number}"] = mass.value_D
         waiting.append((*place, float(mass.weight)))
     out = {}
-    for number, (peer, lane) in enumerate(holding.out.items()):
-        parcels = []
-        for at, parcel in enumerate(lane.open):
-            fields, inner = _taken_apart(PARCEL, parcel)
+    for number, (peer, channel) in enumerate(holding.out.items()):
+        shares = []
+        for at, share in enumerate(channel.open):
+            fields, inner = _taken_apart(PARCEL, share)
             tensors[f"{prefix}out {number} open {at}"] = inner["payload"]
-            parcels.append(fields)
-        if lane.reference_D is not None:
-            tensors[f"{prefix}out {number} reference"] = lane.reference_D
+            shares.append(fields)
+        if channel.reference_D is not None:
+            tensors[f"{prefix}out {number} reference"] = channel.reference_D
         out[peer] = {
-            "made": lane.made,
-            "acked_weight": lane.acked_weight,
-            "open": parcels,
-            "signed": _numbers(lane.signed),
+            "made": channel.made,
+            "acked_weight": channel.acked_weight,
+            "open": shares,
+            "signed": _numbers(channel.signed),
         }
     into = {}
     for number, (peer, incoming) in enumerate(holding.into.items()):
@@ -201,7 +205,7 @@ def _holding_fields(holding: GroupState, prefix: str, tensors: dict[str, Tensor]
         "expect": holding.expect,
         "told": sorted(holding.told),
         "nothing": sorted(holding.nothing),
-        "awake": holding.awake,
+        "awake": holding.active,
         "reach": None if holding.reach is None else REACH.fields(holding.reach),
         "put": holding.put,
         "written_off": holding.written_off,
@@ -226,18 +230,20 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         for number, (round, exchange, sender, weight) in enumerate(fields["waiting"])
     }
     out = {}
-    for number, (peer, lane) in enumerate(fields["out"].items()):
-        parcels = tuple(
+    for number, (peer, channel) in enumerate(fields["out"].items()):
+        shares = tuple(
             PARCEL.put_together({**each, "payload": tensors[f"{prefix}out {number} open {place}"]})
-            for place, each in enumerate(lane["open"])
+            for place, each in enumerate(channel["open"])
         )
         reference = tensors.get(f"{prefix}out {number} reference")
-        signed = _signed(lane.get("signed"))
-        out[peer] = OUTGOING.put_together({**lane, "open": parcels, "reference": reference, "signed": signed})
+        signed = _signed(channel.get("signed"))
+        out[peer] = OUTGOING.put_together({**channel, "open": shares, "reference": reference, "signed": signed})
     into = {}
-    for number, (peer, lane) in enumerate(fields["into"].items()):
+    for number, (peer, channel) in enumerate(fields["into"].items()):
         reference = tensors.get(f"{prefix}into {number} reference")
-        into[peer] = INCOMING.put_together({**lane, "reference": reference, "signed": _signed(lane.get("signed"))})
+        into[peer] = INCOMING.put_together(
+            {**channel, "reference": reference, "signed": _signed(channel.get("signed"))}
+        )
     reach: Mapping[str, Any] | None = fields.get("reach")  # older states have none
     return GroupState(
         mass("held", fields["weight"]),
@@ -248,7 +254,7 @@ def _holding(fields: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tenso
         expect=fields["expect"],
         told=frozenset(fields.get("told", ())),
         nothing=frozenset(tuple(place) for place in fields.get("nothing", ())),
-        awake=fields.get("awake", False),
+        active=fields.get("awake", False),
         settled_D=tensors.get(f"{prefix}settled"),
         reach=None if reach is None else REACH.put_together(reach),
         put=fields["put"],

@@ -1,4 +1,4 @@
-"""What a running peer knows of each other peer beside what is durable: whether they have met in this life, on which
+"""What a running peer knows of each other peer beside what is durable: whether they have met in this process, on which
 groups they agree, how far the other is. Forgotten at a restart, and learnt again by Hello.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedpeer.gossip.proofs import LifeProof
+from fedpeer.gossip.proofs import GenerationProof
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 
 #: Ticks between two Hellos to a peer that has not answered: at first as often as a person watches two machines start
@@ -23,7 +23,8 @@ class Neighbor:
     capabilities of it, as its last Hello said
     met          whether each has heard the other's Hello with the incarnations and lives that hold now
     compare      whether there is reason to say Hello again all the same
-    life, nonce  of its process, as it said last; `proof`: the last of its starts that it signed, heard in this life
+    generation, nonce  of its process, as it said last; `proof`: the last of its starts that it signed, heard in this
+    process
     agreed       groups in which both see the same scalars under the same contract
     giving       groups in which it said that it has made a transfer to us: by then it may reach us along an edge that
                  it added when it believed somebody dead, and what it made must not be refused for ever
@@ -41,7 +42,7 @@ class Neighbor:
     said         digest of the contract that it goes by, and those of its groups, as in its last Hello
     contract     the text of that contract, where it is another than ours and was told
     differs      of which contract of it was said already where it differs from ours
-    told         which process of it was told our contract last; `told_signed`: and which signed contract, by its number
+    told         which process of it was told our contract last; `sent_signed`: and which signed contract, by its number
     buried_at    tick at which it was thought dead; None: it is not, or that is long ago
     """
 
@@ -50,14 +51,14 @@ class Neighbor:
     capabilities: frozenset[str] = frozenset()
     met: bool = False
     compare: bool = False
-    life: int = 0
+    generation: int = 0
     nonce: int = 0
-    proof: LifeProof | None = None
+    proof: GenerationProof | None = None
     agreed: set[str] = field(default_factory=set)
     giving: set[str] = field(default_factory=set)
     round: int = 0
     round_at: int = 0
-    heard_at: int = -1
+    received_at: int = -1
     knows_us: bool = False
     reminded: bool = False
     shown: int = 0
@@ -71,7 +72,7 @@ class Neighbor:
     contract: bytes = b""
     differs: bytes = b""
     told: tuple[int, int] = (0, 0)
-    told_signed: tuple[int, int, int] = (0, 0, 0)
+    sent_signed: tuple[int, int, int] = (0, 0, 0)
     buried_at: int | None = None
 
     def spoke(self, version: int) -> bool:

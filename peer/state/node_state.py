@@ -1,7 +1,8 @@
-"""What the parts of a node share: the setup, the ledger, who else there is, and the effects of the step under way.
+"""What the parts of a node share: the setup, the durable state, who else there is, and the effects of the step under
+way.
 
-`write` is the only way to change the ledger: the entry is applied and at once among the effects, before whatever is
-said because of it.
+`write` is the only way to change the durable state: the entry is applied and at once among the effects, before whatever
+is said because of it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from fedpeer.slicing.plan import Group
 
-#: Ticks in which a process that was started on an old disk has heard of its later lives from whoever is there (10 s at
-#: 25 ms); sooner, when it has met all.
+#: Ticks in which a process that was started on an old disk has heard of its later generations from whoever is there (10
+#: s at 25 ms); sooner, when it has met all.
 YOUNG_TICKS = 400
 #: Ticks for which one who is thought dead is still waited for, with a deadline as for anybody: within them a false
 #: death is refuted (P8); who believed it at once would go on alone, rounds ahead of those who only lost some packets.
@@ -66,19 +67,23 @@ JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class PeerGroups:
-    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others; and the councils
+    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others; and the
+    consensus groups
     in which rounds are coordinated."""
 
     roster: Roster
     groups: Mapping[str, PeerGroup]
     averaging: Mapping[str, Averaging]
     elsewhere: Mapping[str, Group]
-    councils: Mapping[str, ConsensusGroup] = field(default_factory=dict)
+    consensus_by_group: Mapping[str, ConsensusGroup] = field(default_factory=dict)
 
     @cached_property
     def mates(self) -> frozenset[str]:
-        """All who are in some group or council of this peer's."""
-        members = [*(each.members for each in self.groups.values()), *(each.members for each in self.councils.values())]
+        """All who are in some group or consensus group of this peer's."""
+        members = [
+            *(each.members for each in self.groups.values()),
+            *(each.members for each in self.consensus_by_group.values()),
+        ]
         return frozenset(peer for each in members for peer in each if peer in self.roster.by_id)
 
     @property
@@ -92,7 +97,7 @@ class Setup:
 
     federation   with everything filled in
     contract     (32 bytes) digest of the learning contract in force; `held` is it, and how it came
-    circle       by the roster at the start; `circle_of` makes it for a later roster
+    circle       by the roster at the start; `peer_groups_of` makes it for a later roster
     address      the URL others reach this peer by
     models       partial models that it implements
     seeds        ids of those who are greeted first, and the others only when they are known to be there, or after a
@@ -100,19 +105,19 @@ class Setup:
     nonce        drawn at this start
     reader       what its algorithm says of the state that training leaves
     own_weights  whether each averaging begins anew, from the algorithm's own weights
-    secret       what made-up shares come from; b"" where there are none
+    secret       what masked shares come from; b"" where there are none
     signed       the newest contract by the authority that is known; None: there is none but the file
     unfit        why it cannot go over to the contract of this spelling; "": it can
-    part         what it does in the councils of its circle: it is the client of a server, or one of the equals of
-                 groups that are averaged by coordinators; None: there are no councils
+    part         what it does in the consensus groups of its circle: it is the client of a server, or one of the equals
+                 of groups that are averaged by coordinators; None: there are no consensus groups
     """
 
     me: str
     federation: FederationSettings
     contract: bytes
     held: HeldContract
-    circle: PeerGroups
-    circle_of: Callable[[Roster], PeerGroups]
+    peer_groups: PeerGroups
+    peer_groups_of: Callable[[Roster], PeerGroups]
     address: str = ""
     models: tuple[str, ...] = ()
     seeds: frozenset[str] = frozenset()
@@ -122,7 +127,7 @@ class Setup:
     secret: bytes = b""
     signed: SignedContract | None = None
     unfit: Callable[[bytes], str] = lambda text: ""
-    part: Literal["client", "fellow"] | None = None
+    part: Literal["client", "averager"] | None = None
 
     def ticks(self, seconds: float) -> int:
         """As many ticks as these seconds, at least one."""
@@ -139,9 +144,9 @@ class NodeState:
     """This life of the peer, from its start to its end."""
 
     setup: Setup
-    ledger: DurableState
+    durable: DurableState
     membership: Membership
-    circle: PeerGroups
+    peer_groups: PeerGroups
     others: dict[str, Neighbor]
     sign: Sign
     verify: Verify
@@ -150,7 +155,7 @@ class NodeState:
     ran: int = 0  # ticks in which this process ran
     since: int | None = None
     effects: list[Effect] = field(default_factory=list)
-    standing: dict[str, Reputation] = field(default_factory=dict)
+    reputations: dict[str, Reputation] = field(default_factory=dict)
     journal_bytes: int = 0
     digests: dict[str, bytes] = field(default_factory=dict)
     # What follows from who is there, kept until that changes: it is asked for with every message.
@@ -160,7 +165,7 @@ class NodeState:
     policies: dict[str | None, MessagePolicy] = field(default_factory=dict)
     averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
     score: float | None = None
-    courses: dict[str, AlgorithmSpec] = field(default_factory=dict)  # of the councils, by group
+    specs: dict[str, AlgorithmSpec] = field(default_factory=dict)  # of the consensus groups, by group
     enrolled_at: int | None = None  # tick at which this process went over to its circle; None: it began with it
     exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
     new: bool = False  # this process found an empty disk
@@ -184,7 +189,7 @@ class NodeState:
     def young(self) -> bool:
         """Whether the process has just started, so that another one of this identity began before it.
 
-        Who has met all its mates is known to them under this life; whatever claims a later one has begun since.
+        Who has met all its mates is known to them under this process; whatever claims a later one has begun since.
         """
         self.known_to_all = self.known_to_all or all(self.others[peer].met for peer in self.mates)
         return self.now < YOUNG_TICKS and not self.known_to_all
@@ -192,11 +197,11 @@ class NodeState:
     @property
     def mates(self) -> frozenset[str]:
         """All others with whom this peer shares a group."""
-        return self.circle.mates - {self.me}
+        return self.peer_groups.mates - {self.me}
 
     def models(self) -> tuple[Tensor, Tensor | None]:
         """Return the model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
-        return self.setup.reader.models(self.ledger.x_n, self.ledger.s_k, self.ledger.fresh)
+        return self.setup.reader.models(self.durable.x_n, self.durable.s_k, self.durable.fresh)
 
     def enter(self, phase: Phase) -> None:
         """Begin another phase."""
@@ -222,33 +227,33 @@ class NodeState:
     def synchronous(self) -> bool:
         return self.setup.federation.learning.mode == "synchronous"
 
-    def outdone(self, life: int) -> None:
-        """Others know of later lives than this one: this is the next."""
+    def outdone(self, generation: int) -> None:
+        """Others know of later generations than this one: this is the next."""
         self.amnesia = self.amnesia or self.new
-        self.starts(life)
+        self.starts(generation)
 
-    def starts(self, life: int) -> None:
+    def starts(self, generation: int) -> None:
         """This process goes by this number of a start."""
-        self.numbers.add(life)
-        self.write(Started(life=life))
+        self.numbers.add(generation)
+        self.write(Started(generation=generation))
 
     def write(self, entry: Entry) -> dict[str, NumberedTransfer]:
-        """Apply an entry and persist it; the parcels that it made."""
-        made = self.ledger.apply(entry)
+        """Apply an entry and persist it; the shares that it made."""
+        made = self.durable.apply(entry)
         self.effects.append(Persist("entry", entry))
         self.journal_bytes += _bytes_of(entry)
         return made
 
     def snapshot(self) -> None:
-        """Persist the whole ledger."""
-        self.effects.append(Persist("snapshot", self.ledger.copy()))
+        """Persist the whole durable state."""
+        self.effects.append(Persist("snapshot", self.durable.copy()))
         self.journal_bytes = 0
 
     def snapshot_if_due(self) -> None:
         """Where the journal has grown long; between rounds, when least is under way."""
-        held = 8 * sum(group.length for group in self.circle.groups.values())
-        size = held + self.ledger.x_n.nbytes + self.ledger.s_k.nbytes
-        size += sum(chamber.size for chamber in self.ledger.chambers.values())
+        held = 8 * sum(group.length for group in self.peer_groups.groups.values())
+        size = held + self.durable.x_n.nbytes + self.durable.s_k.nbytes
+        size += sum(consensus_state.size for consensus_state in self.durable.chambers.values())
         if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
             self.snapshot()
 
@@ -257,11 +262,11 @@ class NodeState:
         version = self.version_of(to)
         if spoken_in(version, type(message)):
             known = self._incarnation_of(to)
-            self.effects.append(Send(to, message, self.ledger.incarnation, known, version, stays_true))
+            self.effects.append(Send(to, message, self.durable.incarnation, known, version, stays_true))
 
     def _incarnation_of(self, peer: str) -> int:
         """Return the incarnation by which a peer is addressed; 0: not known."""
-        return self.ledger.met.get(peer) or (self.others[peer].shown if peer in self.others else 0)
+        return self.durable.met.get(peer) or (self.others[peer].shown if peer in self.others else 0)
 
     def version_of(self, peer: str) -> int:
         """Return the version of the wire in which this peer is spoken to."""
@@ -288,9 +293,9 @@ class NodeState:
 
     def charge(self, code: str, sender: str) -> None:
         """What a refusal does to the standing of the one refused."""
-        before = self.standing.get(sender, Reputation())
+        before = self.reputations.get(sender, Reputation())
         after = before.after(code, self.now, self.setup.federation.gossip.tick)
-        self.standing[sender] = after
+        self.reputations[sender] = after
         if before.listens(self.now) != after.listens(self.now):
             self.changed()
         if before.listens(self.now) and not after.listens(self.now):
@@ -299,7 +304,7 @@ class NodeState:
 
     def listens(self, peer: str) -> bool:
         """Whether messages of this peer are taken now."""
-        return self.standing.get(peer, Reputation()).listens(self.now)
+        return self.reputations.get(peer, Reputation()).listens(self.now)
 
     def available(self, peer: str, group: str) -> bool:
         """Whether shares can go to and come from this peer now, as far as one can know."""
@@ -314,34 +319,34 @@ class NodeState:
         if key not in self.expectable:
             buried_at = self.others[peer].buried_at if peer in self.others else None
             self.expectable[key] = self.available(peer, group) or (
-                buried_at is not None and self.agrees(peer, group) and self.membership.standing(peer) == "dead"
+                buried_at is not None and self.agrees(peer, group) and self.membership.status(peer) == "dead"
             )
         return self.expectable[key]
 
-    def goes_by(self, circle: PeerGroups) -> None:
+    def goes_by(self, peer_groups: PeerGroups) -> None:
         """Another circle counts from now on; what was made by the earlier one may still come."""
-        self.exchanges = {group: self.exchanges_max(group) for group in self.circle.averaging}
-        self.circle, self.enrolled_at = circle, self.now
+        self.exchanges = {group: self.exchanges_max(group) for group in self.peer_groups.averaging}
+        self.peer_groups, self.enrolled_at = peer_groups, self.now
 
     def exchanges_max(self, group: str) -> int:
         """The number of the last exchange for which anything can be made: who leaves gives behind those of a round."""
-        policy = self.circle.averaging.get(group)
+        policy = self.peer_groups.averaging.get(group)
         return max(self.exchanges.get(group, 0), policy.exchanges if policy is not None else 0)
 
     def parts(self, peer: str) -> bool:
         """Whether it leaves, and has not said yet that it has handed everything over."""
-        return peer in self.others and self.others[peer].met and self.membership.standing(peer) == "left"
+        return peer in self.others and self.others[peer].met and self.membership.status(peer) == "left"
 
-    def heard_since(self, peer: str, tick: int) -> bool:
+    def received_since(self, peer: str, tick: int) -> bool:
         """Whether anything came from this peer itself since then."""
-        return peer in self.others and self.others[peer].heard_at >= tick
+        return peer in self.others and self.others[peer].received_at >= tick
 
     def reconsider(self) -> None:
         """Time has passed: pauses of edges and doubts may be over."""
         over = [each for each in self.others.values() if self.now - (each.buried_at or self.now) >= DOUBT_TICKS]
         for other in over:
             other.buried_at = None
-        if over or any(not each.listens(self.now) or each.pauses for each in self.standing.values()):
+        if over or any(not each.listens(self.now) or each.pauses for each in self.reputations.values()):
             self.changed()
 
     def changed(self) -> None:
@@ -352,7 +357,7 @@ class NodeState:
         self.policies.clear()
 
     def _available(self, peer: str, group: str) -> bool:
-        return self.agrees(peer, group) and self.membership.standing(peer) not in ("dead", "left")
+        return self.agrees(peer, group) and self.membership.status(peer) not in ("dead", "left")
 
     def agrees(self, peer: str, group: str) -> bool:
         """Whether this peer has been met, learns the same in the group, and is listened to."""
@@ -367,7 +372,7 @@ class NodeState:
 
     def digest_under(self, contract: bytes, group: str) -> bytes:
         """The same, as a peer says it that goes by the contract of this digest."""
-        scalars = (self.circle.councils.get(group) or self.circle.groups[group]).digest
+        scalars = (self.peer_groups.consensus_by_group.get(group) or self.peer_groups.groups[group]).digest
         return hashlib.blake2b(contract + scalars, digest_size=32).digest()
 
     def shown(self, group: str) -> Tensor | None:
@@ -377,15 +382,15 @@ class NodeState:
         it is the result, to which what comes late is not added.
         """
         if self.phase == "finished":
-            return self.ledger.x_n[self.ledger.index[group]]
-        if self.circle.averaging[group].noise is None:
-            return self.ledger.estimate_D(group)
+            return self.durable.x_n[self.durable.index[group]]
+        if self.peer_groups.averaging[group].noise is None:
+            return self.durable.estimate_D(group)
         return self.averages.get(group)
 
     def made_up(self, group: str, round: int, exchange: int, scale: float) -> dict[str, Any]:
         """Fields of an `Opened` by which its shares are made up, from numbers that only this peer can tell."""
         assert self.setup.secret, "made-up numbers come from a secret"
-        time = (group, round, exchange, self.ledger.incarnation, self.setup.nonce)
+        time = (group, round, exchange, self.durable.incarnation, self.setup.nonce)
         return {"noise_key": noise_key(self.setup.secret, *time), "noise_scale": scale}
 
     def advertise(self, score: float | None = None) -> None:
@@ -396,19 +401,19 @@ class NodeState:
         if score is not None:
             self.score = score
         state: Literal["alive", "finished", "left"] = "finished" if self.phase == "finished" else "alive"
-        if self.phase == "leaving" or self.ledger.left:
+        if self.phase == "leaving" or self.durable.left:
             state = "left"
         advert = Advert(
             address=self.setup.address,
-            roster=self.circle.roster.number,
-            life=self.ledger.life,
+            roster=self.peer_groups.roster.number,
+            generation=self.durable.generation,
             nonce=self.setup.nonce,
-            round=self.ledger.round,
+            round=self.durable.round,
             score=self.score,
-            begun=self.ledger.round > 0,
+            begun=self.durable.round > 0,
             models=self.setup.models,
         )
-        self.membership.advertise(advert, state=state, incarnation=self.ledger.incarnation)
+        self.membership.advertise(advert, state=state, incarnation=self.durable.incarnation)
 
     def round_of(self, peer: str) -> int:
         """Return the latest round in which a peer was seen, or says that it is: one that is no neighbour is seen only
@@ -430,5 +435,5 @@ def _bytes_of(entry: Entry) -> int:
         case ClientStateSaved():
             return len(entry.client) + 4 * len(entry.x_n) + 200
         case ShareApplied():
-            return entry.parcel.payload.numel() * entry.parcel.payload.element_size() + 200
+            return entry.share.payload.numel() * entry.share.payload.element_size() + 200
     return 200

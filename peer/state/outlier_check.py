@@ -38,7 +38,7 @@ FACTOR = 100.0
 RISE = 1.02
 #: Times a length: two slices of the same length are up to twice that apart, and one may be half as long again.
 LENGTHS = 3.0
-#: Times the standard deviation of made-up numbers: a peer of a hundred neighbours holds ten times one's noise, and two
+#: Times the standard deviation of masked numbers: a peer of a hundred neighbours holds ten times one's noise, and two
 #: of them are compared.
 NOISY = 30.0
 

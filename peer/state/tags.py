@@ -45,24 +45,29 @@ class Schema:
         return self.made(**{name: stored[kept] for name, kept in self.names.items() if kept in stored})
 
 
-def _stored(made: Any, alike: str = "", later: str = "", **other: str) -> Schema:
-    """`alike` and `later`: fields stored under their own names; `other`: stored names of the rest."""
-    names = {name: name for name in f"{alike} {later}".split()}
-    return Schema(made, {**names, **other}, frozenset(later.split()))
+def _stored(made: Any, fields: str = "") -> Schema:
+    """Return the schema of a class, its fields in the order in which they are stored.
+
+    `field=name` is stored under another name; `field?` came after the first release, and is stored where not empty.
+    """
+    pairs = [each.rstrip("?").partition("=") for each in fields.split()]
+    later = frozenset(each.rstrip("?") for each in fields.split() if each.endswith("?"))
+    return Schema(made, {name: stored or name for name, _, stored in pairs}, later)
 
 
 #: Each kind of entry by its tag.
 ENTRIES: Mapping[str, Schema] = {
-    "Started": _stored(entries.Started, "life"),
+    "Started": _stored(entries.Started, "generation=life"),
     "Began": _stored(entries.Began, "round"),
     "Learnt": _stored(entries.LocalTrained, "round x_n s_k"),
     "Opened": _stored(
-        entries.Opened, "group round exchange to expect fraction start_weight whole noise_key noise_scale asleep"
+        entries.Opened,
+        "group round exchange to expect fraction start_weight whole noise_key noise_scale inactive=asleep",
     ),
     "Closed": _stored(entries.Closed, "group without"),
-    "Took": _stored(entries.ShareApplied, "group sender parcel at_once", later="signature"),
-    "Acked": _stored(entries.Acked, "group peer taken", later="signature"),
-    "Met": _stored(entries.Met, "peer incarnation life nonce", later="signature"),
+    "Took": _stored(entries.ShareApplied, "group sender share=parcel at_once signature?"),
+    "Acked": _stored(entries.Acked, "group peer taken signature?"),
+    "Met": _stored(entries.Met, "peer incarnation generation=life nonce signature?"),
     "Reborn": _stored(entries.Reborn, "incarnation"),
     "Adopted": _stored(entries.Adopted, "group value_D"),
     "Returned": _stored(entries.Returned, "group peer"),
@@ -79,10 +84,10 @@ ENTRIES: Mapping[str, Schema] = {
 }
 TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 
-#: One transfer in an entry or a snapshot, and the two ends of a lane in a snapshot.
+#: One transfer in an entry or a snapshot, and the two ends of a channel in a snapshot.
 PARCEL = _stored(NumberedTransfer, "seq round exchange weight form payload")
-OUTGOING = _stored(Outgoing, "made open acked_weight", later="signed", reference_D="reference")
-INCOMING = _stored(Incoming, "taken taken_weight recent place", later="signed", reference_D="reference")
+OUTGOING = _stored(Outgoing, "made open acked_weight signed? reference_D=reference")
+INCOMING = _stored(Incoming, "taken taken_weight recent place signed? reference_D=reference")
 
 #: How far others can be, in a snapshot.
 REACH = _stored(OutlierCheck, "start first steps path away round")

@@ -1,9 +1,9 @@
 """What voters sign, what they say to one another, and what their machines want done: values only, no machine here.
 
 Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
-*acceptance* (this decree). A majority of votes is a `LeaderCertificate`, of acceptances a `Certificate`; both are
-proof to anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to another
-over a link that proves who speaks, and is not signed.
+*acceptance* (this committed round). A majority of votes is a `LeaderCertificate`, of acceptances a `Certificate`; both
+are proof to anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to
+another over a link that proves who speaks, and is not signed.
 
 A signed text begins with a tag, a version, the federation and the group; so a vote of one partial model, or a claim of
 membership, is worth nothing here.
@@ -20,8 +20,8 @@ from fedpeer.rejection import Rejection
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer ballot 1"
 
-#: Models that a voter knows to be durable: of the last round, of the accepted decree, of one proposed and of one
-#: that is being fetched.
+#: Models that a voter knows to be durable: of the last round, of the accepted committed round, of one proposed and of
+#: one that is being fetched.
 MODELS_MAX = 4
 
 #: (author, its signature), in the order of authors.
@@ -53,7 +53,7 @@ class VoterSet:
 class Proposal:
     """What a coordinator proposes: after this round the model is the one with this digest (32 bytes).
 
-    `roster` is the number of the electorate from the next round on; a majority of it must accept, and of the one in
+    `roster` is the number of the voter set from the next round on; a majority of it must accept, and of the one in
     force before.
     """
 
@@ -75,15 +75,17 @@ class LeaderCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Proof that a decree is in force: acceptances of a majority. It stays true whatever the term."""
+    """Proof that a committed round is in force: acceptances of a majority. It stays true whatever the term."""
 
-    decree: Proposal
+    proposal: Proposal
     acceptances: Signatures
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a peer is: the round that it applied; round and term of the newest decree it accepted or applied."""
+    """How far a peer is: the round that it applied; round and term of the newest committed round it accepted or
+    applied.
+    """
 
     applied: int = 0
     round: int = 0
@@ -99,24 +101,30 @@ def vote_text(scope: Scope, author: str, term: int, roster: int, candidate: str)
     return _text(scope, b"vote", author, whole(term), whole(roster), candidate.encode())
 
 
-def acceptance_text(scope: Scope, author: str, decree: Proposal) -> bytes:
+def acceptance_text(scope: Scope, author: str, proposal: Proposal) -> bytes:
     """What an acceptor signs, in the form of `vote_text`."""
-    numbers = map(whole, (decree.term, decree.round, decree.roster))
-    return _text(scope, b"acceptance", author, *numbers, decree.digest)
+    numbers = map(whole, (proposal.term, proposal.round, proposal.roster))
+    return _text(scope, b"acceptance", author, *numbers, proposal.digest)
 
 
-def mandate_holds(scope: Scope, mandate: LeaderCertificate, electorate: VoterSet, verify: Verify) -> bool:
+def leader_certificate_holds(
+    scope: Scope, leader_certificate: LeaderCertificate, voter_set: VoterSet, verify: Verify
+) -> bool:
     """Whether a majority voted, and each vote is signed by its author."""
-    return electorate.carried(author for author, _ in mandate.votes) and all(
-        verify(author, vote_text(scope, author, mandate.term, mandate.roster, mandate.candidate), signature)
-        for author, signature in mandate.votes
+    return voter_set.carried(author for author, _ in leader_certificate.votes) and all(
+        verify(
+            author,
+            vote_text(scope, author, leader_certificate.term, leader_certificate.roster, leader_certificate.candidate),
+            signature,
+        )
+        for author, signature in leader_certificate.votes
     )
 
 
 def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> bool:
-    """Whether each acceptance is signed by its author; whether they are enough, `decree.py` says."""
+    """Whether each acceptance is signed by its author; whether they are enough, `round_commit.py` says."""
     return all(
-        verify(author, acceptance_text(scope, author, certificate.decree), signature)
+        verify(author, acceptance_text(scope, author, certificate.proposal), signature)
         for author, signature in certificate.acceptances
     )
 
@@ -153,7 +161,7 @@ class VoteReply:
 class Heartbeat:
     """The heartbeat of a coordinator, and how far it is."""
 
-    mandate: LeaderCertificate
+    leader_certificate: LeaderCertificate
     progress: Progress
 
 
@@ -167,14 +175,14 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Accept this decree, please."""
+    """Accept this committed round, please."""
 
-    decree: Proposal
+    proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The decree that you proposed for this term and round is accepted and durable, with its model."""
+    """The committed round that you proposed for this term and round is accepted and durable, with its model."""
 
     term: int
     round: int
@@ -203,9 +211,9 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """The decree that put the last round in force (None: no round yet), and the one accepted for the next.
+    """The committed round that put the last round in force (None: no round yet), and the one accepted for the next.
 
-    `roster` is the number of the electorate in force. The models of both decrees are durable beside this.
+    `roster` is the number of the voter set in force. The models of both committed rounds are durable beside this.
     """
 
     roster: int
@@ -215,12 +223,12 @@ class CommitState:
     @property
     def round(self) -> int:
         """The last round that was applied; 0: none."""
-        return self.applied.decree.round if self.applied else 0
+        return self.applied.proposal.round if self.applied else 0
 
     @property
     def progress(self) -> Progress:
         """How far this peer is."""
-        newest = self.accepted or (self.applied.decree if self.applied else None)
+        newest = self.accepted or (self.applied.proposal if self.applied else None)
         return Progress(self.round, newest.round, newest.term) if newest else Progress()
 
 
@@ -262,7 +270,7 @@ class Fetch:
 class ApplyModel:
     """From now on this is the model. The `PersistConsensus` before it said so: after a restart that one counts."""
 
-    decree: Proposal
+    proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)

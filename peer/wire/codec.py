@@ -197,12 +197,12 @@ def tail_bytes_max(policy: MessagePolicy) -> int:
     """Return the bytes of the longest tail that this other side may send."""
     us = {policy.me} if policy.other is None else {policy.me, policy.other}
     groups = [each for each in policy.groups.values() if us <= each.members]
-    councils = [each for each in policy.councils.values() if us <= each.members]
+    consensus_by_group = [each for each in policy.consensus_by_group.values() if us <= each.members]
     shared: dict[About, list[Any]] = {
         "nothing": [None],
         "group": groups,
-        "council": councils,
-        "council or group": [*councils, *groups],
+        "consensus group": consensus_by_group,
+        "either group": [*consensus_by_group, *groups],
     }
     specs = (kind.spec for kind in KINDS.values())
     return max(spec.tail.most(each) for spec in specs if spec.tail is not NO_TAIL for each in shared[spec.about])

@@ -1,9 +1,10 @@
-"""How a statement of an election or about a decree lies on the wire: its fields, and signatures as the tail.
+"""How a statement of an election or about a committed round lies on the wire: its fields, and signatures as the tail.
 
-In the metadata stands what is said (`canvass`, `lead`, ...) and, one beside the other, all fields of it but signatures:
-a mandate or a certificate has those of a majority, and with a hundred voters they are more than metadata may be. They
-are the tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none counts
-twice. Whether a signature is its author's, and whether they are enough, the machines of `gossip/` find out.
+In the metadata stands what is said (`vote_request`, `lead`, ...) and, one beside the other, all fields of it but
+signatures:
+a leader certificate or a certificate has those of a majority, and with a hundred voters they are more than metadata may
+be. They are the tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none
+counts twice. Whether a signature is its author's, and whether they are enough, the machines of `gossip/` find out.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), NotInMetadata(until=())
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
 _DECREE = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
 _MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
-_CERTIFICATE = inlined(Certificate, decree=_DECREE, acceptances=_SIGNATURES)
+_CERTIFICATE = inlined(Certificate, proposal=_DECREE, acceptances=_SIGNATURES)
 
 
 def _is_signed_if_a_vote(reply: VoteReply) -> bool:
@@ -84,10 +85,10 @@ def has_signatures(said: Message) -> bool:
 
 
 def tail_of(said: Message) -> bytes:
-    """Return the signatures of a mandate or a certificate; of anything else nothing."""
+    """Return the signatures of a leader certificate or a certificate; of anything else nothing."""
     match said:
         case (
-            Heartbeat(mandate=LeaderCertificate(votes=signatures))
+            Heartbeat(leader_certificate=LeaderCertificate(votes=signatures))
             | Commit(certificate=Certificate(acceptances=signatures))
         ):
             return b"".join(map(pack, signatures))
@@ -108,8 +109,8 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
     if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
         return "its authors are not in rising order"
     match said:
-        case Heartbeat(mandate):
-            return replace(said, mandate=replace(mandate, votes=signatures))
+        case Heartbeat(leader_certificate):
+            return replace(said, leader_certificate=replace(leader_certificate, votes=signatures))
         case Commit(certificate):
             return replace(said, certificate=replace(certificate, acceptances=signatures))
     return said

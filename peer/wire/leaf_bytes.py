@@ -4,9 +4,9 @@ A `LeafForm` knows the leaves of one kind of state (`algorithms/leaves.py`): the
 of that kind. The bytes are the leaves one directly after the other, little-endian, so their number is known beforehand
 and nothing in them has to be believed.
 
-The *content* that a decree names is what every peer must know of a finished round: the server's leaves, and before them
-for each client the last round in which its update counted. So who was away for many rounds still learns whether the
-last update that it made is in the server that it takes over.
+The *content* that a committed round names is what every peer must know of a finished round: the server's leaves, and
+before them for each client the last round in which its update counted. So who was away for many rounds still learns
+whether the last update that it made is in the server that it takes over.
 
     clients u32 | for each, in the order of ids: letters u8, id, round u64 | the server's leaves
 """

@@ -42,7 +42,7 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSpec:
-    """What may be said in one council: the members of a group who learn by coordinated rounds.
+    """What may be said in one consensus group: the members of a group who learn by coordinated rounds.
 
     members        all of them
     update_bytes   bytes of an update's content, the least and the most
@@ -65,7 +65,7 @@ class MessagePolicy:
     other    who speaks, as the certificate says; None without certificates (plain HTTP): then the envelope says it
     peers    all in the roster
     groups   every group of the federation by id, also those in which we have no part
-    councils by group, also those in which we have no part; none where equals average
+    consensus groups by group, also those in which we have no part; none where equals average
     version  of the wire, in which it is answered
     """
 
@@ -75,5 +75,5 @@ class MessagePolicy:
     other: str | None
     peers: Set[str]
     groups: Mapping[str, GroupSpec]
-    councils: Mapping[str, ConsensusSpec] = field(default_factory=dict)
+    consensus_by_group: Mapping[str, ConsensusSpec] = field(default_factory=dict)
     version: int = NEWEST

@@ -27,18 +27,18 @@ from fedpeer.rejection import Rejection
 #: handshake    before two peers have met, and between any incarnations: it makes them meet, or says why they cannot
 #: any time     also from an incarnation that is not the one known; where the envelope names ours, it is the right one
 #: met          after the handshake, from the incarnation that is known; the envelope as for "any time"
-#: lane         the same, and the envelope names our incarnation, to which the lane belongs
-Heard = Literal["handshake", "any time", "met", "lane"]
+#: channel         the same, and the envelope names our incarnation, to which the channel belongs
+When = Literal["handshake", "any time", "met", "channel"]
 #: What a message is about, by its field `group`; both sides have to be members.
 #:
 #: nothing            it has no such field, or nothing is asked of it
 #: group              an averaging group
-#: council            a group that learns by coordinated rounds
-#: council or group   a council if there is one of this name, else an averaging group
-About = Literal["nothing", "group", "council", "council or group"]
+#: consensus group            a group that learns by coordinated rounds
+#: consensus group or group   a consensus group if there is one of this name, else an averaging group
+About = Literal["nothing", "group", "consensus group", "either group"]
 #: Buffers for tails that have arrived and are not dealt with yet, for each sender and group.
 #:
-#: kept      those of a lane's window, which are kept for the next transfers
+#: kept      those of a channel's window, which are kept for the next transfers
 #: several   as many as a coordinator says in one go (`ballots_waiting`)
 #: one       a single one (`large_waiting`)
 Buffers = Literal["kept", "several", "one"]
@@ -63,7 +63,7 @@ class Tail:
         return {}
 
     def most(self, group: Any) -> int:
-        """Return the bytes of the longest one, in a message about this group or council (None: about nothing)."""
+        """Return the bytes of the longest one, in a message about this group (None: about nothing)."""
         return 0
 
     def packed(self, message: Any) -> memoryview:
@@ -106,7 +106,7 @@ class MessageSpec:
 
     number: int
     since: int = OLDEST
-    heard: Heard
+    when: When
     about: About = "nothing"
     tail: Tail = NO_TAIL
     from_neighbors: bool = False
@@ -231,15 +231,15 @@ def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | N
         return about(parsed, "unknown_peer", envelope.sender)
     if envelope.recipient != policy.me:
         return about(parsed, "wrong_recipient", f"meant for {envelope.recipient}")
-    heard, named, own = parsed.spec.heard, envelope.to_incarnation, policy.incarnation
-    if heard == "handshake" or named == own or (named == 0 and heard != "lane"):
+    when, named, own = parsed.spec.when, envelope.to_incarnation, policy.incarnation
+    if when == "handshake" or named == own or (named == 0 and when != "channel"):
         return None
     return about(parsed, "stale_incarnation", f"to incarnation {named}; ours is {own}")
 
 
 def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | ConsensusSpec | None:
-    if what == "council" or (what == "council or group" and group in policy.councils):
-        return policy.councils.get(group)
+    if what == "consensus group" or (what == "either group" and group in policy.consensus_by_group):
+        return policy.consensus_by_group.get(group)
     return policy.groups.get(group)
 
 

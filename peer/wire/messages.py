@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
-from fedpeer.gossip.proofs import LaneProof, LifeProof
+from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire import ballots
 from fedpeer.peer.wire.consensus_wire import SAYING
@@ -48,7 +48,7 @@ from fedpeer.peer.wire.wire_types import (
 )
 from fedpeer.rejection import Rejection
 
-#: Lanes of which a reminder says something.
+#: Channels of which a reminder says something.
 LANES_SHOWN_MAX = 4
 #: Claims that ride on a message of membership.
 CLAIMS_MAX = 8
@@ -66,7 +66,7 @@ _ADVERT = record(
     Advert,
     address=Text(ADDRESS_LETTERS_MAX),
     roster=_NUMBER,
-    life=_COUNT,
+    generation=_COUNT,
     nonce=_NUMBER,
     round=_NUMBER,
     score=Maybe(Real()),
@@ -85,9 +85,9 @@ CLAIM = record(
     advert=Maybe(_ADVERT),
     signature=_SIGNATURE,
 )
-_LIFE_PROOF = record(LifeProof, incarnation=_COUNT, life=_COUNT, nonce=_NUMBER, signature=_SIGNATURE)
+_LIFE_PROOF = record(GenerationProof, incarnation=_COUNT, generation=_COUNT, nonce=_NUMBER, signature=_SIGNATURE)
 _LANE_PROOF = record(
-    LaneProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
+    ChannelProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
 )
 _PARCEL = inlined(
     NumberedTransfer,
@@ -115,8 +115,8 @@ Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneState:
-    """What the sender of a Hello remembers of the two lanes between it and the recipient in one group.
+class ChannelState:
+    """What the sender of a Hello remembers of the two channels between it and the recipient in one group.
 
     made, acked     of its own transfers to the recipient: the highest number made, and the highest known to be taken
     taken           the highest number taken of the recipient's
@@ -133,34 +133,35 @@ class LaneState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A greeting: what the sender is, and what it remembers of the lanes between the two.
+    """A greeting: what the sender is, and what it remembers of the channels between the two.
 
     Two peers say it when they meet, and whenever one of them has reason to compare what both remember.
 
-    life, nonce     number of this start of the process, and a number drawn at it: two living processes with one
+    generation, nonce     number of this start of the process, and a number drawn at it: two living processes with one
                     identity are told apart by the pair, and the larger one wins
     known_life      the recipient's life as the sender knows it; 0: not known
     contract        (32 bytes) digest of the federation file's learning contract
     groups          id and (32 bytes) digest of each group of which both are members, as the sender sees it
-    lanes           one for each of these groups, with the recipient's incarnation that the envelope names
+    channels           one for each of these groups, with the recipient's incarnation that the envelope names
     round           in which the sender is; `begun`: whether it has begun to learn
     roster          number of the roster that the sender goes by
     answer          whether this answers a Hello (and wants none back)
-    left            whether the sender has handed everything over and goes: it takes nothing beyond what `lanes` say
+    left            whether the sender has handed everything over and goes: it takes nothing beyond what `channels` say
     capabilities    what it can do beyond its version of the wire, by name
-    signature       (64 bytes) by the sender, of its incarnation, life and nonce (`gossip/proofs.py`); b"": not signed
+    signature       (64 bytes) by the sender, of its incarnation, generation and nonce (`gossip/proofs.py`); b"": not
+                    signed
     before          by group, the weight that came from the recipient's earlier incarnations, more than went to them
                     (`gossip/weight_limits.py`); nothing where that is 0
     """
 
-    spec: ClassVar = MessageSpec(number=1, heard="handshake")
+    spec: ClassVar = MessageSpec(number=1, when="handshake")
 
-    life: Count
+    generation: Count
     nonce: Number
-    known_life: Count
+    known_generation: Count
     contract: Digest
     groups: Annotated[tuple[tuple[str, bytes], ...], Many(Array((_GROUP, _DIGEST)), named=itemgetter(0))]
-    lanes: Annotated[tuple[LaneState, ...], Many(Record(layout_of(LaneState)), named=attrgetter("group"))]
+    channels: Annotated[tuple[ChannelState, ...], Many(Record(layout_of(ChannelState)), named=attrgetter("group"))]
     round: Number
     begun: Bool
     roster: Number
@@ -177,7 +178,7 @@ class Contract:
 
     spec: ClassVar = MessageSpec(
         number=2,
-        heard="met",
+        when="met",
         from_authority=True,
         tail=TextTail("a contract as JSON, plain or signed", CONTRACT_BYTES_MAX),
     )
@@ -187,15 +188,15 @@ class Contract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One numbered share of one group's mass; in the metadata the parcel's fields stand beside the group.
+    """One numbered share of one group's mass; in the metadata the share's fields stand beside the group.
 
-    total       of the weights of all transfers of this lane up to this one
+    total       of the weights of all transfers of this channel up to this one
     signature   (64 bytes) by the sender, of number and total (`gossip/proofs.py`); b"": not signed
     """
 
     spec: ClassVar = MessageSpec(
         number=3,
-        heard="lane",
+        when="channel",
         about="group",
         from_neighbors=True,
         tail=ShareTail(),
@@ -205,7 +206,7 @@ class Transfer:
     )
 
     group: Group
-    parcel: Annotated[NumberedTransfer, _PARCEL]
+    share: Annotated[NumberedTransfer, _PARCEL]
     total: Total = 0.0
     signature: Signature = b""
 
@@ -219,7 +220,7 @@ class Ack:
     signature   (64 bytes) by the sender, of number and total; b"": not signed
     """
 
-    spec: ClassVar = MessageSpec(number=4, heard="lane", about="council or group", learning=True)
+    spec: ClassVar = MessageSpec(number=4, when="channel", about="either group", learning=True)
 
     group: Group
     taken: Number
@@ -232,7 +233,7 @@ class Ack:
 class Ping:
     """The question whether the recipient is there; claims of membership ride along."""
 
-    spec: ClassVar = MessageSpec(number=5, heard="any time")
+    spec: ClassVar = MessageSpec(number=5, when="any time")
 
     number: Number
     claims: Claims
@@ -242,7 +243,7 @@ class Ping:
 class PingRequest:
     """The request to ping `target`; its answer comes back as a Pong about it."""
 
-    spec: ClassVar = MessageSpec(number=6, heard="any time")
+    spec: ClassVar = MessageSpec(number=6, when="any time")
 
     number: Number
     target: Name
@@ -256,11 +257,11 @@ class Pong:
     heard   whether it did answer; False is Lifeguard's nack, by which the asker learns that the helper itself is well
     """
 
-    spec: ClassVar = MessageSpec(number=7, heard="any time")
+    spec: ClassVar = MessageSpec(number=7, when="any time")
 
     number: Number
     target: Name
-    heard: Bool
+    received: Bool
     claims: Claims
 
 
@@ -268,7 +269,7 @@ class Pong:
 class ValueRequest:
     """The request of a late joiner for the current value of a group."""
 
-    spec: ClassVar = MessageSpec(number=8, heard="met", about="group")
+    spec: ClassVar = MessageSpec(number=8, when="met", about="group")
 
     group: Group
 
@@ -277,7 +278,7 @@ class ValueRequest:
 class Value:
     """The answer to a ValueRequest: an estimate (D,) float32, without any weight; the sender keeps what it holds."""
 
-    spec: ClassVar = MessageSpec(number=9, heard="met", about="group", tail=ValueTail())
+    spec: ClassVar = MessageSpec(number=9, when="met", about="group", tail=ValueTail())
 
     group: Group
     round: Number
@@ -290,7 +291,7 @@ class RosterNews:
 
     spec: ClassVar = MessageSpec(
         number=10,
-        heard="any time",
+        when="any time",
         from_authority=True,
         answers=True,
         tail=TextTail("a signed roster as JSON", ROSTER_BYTES_MAX),
@@ -308,7 +309,7 @@ class RejectMessage:
     at most one: the statement of a later process with the recipient's identity.
     """
 
-    spec: ClassVar = MessageSpec(number=11, heard="any time", answers=True)
+    spec: ClassVar = MessageSpec(number=11, when="any time", answers=True)
 
     code: Name
     group: Annotated[str, Text(GROUP_LETTERS_MAX, least=0)]
@@ -322,26 +323,26 @@ class Reminder:
     """What the recipient signed itself and does not say any more (`reminders.py`).
 
     life    a start of its process
-    lanes   how far it was on lanes between the two
+    channels   how far it was on channels between the two
     """
 
-    spec: ClassVar = MessageSpec(number=16, since=2, heard="handshake")
+    spec: ClassVar = MessageSpec(number=16, since=2, when="handshake")
 
-    life: Annotated[LifeProof | None, Maybe(_LIFE_PROOF)]
-    lanes: Annotated[tuple[LaneProof, ...], Many(_LANE_PROOF, LANES_SHOWN_MAX)]
+    generation: Annotated[GenerationProof | None, Maybe(_LIFE_PROOF)]
+    channels: Annotated[tuple[ChannelProof, ...], Many(_LANE_PROOF, LANES_SHOWN_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusMessage:
-    """One statement of the election of a group's coordinator, or about a decree of it.
+    """One statement of the election of a group's coordinator, or about a committed round of it.
 
-    The signatures that a mandate or a certificate is made of travel in the tail; all else in the metadata.
+    The signatures that a leader certificate or a certificate is made of travel in the tail; all else in the metadata.
     """
 
     spec: ClassVar = MessageSpec(
         number=12,
-        heard="met",
-        about="council",
+        when="met",
+        about="consensus group",
         tail=SignaturesTail(),
         learning=True,
         urgent=True,
@@ -364,7 +365,7 @@ class Update:
     """
 
     spec: ClassVar = MessageSpec(
-        number=13, heard="met", about="council", tail=UpdateTail(), learning=True, of_group=True
+        number=13, when="met", about="consensus group", tail=UpdateTail(), learning=True, of_group=True
     )
 
     group: Group
@@ -379,7 +380,7 @@ class Update:
 class ModelRequest:
     """The request for the model with this digest."""
 
-    spec: ClassVar = MessageSpec(number=14, heard="met", about="council", learning=True)
+    spec: ClassVar = MessageSpec(number=14, when="met", about="consensus group", learning=True)
 
     group: Group
     digest: Digest
@@ -394,7 +395,7 @@ class ModelReply:
     """
 
     spec: ClassVar = MessageSpec(
-        number=15, heard="met", about="council", tail=ContentTail(), learning=True, of_group=True
+        number=15, when="met", about="consensus group", tail=ContentTail(), learning=True, of_group=True
     )
 
     group: Group

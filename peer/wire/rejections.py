@@ -157,7 +157,7 @@ _ROWS = (
         ("E11",),
         "s",
         "a number further ahead than the window",
-        "Transfers are numbered one by one and at most two are under way; greet me to compare the lanes.",
+        "Transfers are numbered one by one and at most two are under way; greet me to compare the channels.",
     ),
     RejectionCode(
         "stale_incarnation",
@@ -178,7 +178,7 @@ _ROWS = (
         ("E14",),
         "s",
         "our own message, sent back to us",
-        "You sent my own message back to me; check that no proxy stands between us.",
+        "You sent my own message back to me; check that there is no proxy between us.",
     ),
     RejectionCode(
         "duplicate_peer",
@@ -277,8 +277,8 @@ _ROWS = (
         "sequence_reused",
         ("S08",),
         "h",
-        "other bytes under a number that was taken; the lane is opened anew",
-        "One of us lost its memory: the lane is opened anew and the difference is written off.",
+        "other bytes under a number that was taken; the channel is opened anew",
+        "One of us lost its memory: the channel is opened anew and the difference is written off.",
     ),
     RejectionCode(
         "early",
@@ -358,7 +358,7 @@ _ROWS = (
         ("R06",),
         "h",
         "of a term that is over",
-        "There is a later term: stand back, and follow whoever coordinates in it.",
+        "There is a later term: step down, and follow whoever coordinates in it.",
     ),
     RejectionCode(
         "term_jump",
@@ -372,14 +372,14 @@ _ROWS = (
         ("R19",),
         "h",
         "stands in one term after the other, and nobody gets anything done",
-        "You stood for coordinator again and again while no round came into force; your canvass raises no term until "
+        "You were a candidate again and again while no round was committed; your vote request raises no term until "
         "others have had their turn.",
     ),
     RejectionCode(
         "already_applied",
         ("R08",),
         "h",
-        "a decree for a round that is applied",
+        "a proposal for a round that is applied",
         "This round is applied already: take its certificate from me, and go on from there.",
     ),
     RejectionCode(
@@ -461,7 +461,7 @@ _ROWS = (
         "journal_corrupt",
         ("D01",),
         "o",
-        "an entry of the journal cannot be read; what stands behind it is lost",
+        "an entry of the journal cannot be read; what follows it is lost",
         "The journal on this disk is damaged; the peer goes on from the last good entry. Check the disk.",
     ),
     RejectionCode(

@@ -117,7 +117,7 @@ class ValueTail(Tail):
 
 
 class ShareTail(Tail):
-    """The payload of the field `parcel`, in the form that stands there."""
+    """The payload of the field `share`, in the form that stands there."""
 
     def __str__(self) -> str:
         return "the payload in that form"
@@ -126,7 +126,7 @@ class ShareTail(Tail):
         return max((form.bytes_bounds(group.length)[1] for form in group.forms.values()), default=0)
 
     def packed(self, message: Any) -> memoryview:
-        return raw(message.parcel.payload)
+        return raw(message.share.payload)
 
     def admitted(self, parsed: ParsedMetadata, group: GroupSpec) -> ParsedMetadata | Rejection:
         form = group.forms.get(parsed.fields["form"])

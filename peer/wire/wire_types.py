@@ -237,7 +237,7 @@ class Many(WireType):
                 raise _unfit(f"{len(items)} elements, more than {most}")
             found = tuple(map(each, items))
             if named is not None and len(set(map(named, found))) < len(found):
-                raise _unfit("a name stands twice")
+                raise _unfit("a name occurs twice")
             return found
 
         return read
@@ -336,7 +336,7 @@ class Layout:
         self.made, self.types, self.beside, self._fits, self._unfit = made, types, beside or {}, fits, unfit
         self._fields = tuple(zip((each.name for each in fields(made)), types, types.values(), strict=True))
         later = [isinstance(each, Since) for _, _, each in self._fields]
-        assert later == sorted(later), f"{made.__name__}: later fields stand behind the others"
+        assert later == sorted(later), f"{made.__name__}: later fields follow the others"
         self._read: dict[int, Callable[[Any], dict[str, Any]]] = {}
         self._write: dict[int, Callable[[Any], tuple[Any, ...]]] = {}
         self._inlined = [(own, type.layout) for own, _, type in self._fields if isinstance(type, Inline)]

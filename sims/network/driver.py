@@ -1,5 +1,5 @@
-"""What a simulated town is handed: how its machines are started, how bytes are made of what they say and save, and what
-work gives; and the processes that these machines live in.
+"""What a simulated simulator is handed: how its machines are started, how bytes are made of what they say and save, and
+what work gives; and the processes that these machines live in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick, Work
+from fedpeer.peer.state.events import Effect, Event, MessageReceived, Persist, Send, Tick, Work
 from fedpeer.peer.state.saving import Outbox, Recovered
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.rejection import Rejection
@@ -26,7 +26,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What the town cannot do itself.
+    """What the simulator cannot do itself.
 
     start       the machine of a peer whose disk held this
     save        (peer, Persist) -> its bytes
@@ -45,7 +45,7 @@ class Driver:
     start: Callable[[str, Recovered], Machine]
     save: Callable[[str, Persist], bytes]
     encode: Callable[[str, Send], bytes]
-    decode: Callable[[str, Machine, str, bytes], Heard | tuple[Rejection, bytes]]
+    decode: Callable[[str, Machine, str, bytes], MessageReceived | tuple[Rejection, bytes]]
     answered: Callable[[str, Machine, str, bytes], Event | None] = lambda sender, machine, receiver, data: None
     nobody_listens: Callable[[str, Machine, str], Event | None] = lambda sender, machine, receiver: None
     work: Callable[[str, Work], Event]

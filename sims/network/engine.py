@@ -72,25 +72,25 @@ class NetworkEngine:
         world = _impatient(world)
         self._world, self._plan = world, plan
         self._stop = stop or threading.Event()
-        residents = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
-        self._town = Simulator(world.peers, residents.craft(self._evaluated), faults)
-        self._town.said = self._said
+        node_factory = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
+        self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults)
+        self._simulator.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
-        self._patience, self._over = self._limit(residents), over(faults or Faults())
+        self._patience, self._over = self._limit(node_factory), over(faults or Faults())
         # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all. An
         # algorithm may have units of its own in each group and round: then the mean is of those who are there.
         by_examples = world.federation.learning.weights == "samples"
-        self._unit = np.mean([each.examples for each in residents.trainers.values()]) if by_examples else 1.0
+        self._unit = np.mean([each.examples for each in node_factory.trainers.values()]) if by_examples else 1.0
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
         self._own_units = method_of(method).own_weights
-        self._counted = self._town.counted()
+        self._counted = self._simulator.counted()
         self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
         self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
         self.round = 0
 
     def __enter__(self) -> Self:
-        self._town.start()
+        self._simulator.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +115,7 @@ class NetworkEngine:
         for group in self._plan.groups:
             weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
             self.weights[group.id] = np.array(weights) / (np.mean(weights) if self._own_units else self._unit)
-        counted = self._town.counted()
+        counted = self._simulator.counted()
         self.traffic = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
         self._counted = counted
         return RoundTimes(0.0, time.perf_counter() - began)
@@ -127,9 +127,9 @@ class NetworkEngine:
         Raises:
             EngineError: nobody gets any further, or a peer lied before it was evaluated once.
         """
-        within = self._town.now + EVALUATION_TICKS
+        within = self._simulator.now + EVALUATION_TICKS
         honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
-        self._town.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
+        self._simulator.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
         self._go_on(lambda: all(seen.results for seen in honest))
         if early := [peer for peer in self._liars if not self._seen[peer].results]:
             raise EngineError(f"{early[0]} lies before its first evaluation: let it begin later (liar:...,at=SECONDS)")
@@ -172,15 +172,15 @@ class NetworkEngine:
             self.step()
 
     def _go_on(self, done: Callable[[], bool]) -> None:
-        before, until = self._progress(), max(self._town.now, self._over) + self._patience
+        before, until = self._progress(), max(self._simulator.now, self._over) + self._patience
         while True:
             if self._stop.is_set():
                 raise Stopped
-            if self._town.run(min(until, self._town.now + STOP_TICKS), done):
+            if self._simulator.run(min(until, self._simulator.now + STOP_TICKS), done):
                 return
             if self._progress() != before:
-                before, until = self._progress(), self._town.now + self._patience
-            elif self._town.now >= until:
+                before, until = self._progress(), self._simulator.now + self._patience
+            elif self._simulator.now >= until:
                 behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self._due(peer))
                 raise EngineError(f"in {self._patience:.0f} ticks nobody got further; waiting for {behind}")
 
@@ -191,13 +191,13 @@ class NetworkEngine:
     def _progress(self) -> int:
         return sum(seen.done for seen in self._seen.values())
 
-    def _limit(self, residents: NodeFactory) -> float:
+    def _limit(self, node_factory: NodeFactory) -> float:
         """Ticks in which some peer finishes a round, if any ever will."""
         gossip = self._world.federation.gossip
-        exchanges = max((each.exchanges for each in residents.averaging()), default=0)
+        exchanges = max((each.exchanges for each in node_factory.averaging()), default=0)
         alone = self._world.federation.learning.alone_limit or 0.0
         waiting = alone + gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
-        return waiting / gossip.tick + DEADLINES_MAX * residents.longest_ticks()
+        return waiting / gossip.tick + DEADLINES_MAX * node_factory.longest_ticks()
 
     def _said(self, peer: str, effect: Effect) -> None:
         match effect:
@@ -205,8 +205,8 @@ class NetworkEngine:
                 seen = self._seen[peer]
                 seen.done = max(seen.done, round)
                 seen.weights[round] = weights
-                self.timeline.finished(peer, self._town.now, round, weights)
-                seen.moments[round] = self._town.now * self._world.federation.gossip.tick
+                self.timeline.finished(peer, self._simulator.now, round, weights)
+                seen.moments[round] = self._simulator.now * self._world.federation.gossip.tick
             case Evaluate(round=round, x_n=x_n):
                 self._seen[peer].models[round] = x_n
             case Stop(code=code, text=text) if code:

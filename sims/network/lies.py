@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from fedpeer.gossip.claims import Claim, State, claim_text
-from fedpeer.gossip.proofs import lane_text
+from fedpeer.gossip.proofs import channel_text
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.consensus.election import Election
@@ -26,10 +26,10 @@ from fedpeer.peer.wire import ballots
 from fedpeer.peer.wire.ballots import Heartbeat, HeartbeatReply, LeaderCertificate, Progress, VoteReply, VoteRequest
 from fedpeer.peer.wire.messages import (
     Ack,
+    ChannelState,
     ConsensusMessage,
     Contract,
     Hello,
-    LaneState,
     Message,
     Ping,
     Pong,
@@ -56,9 +56,9 @@ CLAIMS = 8
 
 def _send(me: Node, to: Node, message: Message, *, version: int = NEWEST, to_incarnation: int | None = None) -> Send:
     """The message, between the incarnations as which the other knows the two: whatever the liar's own node has come to
-    believe of its lanes meanwhile."""
-    known = to.ledger.met.get(me.life.me, me.ledger.incarnation)
-    return Send(to.life.me, message, known, to_incarnation or to.ledger.incarnation, version)
+    believe of its channels meanwhile."""
+    known = to.durable.met.get(me.state.me, me.durable.incarnation)
+    return Send(to.state.me, message, known, to_incarnation or to.durable.incarnation, version)
 
 
 # ------------------------------------------------------------------------------------------------- lives and processes
@@ -66,37 +66,37 @@ def _send(me: Node, to: Node, message: Message, *, version: int = NEWEST, to_inc
 
 def lives(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Hellos that know of later incarnations and lives of the other, or of transfers that it has never made."""
-    later = to.ledger.incarnation + 1 + number % 100
+    later = to.durable.incarnation + 1 + number % 100
     for version in VERSIONS:
         yield _send(me, to, _hello(me, to, version), version=version, to_incarnation=2**62)
         yield _send(me, to, _hello(me, to, version), version=version, to_incarnation=later)
-        yield _send(me, to, _hello(me, to, version, known_life=2**40 + number), version=version)
+        yield _send(me, to, _hello(me, to, version, known_generation=2**40 + number), version=version)
         yield _send(me, to, _hello(me, to, version, taken=1 + number), version=version)
 
 
-def _hello(me: Node, to: Node, version: int, *, known_life: int | None = None, taken: int = 0) -> Hello:
-    life, other = me.life, to.life.me
-    groups = tuple(id for id, group in life.circle.groups.items() if other in group.members)
+def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = None, taken: int = 0) -> Hello:
+    state, other = me.state, to.state.me
+    groups = tuple(id for id, group in state.peer_groups.groups.items() if other in group.members)
     return Hello(
-        life=life.ledger.life,
-        nonce=life.setup.nonce,
-        known_life=life.others[other].life if known_life is None else known_life,
-        contract=life.setup.contract,
-        groups=tuple((group, life.digest_of(group)) for group in groups),
-        lanes=tuple(_lane(me, to, group, taken) for group in groups),
-        round=life.ledger.round,
-        begun=life.ledger.round > 0,
-        roster=life.circle.roster.number,
+        generation=state.durable.generation,
+        nonce=state.setup.nonce,
+        known_generation=state.others[other].generation if known_generation is None else known_generation,
+        contract=state.setup.contract,
+        groups=tuple((group, state.digest_of(group)) for group in groups),
+        channels=tuple(_lane(me, to, group, taken) for group in groups),
+        round=state.durable.round,
+        begun=state.durable.round > 0,
+        roster=state.peer_groups.roster.number,
         answer=True,
         capabilities=CAPABILITIES if version > 1 else (),
-        signature=own_signature(life) if version > 1 else b"",
+        signature=own_signature(state) if version > 1 else b"",
     )
 
 
-def _lane(me: Node, to: Node, group: str, more: int) -> LaneState:
+def _lane(me: Node, to: Node, group: str, more: int) -> ChannelState:
     """As it is, but for so many that were taken more than were made."""
     out, into = _ends(to, me, group)
-    return LaneState(
+    return ChannelState(
         group=group,
         made=into.taken,
         acked=into.taken,
@@ -107,8 +107,8 @@ def _lane(me: Node, to: Node, group: str, more: int) -> LaneState:
 
 
 def _ends(of: Node, other: Node, group: str) -> tuple[Outgoing, Incoming]:
-    holding = of.ledger.groups[group]
-    return holding.out.get(other.life.me, Outgoing()), holding.into.get(other.life.me, Incoming())
+    holding = of.durable.groups[group]
+    return holding.out.get(other.state.me, Outgoing()), holding.into.get(other.state.me, Incoming())
 
 
 def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
@@ -130,22 +130,22 @@ def weight_lies(me: Node, to: Node, number: int) -> Iterator[Send]:
 def exchanges(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Shares of rounds to come, each later than the one before, and of exchanges that there are not."""
     for group in _shared(me, to):
-        most = to.life.exchanges_max(group)
-        at = (to.ledger.round + 1 + number // 2, number % most)
+        most = to.state.exchanges_max(group)
+        at = (to.durable.round + 1 + number // 2, number % most)
         yield _share(me, to, group, weight=1e-3, at=at if number % SHARES < POSSIBLE else (at[0], most + number))
 
 
 def values(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Shares whose values lead away, by a little or by much, or are no numbers."""
     for group in _shared(me, to):
-        value_D = to.ledger.estimate_D(group)
+        value_D = to.durable.estimate_D(group)
         away = (1 + POISON, 1 + POISON, 100.0, float("nan"))[number % 4]
         yield _share(me, to, group, weight=1e-2, value_D=value_D * away)
 
 
 def _shared(me: Node, to: Node) -> list[str]:
     """Groups of both, if the other knows the liar."""
-    return [group for group in me.ledger.groups if me.life.me in to.ledger.met and group in to.ledger.groups]
+    return [group for group in me.durable.groups if me.state.me in to.durable.met and group in to.durable.groups]
 
 
 def _share(
@@ -157,26 +157,29 @@ def _share(
     value_D: Tensor | None = None,
     at: tuple[int, int] = (0, 0),
 ) -> Send:
-    """The next share on the lane, signed."""
-    _, lane = _ends(to, me, group)
-    round, exchange = max(lane.place, to.ledger.groups[group].at, at)
-    value_D = me.ledger.estimate_D(group) if value_D is None else value_D
-    total = lane.taken_weight + weight
-    parcel = NumberedTransfer(
-        seq=lane.taken + 1,
+    """The next share on the channel, signed."""
+    _, channel = _ends(to, me, group)
+    round, exchange = max(channel.place, to.durable.groups[group].at, at)
+    value_D = me.durable.estimate_D(group) if value_D is None else value_D
+    total = channel.taken_weight + weight
+    share = NumberedTransfer(
+        seq=channel.taken + 1,
         round=round,
         exchange=exchange,
         weight=weight,
         form=FLOAT32.name,
         payload=(value_D * weight).to(torch.float32),
     )
-    federation, ends = me.life.circle.roster.federation_id, ((me.life.me, to.ledger.met[me.life.me]), _named(to))
-    signature = me.life.sign(lane_text(federation, group, *ends, "made", parcel.seq, total))
-    return _send(me, to, Transfer(group=group, parcel=parcel, total=total, signature=signature))
+    federation, ends = (
+        me.state.peer_groups.roster.federation_id,
+        ((me.state.me, to.durable.met[me.state.me]), _named(to)),
+    )
+    signature = me.state.sign(channel_text(federation, group, *ends, "made", share.seq, total))
+    return _send(me, to, Transfer(group=group, share=share, total=total, signature=signature))
 
 
 def _named(peer: Node) -> tuple[str, int]:
-    return peer.life.me, peer.ledger.incarnation
+    return peer.state.me, peer.durable.incarnation
 
 
 # ------------------------------------------------------------------------------------------------- verdicts and papers
@@ -185,7 +188,7 @@ def _named(peer: Node) -> tuple[str, int]:
 def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Everybody else is dead, or suspect, and so is the other itself."""
     state: State = ("dead", "suspect")[number % 2]
-    statements = (me.life.membership.last_statement(peer) for peer in me.life.others)
+    statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
     claims = [_verdict(me, said, state) for said in statements if said is not None]
     for first in range(0, len(claims), CLAIMS):
         yield _send(me, to, Ping(number=number, claims=tuple(claims[first : first + CLAIMS])))
@@ -193,10 +196,10 @@ def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 def _verdict(me: Node, said: Claim, state: State) -> Claim:
     numbers = {"incarnation": said.incarnation, "version": said.version}
-    unsigned = Claim(about=said.about, state=state, author=me.life.me, advert=None, signature=b"", **numbers)
-    text = claim_text(me.life.circle.roster.federation_id, unsigned)
-    signature = me.life.sign(text)
-    return Claim(about=said.about, state=state, author=me.life.me, advert=None, signature=signature, **numbers)
+    unsigned = Claim(about=said.about, state=state, author=me.state.me, advert=None, signature=b"", **numbers)
+    text = claim_text(me.state.peer_groups.roster.federation_id, unsigned)
+    signature = me.state.sign(text)
+    return Claim(about=said.about, state=state, author=me.state.me, advert=None, signature=signature, **numbers)
 
 
 def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:
@@ -206,7 +209,7 @@ def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 def rosters(me: Node, to: Node, number: int) -> Iterator[Send]:
     """A later roster, by an authority of its own."""
-    yield _send(me, to, RosterNews(number=2**20, text=_foreign(me.life.circle.roster)))
+    yield _send(me, to, RosterNews(number=2**20, text=_foreign(me.state.peer_groups.roster)))
 
 
 @cache
@@ -233,7 +236,7 @@ def rising(election: Election, number: int) -> Iterator[ballots.Message]:
 
 def standing(election: Election, number: int) -> Iterator[ballots.Message]:
     """It stands, one term higher each time."""
-    yield VoteRequest(election.stand.term + 1 + number % 15, False, election.electorate.number, FAR)
+    yield VoteRequest(election.stand.term + 1 + number % 15, False, election.voter_set.number, FAR)
 
 
 def promising(election: Election, number: int) -> Iterator[ballots.Message]:
@@ -246,7 +249,7 @@ def crowned(election: Election, number: int) -> Iterator[ballots.Message]:
     """It coordinates by its own vote."""
     me = election.me
     yield Heartbeat(
-        LeaderCertificate(election.stand.term + 1, me, election.electorate.number, ((me, bytes(64)),)), Progress()
+        LeaderCertificate(election.stand.term + 1, me, election.voter_set.number, ((me, bytes(64)),)), Progress()
     )
 
 
@@ -255,9 +258,9 @@ TERMS: tuple[Said, ...] = (rising, standing, promising, crowned)
 
 def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
     """All that can be said of terms, in each group that has a coordinator."""
-    for group, council in me.councils.items():
-        election = council.decrees.election
-        if to.life.me in election.electorate.members:
+    for group, consensus in me.consensus_by_group.items():
+        election = consensus.round_commit.election
+        if to.state.me in election.voter_set.members:
             for said in TERMS:
                 for message in said(election, number):
                     yield _send(me, to, ConsensusMessage(group=group, said=message))
@@ -289,7 +292,7 @@ assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 
 def lies_to(names: Collection[str], me: Node, to: Node, number: int) -> Iterator[Send]:
     """All that these lies say to one other at this time."""
-    if to.life.me in me.life.others:
+    if to.state.me in me.state.others:
         for name in names:
             yield from LIES[name](me, to, number)
 

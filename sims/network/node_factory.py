@@ -1,7 +1,8 @@
-"""Real nodes for a simulated town: every peer of a world with its learner, its start from a disk, and the real codec.
+"""Real nodes for a simulated simulator: every peer of a world with its learner, its start from a disk, and the real
+codec.
 
-Nobody listens at the doors of a town, so identities are plain: a peer speaks for whom it is, and statements are signed
-with a keyed hash in the place of Ed25519, whose keys follow from the seed.
+Nobody listens at the doors of a simulator, so identities are plain: a peer speaks for whom it is, and statements are
+signed with a keyed hash in the place of Ed25519, whose keys follow from the seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedpeer.peer.state.events import (
     Effect,
     Evaluated,
     Event,
-    Heard,
+    MessageReceived,
     NobodyListens,
     Persist,
     Send,
@@ -93,13 +94,13 @@ class NodeFactory:
 
     def averaging(self) -> list[Averaging]:
         """How each group averages, once for each member."""
-        return [policy for setup in self.setups.values() for policy in setup.circle.averaging.values()]
+        return [policy for setup in self.setups.values() for policy in setup.peer_groups.averaging.values()]
 
     def longest_ticks(self) -> float:
         """Of the training of one round, over all peers."""
         return max(self._ticks(peer, trainer.steps) for peer, trainer in self.trainers.items())
 
-    def craft(
+    def driver(
         self,
         evaluated: Callable[[str, Evaluated], None] = lambda peer, event: None,
         fact: Callable[[str, Effect], object] = lambda peer, effect: None,
@@ -146,7 +147,7 @@ class NodeFactory:
             state_size=trainer.state_size,
             sign=partial(self._sign, peer),
             verify=self._verify,
-            course=trainer.spec,
+            spec=trainer.spec,
             patience=_patience(trainer.examples),
         )
 
@@ -161,7 +162,7 @@ class NodeFactory:
         if signed is not None or world is not self.world:
             before = self.setups[peer]
             self.setups[peer] = replace(
-                setup_of(world, before.circle.roster, peer, nonce=0, method=self.method, held=held, signed=signed),
+                setup_of(world, before.peer_groups.roster, peer, nonce=0, method=self.method, held=held, signed=signed),
                 reader=before.reader,
             )
         return world
@@ -183,16 +184,18 @@ class NodeFactory:
         )
         return b"".join(codec.encode(envelope, send.message))
 
-    def _decode(self, receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[Rejection, bytes]:
+    def _decode(
+        self, receiver: str, machine: Machine, sender: str, data: bytes
+    ) -> MessageReceived | tuple[Rejection, bytes]:
         assert isinstance(machine, Node)
         policy = machine.policy(sender)
         found = self._beyond(receiver, data) or codec.decode(data, policy)
         if isinstance(found, Rejection):
-            met = machine.ledger.met.get(sender, 0)
-            answer = Send(sender, codec.rejection_message(found), machine.ledger.incarnation, met, policy.version)
+            met = machine.durable.met.get(sender, 0)
+            answer = Send(sender, codec.rejection_message(found), machine.durable.incarnation, met, policy.version)
             return Rejection(found.code, sender=sender), self._encode(receiver, answer)
         envelope, message = found
-        return Heard(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
+        return MessageReceived(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
 
     def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
         """The refusal of a frame that is newer than the receiver's release."""
@@ -218,12 +221,12 @@ def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Even
     said = codec.decode_answer(data)
     if said is None:
         return None
-    return Heard(receiver, machine.ledger.met.get(receiver, 0), machine.ledger.incarnation, said)
+    return MessageReceived(receiver, machine.durable.met.get(receiver, 0), machine.durable.incarnation, said)
 
 
 def _nobody_listens(sender: str, machine: Machine, receiver: str) -> Event | None:
     assert isinstance(machine, Node)
-    return NobodyListens(receiver) if machine.councils else None
+    return NobodyListens(receiver) if machine.consensus_by_group else None
 
 
 def _lie(names: Collection[str], liar: Machine, other: Machine, number: int) -> Iterator[Send]:

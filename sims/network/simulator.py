@@ -1,8 +1,8 @@
 """Whole peers in one process and virtual time: their effects carried out over simulated links, disks and clocks.
 
-The town knows no mathematics and no protocol. It starts nodes, feeds them events one at a time, and carries out what
-they ask for in the order they ask for it: an `Outbox` holds back what stands behind a save, saves and training take
-virtual time, messages travel as bytes through the codec that it was handed. Faults come from a plan. The same seed
+The simulator knows no mathematics and no protocol. It starts nodes, feeds them events one at a time, and carries out
+what they ask for in the order they ask for it: an `Outbox` holds back what stands behind a save, saves and training
+take virtual time, messages travel as bytes through the codec that it was handed. Faults come from a plan. The same seed
 gives the same history, row for row.
 """
 
@@ -24,7 +24,7 @@ from fedpeer.peer.state.events import (
     Evaluate,
     Event,
     FinishRound,
-    Heard,
+    MessageReceived,
     Note,
     Persist,
     RejectEffect,
@@ -71,7 +71,7 @@ class Simulator:
     def __init__(
         self,
         peers: Sequence[str],
-        craft: Driver,
+        driver: Driver,
         faults: Faults | None = None,
         disk: DiskRules | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class Simulator:
         self.messages, self.bytes = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
         self.stepped: Callable[[str, Machine], None] = lambda peer, machine: None
         self.said: Callable[[str, Effect], None] = lambda peer, effect: None
-        self._craft = craft
+        self._driver = driver
         self._links = SimulatedLinks(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
         self._rates = dict(self.faults.rates)
         self._disk_rules = disk or DiskRules()
@@ -123,7 +123,7 @@ class Simulator:
             if peer in self._alive or peer in self.stopped:
                 continue
             recovered = self._disks[peer].recover()
-            process = SimulatedProcess(self._craft.start(peer, recovered), self.now, self._rates.get(peer, 1.0))
+            process = SimulatedProcess(self._driver.start(peer, recovered), self.now, self._rates.get(peer, 1.0))
             self._alive[peer] = process
             self._note("start", peer)
             for remark in recovered.remarks:
@@ -198,7 +198,7 @@ class Simulator:
         liar = self._alive.get(lying.peer)
         if liar is not None and self.now >= liar.paused_until:
             for peer in [peer for peer in self._alive if peer != lying.peer]:
-                for send in self._craft.lie(lying.lies, liar.machine, self._alive[peer].machine, number):
+                for send in self._driver.lie(lying.lies, liar.machine, self._alive[peer].machine, number):
                     self._post(lying.peer, send)
         self.agenda.at(self.now + LIE_TICKS, partial(self._lie, lying, number + 1))
 
@@ -207,7 +207,7 @@ class Simulator:
         if self.now >= self.faults.heal:
             return False
         lying = (each for each in self.faults.liars if each.peer == peer and each.begin <= self.now < each.end)
-        return any(self._craft.withholds(each.lies, send) for each in lying)
+        return any(self._driver.withholds(each.lies, send) for each in lying)
 
     def _healed(self, ticks: float) -> float:
         """When a fault that begins now is over: after so many ticks, and all of them when faults end."""
@@ -260,7 +260,7 @@ class Simulator:
             self._note("repeated", peer, type(send.message).__name__, send.to, self._post(peer, send))
         for effect in effects:
             kind = effect.kind if isinstance(effect, Persist) else "say"
-            self._note("asked", peer, kind, self._craft.fact(peer, effect))
+            self._note("asked", peer, kind, self._driver.fact(peer, effect))
         self._carry_out(peer, process, process.outbox.put(effects))
         self._save(peer, process)
 
@@ -278,7 +278,7 @@ class Simulator:
             process.retry = min(2 * process.retry, RETRY_TICKS_MAX)
             return
         process.retry = RETRY_TICKS
-        data = [self._craft.save(peer, persist) for persist in batch]
+        data = [self._driver.save(peer, persist) for persist in batch]
         ticks = disk.append(data) if batch[0].kind == "entry" else disk.snapshot(data[0])
         self.agenda.at(self.now + ticks, partial(self._saved, peer, process))
 
@@ -318,7 +318,7 @@ class Simulator:
                 return
             case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
                 begin = max(self.now, process.busy_until)
-                process.busy_until = begin + self._craft.work_ticks(peer, effect)
+                process.busy_until = begin + self._driver.work_ticks(peer, effect)
                 self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))
             case RejectEffect(rejection):
                 self._note("refused", peer, rejection.code, rejection.sender)
@@ -332,20 +332,20 @@ class Simulator:
                 else:
                     self.stopped[peer] = effect
             case Amend():
-                self._craft.amend(peer, effect.contract)
+                self._driver.amend(peer, effect.contract)
             case Enrol():
                 pass  # a roster's file; the node itself goes by the roster already
         self._note("said", peer, type(effect).__name__)
 
     def _worked(self, peer: str, process: SimulatedProcess, effect: Work) -> None:
         if self._alive.get(peer) is process:
-            self._give(peer, process, self._craft.work(peer, effect))
+            self._give(peer, process, self._driver.work(peer, effect))
 
     # ---- messages
 
     def _post(self, sender: str, send: Send) -> int:
         """Let a message travel; its bytes."""
-        data = self._craft.encode(sender, send)
+        data = self._driver.encode(sender, send)
         self.messages[sender] += 1
         self.bytes[sender] += len(data)
         self._travel(sender, send.to, data, self._arrived)
@@ -364,8 +364,8 @@ class Simulator:
             return
 
         def read(machine: Machine) -> Event | None:
-            found = self._craft.decode(receiver, machine, sender, data)
-            if isinstance(found, Heard):
+            found = self._driver.decode(receiver, machine, sender, data)
+            if isinstance(found, MessageReceived):
                 self._note("heard", receiver, type(found.message).__name__, sender)
                 return found
             refusal, answer = found
@@ -379,11 +379,11 @@ class Simulator:
         """The receiver's machine is there, and its process is not."""
         back = self.now + self.faults.links.delay
         if not self._links.cut(receiver, sender, back):
-            self.agenda.at(back, lambda: self._put(sender, lambda m: self._craft.nobody_listens(sender, m, receiver)))
+            self.agenda.at(back, lambda: self._put(sender, lambda m: self._driver.nobody_listens(sender, m, receiver)))
 
     def _answer(self, receiver: str, sender: str, data: bytes) -> None:
         """The answer to a refused message is back at its sender."""
-        self._put(sender, lambda machine: self._craft.answered(sender, machine, receiver, data))
+        self._put(sender, lambda machine: self._driver.answered(sender, machine, receiver, data))
 
     def _put(self, peer: str, fed: Fed) -> None:
         process = self._alive.get(peer)

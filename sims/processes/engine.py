@@ -27,7 +27,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.sims.ends import how_ended
-from fedpeer.sims.processes.crew import ProcessPool
+from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import Watched, slowest
 from fedpeer.sims.request import cores
@@ -201,10 +201,10 @@ class ProcessesEngine:
 
     def _end(self) -> None:
         """Pause all peers."""
-        for crew in self._crews:
-            crew.pause()
-        for crew in self._crews:
-            crew.wait()
+        for pool in self._crews:
+            pool.pause()
+        for pool in self._crews:
+            pool.wait()
         self._crews = []
 
     # ------------------------------------------------------------------------------------------------------- watching
@@ -226,22 +226,22 @@ class ProcessesEngine:
 
     def _look(self) -> None:
         """Take up what the peers wrote, and who has ended."""
-        ended = [(crew, *end) for crew in self._crews for end in crew.ended()]
+        ended = [(pool, *end) for pool in self._crews for end in pool.ended()]
         for watched in self._watched:  # after it: what an ended peer wrote last is there
             for text in watched.look():
                 self._remark(text)
         finished = {each.peer for each in self._watched if each.done >= self._world.federation.learning.rounds}
-        for crew, peer, code in ended:
+        for pool, peer, code in ended:
             if peer not in finished:
-                self._died(crew, peer, code)
+                self._died(pool, peer, code)
 
-    def _died(self, crew: ProcessPool, peer: str, code: int) -> None:
+    def _died(self, pool: ProcessPool, peer: str, code: int) -> None:
         """A peer ended before its time: start it again, if that makes sense."""
-        if "cannot be listened on" in crew.words:
-            raise PortTakenError(crew.words)
+        if "cannot be listened on" in pool.words:
+            raise PortTakenError(pool.words)
         self._deaths[peer] += 1
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:
-            raise EngineError(f"{peer} ended with {how_ended(code)}: {crew.words or 'it said nothing'}")
+            raise EngineError(f"{peer} ended with {how_ended(code)}: {pool.words or 'it said nothing'}")
         self._replaced(peer, how_ended(code))
         self._crews.append(ProcessPool({peer: self._files[peer]}, self._threads))
 

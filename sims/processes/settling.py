@@ -52,11 +52,11 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     learning = world.federation.learning.model_copy(update={"algorithm": method})
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = world.federation.model_copy(update={"learning": learning, "gossip": gossip, "seed": world.seed})
-    asked = folder / "federation.yaml"
+    options = folder / "federation.yaml"
     written = _said(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
-    asked.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    options.write_text(json.dumps(written, indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
-    words = ["init", str(made), "--federation", str(asked), "--peers", ",".join(world.peers), "--port", str(first)]
+    words = ["init", str(made), "--federation", str(options), "--peers", ",".join(world.peers), "--port", str(first)]
     outcome = subprocess.run(
         [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=INIT_S, check=False
     )

@@ -16,7 +16,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.events import Event, MethodDone, Remark, SimulationStarted
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.errand import RemoteRun, Simulate
+from fedpeer.sims.ray.remote_run import RemoteRun, Simulate
 from fedpeer.sims.ray.sweep import Sweep
 from fedpeer.sims.record import CELLS
 from fedpeer.sims.simulation import Simulation
@@ -49,7 +49,7 @@ def play_cells(
     # Cells say much alike: what a split repaired, what an algorithm's settings mean.
     said = {*simulation.world.split.remarks}
 
-    def heard(errand: RemoteRun, event: Event) -> None:
+    def received(remote_run: RemoteRun, event: Event) -> None:
         match event:
             case SimulationStarted():
                 return
@@ -71,7 +71,7 @@ def play_cells(
     for cell in cells:
         if cell in parts:
             looked_at(cell, parts[cell])
-    with Sweep(cluster, simulation.request.workers or 1, heard, stop, simulate, simulation.objects) as sweep:
+    with Sweep(cluster, simulation.request.workers or 1, received, stop, simulate, simulation.objects) as sweep:
         for method, seed in left:
             part = parts.get((method, seed))
             sweep.begin(
@@ -84,8 +84,8 @@ def play_cells(
                 )
             )
         while some := sweep.finished():
-            for errand, files in some:
-                looked_at(errand.request.only, RunFolder.adopt(run.path / CELLS, *files))
+            for remote_run, files in some:
+                looked_at(remote_run.request.only, RunFolder.adopt(run.path / CELLS, *files))
     _arrange(run, [(method, seed) for seed in simulation.request.seeds for method in simulation.plans], parts)
     return not left
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ray._private import worker as ray_worker
 
 from fedpeer.config.choice import ChoiceError
-from fedpeer.sims.ray.asked import HERE
+from fedpeer.sims.ray.options import HERE
 from fedpeer.sims.ray.shard import Shard
 from fedpeer.sims.request import cores
 
@@ -49,20 +49,20 @@ class Cluster:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return int(max((resources.get("CPU", 0) for resources in alive), default=0))
 
-    def shards(self, asked: int | None) -> int:
+    def shards(self, options: int | None) -> int:
         """How many shards there may be: as many as were asked for, or one a CPU.
 
         Raises:
             ChoiceError: each shard takes a CPU, and there are not so many.
         """
         count = self.places
-        if max(asked or 1, 1) > count:
+        if max(options or 1, 1) > count:
             some = "no CPU" if count == 0 else f"{count} CPU{'s' if count > 1 else ''}"
             raise ChoiceError(
-                f"the Ray cluster has {some} for {asked or 1} shards of one CPU each; take --shards {max(count, 1)}, "
+                f"the Ray cluster has {some} for {options or 1} shards of one CPU each; take --shards {max(count, 1)}, "
                 "or add machines to it"
             )
-        return asked or count
+        return options or count
 
     def take(self) -> Any:
         """An actor without work; a new one may have to wait for a CPU."""

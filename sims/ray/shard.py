@@ -4,8 +4,8 @@ A shard has a row for every peer, in files without names that are holes but wher
 engine's tasks mean the same here, and only those rows take room. All that others must have travels as arguments and
 results of its methods; the examples lie in the node's object store and are read where they lie.
 
-What goes to others is cut into parcels: some of the vector engine's blocks of columns of one group. `give` hands out
-the rows of a parcel, `mix` averages one of all shards' rows, `take` puts the rows back. What `take`, `keep` and `kept`
+What goes to others is cut into shares: some of the vector engine's blocks of columns of one group. `give` hands out
+the rows of a share, `mix` averages one of all shards' rows, `take` puts the rows back. What `take`, `keep` and `kept`
 hand out makes, with the rows that were taken, a shard anew (`restore`).
 """
 
@@ -57,9 +57,9 @@ def pack_rows(workspace: Workspace) -> dict[str, Any]:
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 
-def put_packed(workspace: Workspace, peers: Sequence[int], side: int, parcel: PackedRows, rows_MD: Array) -> None:
-    """Put these peers' rows of a parcel into their places."""
-    for (row, index_D), row_D in zip(_places(workspace, peers, parcel), tensor(rows_MD), strict=True):
+def put_packed(workspace: Workspace, peers: Sequence[int], side: int, share: PackedRows, rows_MD: Array) -> None:
+    """Put these peers' rows of a share into their places."""
+    for (row, index_D), row_D in zip(_places(workspace, peers, share), tensor(rows_MD), strict=True):
         workspace.x[side][row].scatter_(0, index_D, row_D)
 
 
@@ -89,9 +89,9 @@ def _own(row_M: Tensor, peers: Sequence[int]) -> Array:
     return np.flatnonzero(np.isin(row_M.numpy(), peers))
 
 
-def _places(workspace: Workspace, peers: Sequence[int], parcel: PackedRows) -> list[tuple[int, Tensor]]:
-    """Of each of these peers in the group its row, and where the parcel's columns lie in it."""
-    row_M, index = workspace.rows[parcel.group], workspace.index[parcel.group][..., parcel.span]
+def _places(workspace: Workspace, peers: Sequence[int], share: PackedRows) -> list[tuple[int, Tensor]]:
+    """Of each of these peers in the group its row, and where the share's columns lie in it."""
+    row_M, index = workspace.rows[share.group], workspace.index[share.group][..., share.span]
     return [(int(row_M[m]), index if index.dim() == 1 else index[m]) for m in _own(row_M, peers)]
 
 
@@ -141,36 +141,36 @@ class Shard:
 
     # --------------------------------------------------------------------------------------------- averaging of equals
 
-    def give(self, parcels: Sequence[PackedRows], side: int) -> tuple[Array | None, ...]:
-        """Own rows (m, D) of each parcel."""
+    def give(self, shares: Sequence[PackedRows], side: int) -> tuple[Array | None, ...]:
+        """Own rows (m, D) of each share."""
         x_Pn, rows = self._workspace.x[side], []
-        for parcel in parcels:
-            places = _places(self._workspace, self._peers, parcel)
+        for share in shares:
+            places = _places(self._workspace, self._peers, share)
             rows.append(torch.stack([x_Pn[row].index_select(0, index_D) for row, index_D in places]).numpy())
         return None, *rows
 
     def mix(
-        self, parcel: PackedRows, mixing: Mixing, members: Sequence[Array], *rows: Array
+        self, share: PackedRows, mixing: Mixing, members: Sequence[Array], *rows: Array
     ) -> tuple[Array | None, ...]:
-        """All shards' rows of a parcel averaged, and given back to each: the vector engine's task on a small x."""
-        small, width = self._assembled(parcel, members, rows), parcel.span.start
-        for start, stop in parcel.blocks:
-            mix(small, mixing, Mix(parcel.group, start - width, stop - width, 0))
+        """All shards' rows of a share averaged, and given back to each: the vector engine's task on a small x."""
+        small, width = self._assembled(share, members, rows), share.span.start
+        for start, stop in share.blocks:
+            mix(small, mixing, Mix(share.group, start - width, stop - width, 0))
         return None, *(small.x[1].numpy()[m] for m in members)
 
-    def spread(self, parcel: PackedRows, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
-        """How far the members are apart in each block of a parcel."""
-        small, width = self._assembled(parcel, members, rows), parcel.span.start
-        return [spread_of_columns(small, Spread(parcel.group, a - width, b - width, 0)) for a, b in parcel.blocks]
+    def spread(self, share: PackedRows, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
+        """How far the members are apart in each block of a share."""
+        small, width = self._assembled(share, members, rows), share.span.start
+        return [spread_of_columns(small, Spread(share.group, a - width, b - width, 0)) for a, b in share.blocks]
 
     def take(
-        self, source: int, sides: Sequence[int], parcels: Sequence[PackedRows], *rows: Array
+        self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: Array
     ) -> tuple[None, Rows, Rows]:
         """Put averaged rows onto the other side, carry over what is averaged with nobody; hand that out, and the states
         on these sides."""
         workspace, kept = self._workspace, {}
-        for parcel, rows_MD in zip(parcels, rows, strict=True):
-            put_packed(workspace, self._peers, 1 - source, parcel, rows_MD)
+        for share, rows_MD in zip(shares, rows, strict=True):
+            put_packed(workspace, self._peers, 1 - source, share, rows_MD)
         for name in workspace.index:
             own = workspace.rows[name][_own(workspace.rows[name], self._peers)]
             if name.startswith("local ") and len(own):
@@ -213,24 +213,24 @@ class Shard:
         self,
         side: int,
         kept: Rows,
-        parcels: Sequence[PackedRows],
+        shares: Sequence[PackedRows],
         patches: Sequence[tuple[Sequence[int], Sequence[int]]],
         *rows: Any,
     ) -> None:
-        """Be as `take`, `keep` and `kept` left a shard: rows of the parcels, then states, the newest last."""
+        """Be as `take`, `keep` and `kept` left a shard: rows of the shares, then states, the newest last."""
         restore_rows(self._workspace, self._peers, side, kept)
-        for parcel, rows_MD in zip(parcels, rows, strict=False):
-            put_packed(self._workspace, self._peers, side, parcel, rows_MD)
-        for (peers, sides), states in zip(patches, rows[len(parcels) :], strict=True):
+        for share, rows_MD in zip(shares, rows, strict=False):
+            put_packed(self._workspace, self._peers, side, share, rows_MD)
+        for (peers, sides), states in zip(patches, rows[len(shares) :], strict=True):
             put_rows(self._worker.states, peers, sides, states)
 
     # ------------------------------------------------------------------------------------------------------- its parts
 
-    def _assembled(self, parcel: PackedRows, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
-        """A workspace of two sides (M, D) that is the parcel alone."""
+    def _assembled(self, share: PackedRows, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
+        """A workspace of two sides (M, D) that is the share alone."""
         count = sum(len(each) for each in members)
-        given_MD = torch.empty((count, parcel.span.stop - parcel.span.start))
+        given_MD = torch.empty((count, share.span.stop - share.span.start))
         for m, rows_MD in zip(members, rows, strict=True):
             given_MD[m] = tensor(rows_MD)
-        index, row = {parcel.group: torch.arange(given_MD.shape[1])}, {parcel.group: torch.arange(count)}
+        index, row = {share.group: torch.arange(given_MD.shape[1])}, {share.group: torch.arange(count)}
         return replace(self._workspace, x=(given_MD, torch.empty_like(given_MD)), index=index, rows=row)

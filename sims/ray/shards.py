@@ -19,7 +19,7 @@ from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, Ray
 
 import fedpeer
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
+from fedpeer.sims.ray.ray_errors import PATIENCE_SECONDS, error_reason, error_text
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError, StateLostError, Stopped
 
 _DEAD = (RayActorError, OutOfMemoryError)
@@ -131,18 +131,18 @@ class Shards:
         except _DEAD:
             raise
         except ObjectLostError as error:  # also as the cause of a task's error
-            raise StateLostError(words_of(error)) from None
+            raise StateLostError(error_text(error)) from None
         except RayTaskError as error:
-            raise EngineError(f"a shard failed:\n{words_of(error)}") from None
+            raise EngineError(f"a shard failed:\n{error_text(error)}") from None
         except RayError as error:
-            raise EngineError(f"Ray failed: {words_of(error)}") from None
+            raise EngineError(f"Ray failed: {error_text(error)}") from None
 
     def _replace(self, shard: int, error: Exception, *, stoppable: bool) -> None:
         """Another actor in the place of a dead one, brought to where that was."""
         again = [self._beginnings[shard], *self._settled[shard], *self._since[shard]]
         while True:
             self._deaths[shard] += 1
-            reason = reason_of(error)
+            reason = error_reason(error)
             if self._deaths[shard] >= DEATHS_PER_TASK_MAX or "creation task" in reason:
                 raise EngineError(
                     f"shard{shard + 1} died {self._deaths[shard]} times in a round, the last by: {reason}"

@@ -24,8 +24,8 @@ from fedpeer.config.choice import ChoiceError
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, RunBegun, RunLost
 from fedpeer.sims.ray.board import ProgressQueue
 from fedpeer.sims.ray.cluster import Cluster
-from fedpeer.sims.ray.deaths import PATIENCE_SECONDS, reason_of, words_of
-from fedpeer.sims.ray.errand import Files, RemoteRun, Simulate, play_run
+from fedpeer.sims.ray.ray_errors import PATIENCE_SECONDS, error_reason, error_text
+from fedpeer.sims.ray.remote_run import Files, RemoteRun, Simulate, play_run
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: How long the end of a sweep waits for runs that were let go.
@@ -35,9 +35,9 @@ _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 
 @dataclass
 class _Attempt:
-    """An errand that Ray has, for the first time or again. `round` is the last heard of, None before any."""
+    """An remote run that Ray has, for the first time or again. `round` is the last heard of, None before any."""
 
-    errand: RemoteRun
+    remote_run: RemoteRun
     deaths: int
     round: int | None = None
 
@@ -77,7 +77,7 @@ class Sweep:
         self._attempts: dict[int, _Attempt] = {}  # those that are under way
         self._let_go: list[Any] = []
         self._rooms: dict[str, str] = {}
-        self._stopping = self._heard = False
+        self._stopping = self._received = False
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -92,10 +92,10 @@ class Sweep:
                 ray.wait(self._let_go, num_returns=len(self._let_go), timeout=TIDYING_SECONDS)
             ray.kill(self._board)
 
-    def begin(self, errand: RemoteRun) -> None:
+    def begin(self, remote_run: RemoteRun) -> None:
         """Hand it to Ray, which starts it when there are CPUs."""
-        self._rooms[errand.key] = secrets.token_hex(8)
-        self._send(_Attempt(errand, 0))
+        self._rooms[remote_run.key] = secrets.token_hex(8)
+        self._send(_Attempt(remote_run, 0))
 
     def finished(self) -> list[tuple[RemoteRun, Files]]:
         """Wait for some, and give back their folders; nothing if none is under way.
@@ -121,17 +121,17 @@ class Sweep:
         return []
 
     def _send(self, attempt: _Attempt) -> None:
-        errand = attempt.errand
+        remote_run = attempt.remote_run
         task = self._play.options(
-            num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=errand.name
+            num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=remote_run.name
         )
         number = next(self._numbers)
         told = (
             fedpeer.__version__,
             self._board,
-            self._rooms[errand.key],
+            self._rooms[remote_run.key],
             number,
-            errand,
+            remote_run,
             self._objects,
             self._simulate,
         )
@@ -149,48 +149,48 @@ class Sweep:
         try:
             told = ray.get(self._board.told.remote())
         except RayError as error:
-            raise EngineError(f"what the runs tell is heard no more: {words_of(error)}") from None
+            raise EngineError(f"what the runs tell is heard no more: {error_text(error)}") from None
         for number, event in told:
             if number not in self._attempts:
                 continue  # it died, and another one is under way
             attempt = self._attempts[number]
             match event:
                 case RunBegun():
-                    self._heard = True
+                    self._received = True
                 case MethodStarted():
                     attempt.round = event.first_round - 1
                 case RoundDone():
                     attempt.round = event.round
                 case MethodDone():
                     continue  # the run is done when its folder is here
-            self._tell(attempt.errand, event)
-        if not self._heard and time.monotonic() - self._began > PATIENCE_SECONDS:
-            self._heard = True
+            self._tell(attempt.remote_run, event)
+        if not self._received and time.monotonic() - self._began > PATIENCE_SECONDS:
+            self._received = True
             free = f"{self._cpus} free CPU{'s' * (self._cpus > 1)}"
             self._cluster.remark(f"waiting for a process to start; it needs {free} on one machine of the cluster")
 
     def _result(self, task: Any) -> tuple[RemoteRun, Files] | None:
         """What came of it; None if its process died, and it is under way again."""
         attempt = self._attempts.pop(self._under_way.pop(task))
-        errand = attempt.errand
+        remote_run = attempt.remote_run
         try:
             files: Files = ray.get(task)
         except _DEAD as error:
-            self._lost(attempt, reason_of(error))
+            self._lost(attempt, error_reason(error))
             return None
         except RayTaskError as error:
             if isinstance(error.cause, EngineError):
-                raise EngineError(f"{errand.name}: {error.cause}") from None
+                raise EngineError(f"{remote_run.name}: {error.cause}") from None
             raise error.cause from error
         except RayError as error:
-            raise EngineError(f"{errand.name}: Ray failed: {words_of(error)}") from None
-        return errand, files
+            raise EngineError(f"{remote_run.name}: Ray failed: {error_text(error)}") from None
+        return remote_run, files
 
     def _lost(self, attempt: _Attempt, reason: str) -> None:
-        errand, deaths = attempt.errand, attempt.deaths + 1
+        remote_run, deaths = attempt.remote_run, attempt.deaths + 1
         if deaths >= DEATHS_PER_TASK_MAX:
-            raise EngineError(f"{errand.name} died {deaths} times, the last by: {reason}")
-        method, seed = errand.request.only
-        self._tell(errand, RunLost(method=method, seed=seed, reason=reason, round=attempt.round or 0))
+            raise EngineError(f"{remote_run.name} died {deaths} times, the last by: {reason}")
+        method, seed = remote_run.request.only
+        self._tell(remote_run, RunLost(method=method, seed=seed, reason=reason, round=attempt.round or 0))
         if not self._stopping:
-            self._send(_Attempt(errand, deaths))
+            self._send(_Attempt(remote_run, deaths))

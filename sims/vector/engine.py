@@ -30,17 +30,17 @@ from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
-from fedpeer.sims.vector.hands import Hands, LocalHands
 from fedpeer.sims.vector.pool import WorkerPool
 from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.rounds import Session, blocks_of_peers, column_slices
 from fedpeer.sims.vector.server_rounds import ServerRounds
+from fedpeer.sims.vector.task_executors import LocalTaskExecutor, TaskExecutor
 from fedpeer.sims.vector.tasks import (
-    Evaluate,
-    Evaluated,
+    BlockScores,
+    EvaluateBlock,
     Score,
     Task,
-    Train,
+    TrainBlock,
     Worker,
     in_order_of_peers,
     work_of,
@@ -70,7 +70,7 @@ class Elsewhere(Protocol):
         stack: ExitStack,
         replaced: Callable[[str, str], None],
         stop: threading.Event,
-    ) -> Hands: ...
+    ) -> TaskExecutor: ...
 
 
 class VectorEngine:
@@ -106,7 +106,7 @@ class VectorEngine:
         self._memory, self._drawn, self._sample_weights = memory, drawn, weights_P
         self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
         self._stop, self._elsewhere = stop or threading.Event(), elsewhere
-        self._evaluated: dict[tuple[int, bool], Evaluated] = {}
+        self._evaluated: dict[tuple[int, bool], BlockScores] = {}
         self.round = 0  # rounds finished
         self._trained: Sequence[int] | None = None  # who has trained in the next round, where that is not combined yet
         self._stack = ExitStack()
@@ -199,7 +199,7 @@ class VectorEngine:
         if self._trained is None:
             training, source = self._rounds.open(number), self._rounds.source
             blocks = self._blocks if len(training) == len(self._job.peers) else blocks_of_peers(self._job, training)
-            self._run([Train(each, self._session.sides_of(each), number, source) for each in blocks])
+            self._run([TrainBlock(each, self._session.sides_of(each), number, source) for each in blocks])
             self._trained = training
         trained = time.perf_counter()
         self._rounds.close(number, self._trained)
@@ -238,7 +238,7 @@ class VectorEngine:
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         return self._session.hands.run(tasks)
 
-    def _hands(self, plain: Workspace, stepper: Stepper) -> Hands:
+    def _hands(self, plain: Workspace, stepper: Stepper) -> TaskExecutor:
         """Whoever does the tasks; the workspace is opened."""
         job = self._job
         if self._elsewhere is not None:
@@ -246,14 +246,14 @@ class VectorEngine:
             return self._elsewhere(job, plain, self._plan, self._stack, self._replaced, self._stop)
         if job.device != "cpu":
             self.workspace = plain
-            return LocalHands(Worker(job, plain, stepper), None, self._stop)
+            return LocalTaskExecutor(Worker(job, plain, stepper), None, self._stop)
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
         self._handles = on_disk(plain, folder)
         self.workspace = self._handles.open()
         self._stack.enter_context(given_back(self.workspace))
         workers = max(1, min(self._workers, len(self._blocks)))
         pool = self._stack.enter_context(WorkerPool(job, self._handles, workers, self._replaced, self._stop))
-        return LocalHands(Worker(job, self.workspace, stepper), pool, self._stop)
+        return LocalTaskExecutor(Worker(job, self.workspace, stepper), pool, self._stop)
 
     def _begin(self, first_P: Sequence[int]) -> None:
         """Fill in the first states and what equals begin to average."""
@@ -280,11 +280,11 @@ class VectorEngine:
             values_Bn = torch.stack([self._drawn(self._job.peers[peer]) for peer in peers])
         return values_Bn.to(self._job.device)
 
-    def _scored(self, validation: bool) -> Evaluated:
+    def _scored(self, validation: bool) -> BlockScores:
         """Scores are asked for by three names; peers are examined once."""
         if (self.round, validation) not in self._evaluated:
             source = self._rounds.source
-            tasks = [Evaluate(each, self._session.sides_of(each), validation, source) for each in self._blocks]
+            tasks = [EvaluateBlock(each, self._session.sides_of(each), validation, source) for each in self._blocks]
             found = in_order_of_peers(self._blocks, self._run(tasks))
             self._evaluated = {key: value for key, value in self._evaluated.items() if key[0] == self.round}
             self._evaluated[self.round, validation] = found
@@ -309,9 +309,9 @@ def formed(
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
-    bench = replace(workbench(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
-    algorithm = algorithm_of(job.algorithm, job.learning, bench, imported)
-    start_n = bench.draw("")
+    context = replace(workbench(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
+    algorithm = algorithm_of(job.algorithm, job.learning, context, imported)
+    start_n = context.draw("")
     client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(0), device=start_n.device))
     if not has_server(algorithm):
         return algorithm, Forms(client)
@@ -320,7 +320,7 @@ def formed(
     return algorithm, Forms(client, update, algorithm.open(server, 1), server)
 
 
-def rehearsed(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan) -> tuple[AnyAlgorithm, Forms]:
+def dry_run(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan) -> tuple[AnyAlgorithm, Forms]:
     """Do as `formed`, and train one of equals a little too, so that whatever does not fit shows before anything else is
     begun.
 

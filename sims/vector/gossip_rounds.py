@@ -20,7 +20,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, traffic
 from fedpeer.gossip.noise_phase import made_up, noise_key
 from fedpeer.sims.peers import secret_of
-from fedpeer.sims.vector.drifting import Drifting
+from fedpeer.sims.vector.event_triggered import EventTriggered
 from fedpeer.sims.vector.rounds import Session, Tensors
 from fedpeer.sims.vector.tasks import Keep, Mix, Mixing, Spread, Task
 from fedpeer.sims.vector.workspace import other
@@ -54,13 +54,13 @@ class GossipRounds:
         self.source = 0
         self._own_weights = method_of(session.job.algorithm).own_weights
         self._noise: dict[str, NDArray[np.float64]] = {}
-        self._drifting: Drifting | None = None
+        self._drifting: EventTriggered | None = None
         self._mixes = columns(plan)
         self._keeps = [name for name in session.workspace.index if name.startswith("local ")]
 
     def begin(self) -> None:
         if any(policy.drift is not None for policy in self._averaging.values()):
-            self._drifting = Drifting(self._session.workspace.x[0], self._plan, self._averaging)
+            self._drifting = EventTriggered(self._session.workspace.x[0], self._plan, self._averaging)
 
     def averages(self, number: int) -> bool:
         """Whether round 1, 2, ... ends with an averaging."""
@@ -89,8 +89,8 @@ class GossipRounds:
         peers = len(self._session.job.peers)
         messages, amount = [0] * peers, [0] * peers
         for group in self._plan.groups if self.averages(round) else ():
-            awake = self._drifting.awake[group.id] if self._drifting is not None else ()
-            sent = traffic(self._averaging[group.id], group.length, round - 1, awake=awake)
+            active = self._drifting.active[group.id] if self._drifting is not None else ()
+            sent = traffic(self._averaging[group.id], group.length, round - 1, active=active)
             for row, (count, size) in zip(self._members[group.id], sent, strict=True):
                 messages[row] += count
                 amount[row] += size
@@ -160,19 +160,19 @@ class GossipRounds:
         for group in self._plan.groups:
             policy, weights = self._averaging[group.id], self._start_weights(group)
             mixing: Mixing
-            if self._drifting is not None and self._drifting.asleep(group.id):
+            if self._drifting is not None and self._drifting.inactive(group.id):
                 after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
-            elif policy.exact:  # all made-up shares come together in every mean
+            elif policy.exact:  # all masked shares come together in every mean
                 after, mixing = weights, weights / weights.sum()
             else:
                 matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
-                veiled, made_up_MD = self._made_up(group, policy, number, weights)
-                after = matrix @ veiled
+                masked, made_up_MD = self._made_up(group, policy, number, weights)
+                after = matrix @ masked
                 mixing = _scaled(matrix, 1.0 / after, weights)
                 if made_up_MD is not None:
                     self._noise[group.id] = (matrix @ made_up_MD) / after[:, None]
             self._mixed_weights[group.id] = after
-            self._session.hands.tell_mixing(group.id, mixing)
+            self._session.hands.set_mixing(group.id, mixing)
 
     def _matrix(self, group: str, round: int) -> Any:
         if self._drifting is not None:
@@ -183,10 +183,10 @@ class GossipRounds:
         self, group: Group, policy: Averaging, number: int, weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """The weights (M,) behind the phase of noise of a round, and B (M, D): what each was sent less what it sent."""
-        if policy.noise is None or not policy.veiled:
+        if policy.noise is None or not policy.masked:
             return weights, None
         noise_MD = np.zeros((len(group.members), group.length))
-        for exchange, matrix in enumerate(policy.veil_matrices(number - 1)):
+        for exchange, matrix in enumerate(policy.masked_matrices(number - 1)):
             for sender, peer in enumerate(group.members):
                 key = noise_key(secret_of(self._session.job.draws, peer), group.id, number, exchange, 1, 0)
                 column = matrix[:, [sender]].tocoo()

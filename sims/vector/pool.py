@@ -40,13 +40,13 @@ class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
     """The run was asked to stop in the middle of a phase."""
 
 
-class Hands(Protocol):
+class PoolWorker(Protocol):
     """Whoever does an engine's tasks: the workers here, or shards on other machines."""
 
     @property
     def process_ids(self) -> tuple[int, ...]: ...
 
-    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
         """From now on the group averages by this matrix."""
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
@@ -100,7 +100,7 @@ class WorkerPool:
         """The operating system's numbers of the living workers, for those who measure or sabotage them."""
         return tuple(worker.process.pid or 0 for worker in self._workers)
 
-    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
         """Give every worker (and every later replacement) the group's matrix, unless they have it already."""
         known = self._mixing.get(group)
         if isinstance(known, np.ndarray) and isinstance(mixing, np.ndarray) and np.array_equal(known, mixing):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.config.building import AnyAlgorithm
-from fedpeer.sims.vector.hands import ROWS_AT_ONCE, Hands
+from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, TaskExecutor
 from fedpeer.sims.vector.tasks import Task
 from fedpeer.sims.vector.workspace import Job, States, Workspace
 
@@ -32,7 +32,7 @@ class Session:
     job: Job
     algorithm: AnyAlgorithm
     workspace: Workspace
-    hands: Hands
+    hands: TaskExecutor
     run: Callable[[Sequence[Task]], list[Any]]
     sides: list[int]
     refused: Callable[[str, str], None]
@@ -46,7 +46,7 @@ class Session:
         return tuple(self.sides[peer] for peer in peers)
 
 
-class Rounds(Protocol):
+class VectorRounds(Protocol):
     """How what peers send is combined.
 
     weights   push-sum weights of each group's members after the last round, in units of their mean at the start

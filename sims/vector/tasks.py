@@ -33,7 +33,7 @@ Score: TypeAlias = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainBlock:
     """A round of these peers: their states from these sides to the others.
 
     Equals train from side `source` of x to the other one; clients of a server from what it told them.
@@ -46,7 +46,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateBlock:
     """Score these peers on their own test part, or on what was kept back; equals with side `source` of x."""
 
     peers: tuple[int, ...]
@@ -56,7 +56,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class BlockScores:
     """What an evaluation gives for each peer.
 
     own          of the model that it predicts with
@@ -104,7 +104,7 @@ class Several:
     tasks: tuple[Task, ...]
 
 
-Task: TypeAlias = "Train | Mix | Keep | Evaluate | Spread | Several"
+Task: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | Spread | Several"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
@@ -120,13 +120,13 @@ class Worker:
 
     def do(self, task: Task) -> Any:
         match task:
-            case Train():
+            case TrainBlock():
                 return train_block(self.job, self.workspace, self.algorithm, task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
                 return keep_columns(self.workspace, task)
-            case Evaluate():
+            case EvaluateBlock():
                 return evaluate_block(self.job, self.workspace, self.stepper, self.algorithm, task)
             case Spread():
                 return spread_of_columns(self.workspace, task)
@@ -190,7 +190,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
 
 
-def train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: Train) -> None:
+def train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:
     """Train a block, and write states and what is sent."""
     states = workspace.states
     assert states is not None, "there are peers to be trained"
@@ -277,8 +277,8 @@ def keep_columns(workspace: Workspace, task: Keep) -> None:
 
 
 def evaluate_block(
-    job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: Evaluate
-) -> Evaluated:
+    job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: EvaluateBlock
+) -> BlockScores:
     """Score a block."""
     states = workspace.states
     assert states is not None, "there are peers to be scored"
@@ -299,8 +299,8 @@ def evaluate_block(
     statistics = {name: each.tolist() for name, each in algorithm.statistics(client, shared).items()}
     if own_Bn is None:
         assert scored is not None, "a peer has a model"
-        return Evaluated(scored, None, statistics)
-    return Evaluated(scores(own_Bn), scored, statistics)
+        return BlockScores(scored, None, statistics)
+    return BlockScores(scores(own_Bn), scored, statistics)
 
 
 def _scores(
@@ -321,7 +321,7 @@ def _scores(
     ]
 
 
-def in_order_of_peers(blocks: Sequence[Sequence[int]], found: Sequence[Evaluated]) -> Evaluated:
+def in_order_of_peers(blocks: Sequence[Sequence[int]], found: Sequence[BlockScores]) -> BlockScores:
     """The blocks' results in peer order."""
     place = np.argsort([peer for block in blocks for peer in block])
 
@@ -330,7 +330,7 @@ def in_order_of_peers(blocks: Sequence[Sequence[int]], found: Sequence[Evaluated
         return [flat[number] for number in place]
 
     shared = [each.shared for each in found if each.shared is not None]
-    return Evaluated(
+    return BlockScores(
         own=ordered([each.own for each in found]),
         shared=ordered(shared) if shared else None,
         statistics={name: ordered([each.statistics[name] for each in found]) for name in found[0].statistics},

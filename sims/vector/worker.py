@@ -30,7 +30,7 @@ def _keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def serve_tasks(pipe: Connection, bench: Worker) -> None:
+def serve_tasks(pipe: Connection, context: Worker) -> None:
     """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
     while True:
         try:
@@ -39,11 +39,11 @@ def serve_tasks(pipe: Connection, bench: Worker) -> None:
             return
         if kind == "mixing":
             group, mixing = content
-            bench.mixing[group] = mixing
+            context.mixing[group] = mixing
             continue
         number, task = content
         try:
-            pipe.send(("done", number, bench.do(task)))
+            pipe.send(("done", number, context.do(task)))
         except BrokenPipeError:
             return
         except Exception:

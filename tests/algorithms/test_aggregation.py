@@ -31,7 +31,7 @@ from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.building import Coordinated, aggregation_of, coordinated_of
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import LearningSettings
-from tests.algorithms.making import mlp
+from tests.algorithms.client_factory import mlp
 
 ROBUST = (
     "median,liars=2",
@@ -161,7 +161,7 @@ def test_every_choice_is_here() -> None:
 
 
 @cache
-def bench() -> Workbench:
+def context() -> Workbench:
     return Workbench.of(mlp(), LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), way="stack", clients=9)
 
 
@@ -173,14 +173,14 @@ def of_a_federation(algorithm: str, clients: Workbench, **learning: str | float)
 
 
 def test_a_federation_gets_the_rule_that_it_asks_for() -> None:
-    found = of_a_federation("fedavg", bench(), aggregation="krum:3")
+    found = of_a_federation("fedavg", context(), aggregation="krum:3")
     assert isinstance(found, FedAvg)
-    assert found.bench.mean == chosen("krum:3")
-    private = of_a_federation("fedprox", bench(), privacy="gaussian,noise=2", participation=0.5)
+    assert found.context.mean == chosen("krum:3")
+    private = of_a_federation("fedprox", context(), privacy="gaussian,noise=2", participation=0.5)
     assert isinstance(private, Private)
     assert (private.privacy.noise, private.participants_count) == (2, 5)
     with pytest.raises(RobustError, match=r"takes 2 f \+ 3 = 9 updates, and there are 5"):
-        of_a_federation("fedavg", bench(), aggregation="krum:3", participation=0.5)
+        of_a_federation("fedavg", context(), aggregation="krum:3", participation=0.5)
 
 
 def test_an_algorithm_without_a_mean_is_not_said_to_stand_liars() -> None:

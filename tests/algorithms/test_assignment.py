@@ -1,4 +1,4 @@
-"""Sketches, trees and trials against slow and obvious counterparts; a search finds what was hidden in made-up peers."""
+"""Sketches, trees and trials against slow and obvious counterparts; a search finds what was hidden in masked peers."""
 
 from __future__ import annotations
 

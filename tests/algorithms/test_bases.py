@@ -17,7 +17,7 @@ from fedpeer.algorithms.loop import AT_ONCE
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
-from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
+from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
 
 CE = LOSSES["cross-entropy"]
 SETTINGS: list[dict[str, Any]] = [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}]
@@ -65,15 +65,15 @@ def under(weight_CF: Tensor, bias_C: Tensor) -> Slopes:
     return slopes
 
 
-def under_its_own(bench: Workbench, x_n: Tensor, head: str) -> Slopes:
-    views = bench.layout.unflatten(x_n)
+def under_its_own(context: Workbench, x_n: Tensor, head: str) -> Slopes:
+    views = context.layout.unflatten(x_n)
     return under(views[f"{head}.weight"], views[f"{head}.bias"])
 
 
 def looped(module: nn.Module, x_n: Tensor, one: Batches, head: str, kind: str, settings: dict[str, Any]) -> Tensor:
     """Plain torch: the loss of the whole network, with the head's parameters left out of the optimiser."""
-    bench, module = bench_of(module), copy.deepcopy(module)
-    module.load_state_dict({**module.state_dict(), **{k: v.clone() for k, v in bench.layout.unflatten(x_n).items()}})
+    context, module = bench_of(module), copy.deepcopy(module)
+    module.load_state_dict({**module.state_dict(), **{k: v.clone() for k, v in context.layout.unflatten(x_n).items()}})
     module.train()
     stepped = [p for name, p in module.named_parameters() if not name.startswith(f"{head}.")]
     optimizer = getattr(torch.optim, kind)(stepped, **settings)
@@ -83,7 +83,7 @@ def looped(module: nn.Module, x_n: Tensor, one: Batches, head: str, kind: str, s
             optimizer.zero_grad()
             functional.cross_entropy(module(one.inputs(step)), one.targets(step)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    return bench.layout.flatten(module)
+    return context.layout.flatten(module)
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.ReLU])
@@ -92,16 +92,16 @@ def test_closed_gradients_and_autograd_give_what_torch_gives(
     settings: dict[str, Any], activation: type[nn.Module]
 ) -> None:
     module = mlp(activation=activation)
-    bench, x_n, one = bench_of(module, **settings), starts(module, 1)[0], batches(peers=1, steps=12).peer(0)
-    closed, slopes = base_of(bench, "4"), under_its_own(bench, x_n, "4")
+    context, x_n, one = bench_of(module, **settings), starts(module, 1)[0], batches(peers=1, steps=12).peer(0)
+    closed, slopes = base_of(context, "4"), under_its_own(context, x_n, "4")
     assert isinstance(closed, StackBase)
     wanted_n = looped(module, x_n, one, "4", "SGD", settings)
     assert distance(wanted_n, x_n) > 1e-2
-    for base in (closed, ModuleBase(module, bench.layout, bench.optimizer, "4")):
+    for base in (closed, ModuleBase(module, context.layout, context.optimizer, "4")):
         before_n = x_n.clone()
         found_n = base.train(x_n, one, slopes, 7)
         assert distance(found_n, wanted_n) < CLOSE
-        assert torch.equal(found_n[head_span(bench, "4")], x_n[head_span(bench, "4")])
+        assert torch.equal(found_n[head_span(context, "4")], x_n[head_span(context, "4")])
         assert torch.equal(x_n, before_n)
 
 
@@ -112,12 +112,12 @@ def test_any_module_is_trained_by_any_optimiser_as_torch_does_it(kind: str, sett
     """Dropout draws from the key's stream, running statistics are learnt, and the head may stand anywhere."""
     module = Forward()
     module.spare.requires_grad_(False)
-    bench, x_n, one = bench_of(module, kind, **settings), starts(module, 1)[0], batches(peers=1, steps=6).peer(0)
-    base, span = base_of(bench, "answer"), head_span(bench, "answer")
+    context, x_n, one = bench_of(module, kind, **settings), starts(module, 1)[0], batches(peers=1, steps=6).peer(0)
+    base, span = base_of(context, "answer"), head_span(context, "answer")
     assert (type(base), span) == (ModuleBase, slice(0, 15))
-    found_n = base.train(x_n, one, under_its_own(bench, x_n, "answer"), 7)
+    found_n = base.train(x_n, one, under_its_own(context, x_n, "answer"), 7)
     assert distance(found_n, looped(module, x_n, one, "answer", kind, settings)) < CLOSE
-    before, after = bench.layout.unflatten(x_n), bench.layout.unflatten(found_n)
+    before, after = context.layout.unflatten(x_n), context.layout.unflatten(found_n)
     still = {name for name in before if torch.equal(before[name], after[name])}
     assert still == {"answer.weight", "answer.bias", "spare.weight", "spare.bias"}
 
@@ -125,12 +125,12 @@ def test_any_module_is_trained_by_any_optimiser_as_torch_does_it(kind: str, sett
 @pytest.mark.parametrize("module", [mlp(activation=nn.ReLU), Forward()], ids=("stack", "module"))
 def test_features_are_what_the_head_is_given_in_evaluation(module: nn.Module) -> None:
     head = "answer" if isinstance(module, Forward) else "4"
-    bench, x_n = bench_of(module), starts(module, 1)[0]
+    context, x_n = bench_of(module), starts(module, 1)[0]
     inputs = torch.randn((AT_ONCE + 1, 5), generator=torch.Generator().manual_seed(1))
-    z_MF = base_of(bench, head).features(x_n, inputs)
+    z_MF = base_of(context, head).features(x_n, inputs)
     whole = copy.deepcopy(module)
-    whole.load_state_dict({**whole.state_dict(), **bench.layout.unflatten(x_n)})
-    views = bench.layout.unflatten(x_n)
+    whole.load_state_dict({**whole.state_dict(), **context.layout.unflatten(x_n)})
+    views = context.layout.unflatten(x_n)
     answers = z_MF @ views[f"{head}.weight"].T + views[f"{head}.bias"]
     torch.testing.assert_close(answers, whole.eval()(inputs))
 
@@ -153,10 +153,10 @@ def test_what_is_no_linear_head_is_refused() -> None:
 def test_a_head_that_is_not_the_last_step_is_refused_when_it_is_met() -> None:
     one = batches(peers=1).peer(0)
     for module, head in ((mlp(), "2"), (nn.Sequential(nn.Linear(5, 5), Scaling()), "1.dense")):
-        bench = bench_of(module)
-        base, x_n = base_of(bench, head), bench.layout.flatten(module)
+        context = bench_of(module)
+        base, x_n = base_of(context, head), context.layout.flatten(module)
         assert isinstance(base, ModuleBase)
         with pytest.raises(AlgorithmError, match=f'"{head}" is not the last step'):
             base.features(x_n, one.inputs(0))
         with pytest.raises(AlgorithmError, match=f'"{head}" is not the last step'):
-            base.train(x_n, one, under_its_own(bench, x_n, head), 0)
+            base.train(x_n, one, under_its_own(context, x_n, head), 0)

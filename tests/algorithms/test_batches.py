@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.batches import Batches, BatchView, order
 from fedpeer.algorithms.draws import Draws
-from tests.algorithms.making import batches
+from tests.algorithms.client_factory import batches
 
 
 @given(st.integers(1, 20), st.integers(0, 5))

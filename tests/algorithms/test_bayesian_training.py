@@ -21,7 +21,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import inverse_softplus
 from fedpeer.networks.registry import cnn, lateral_mlp, lstm
-from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
+from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
 from tests.reference.linear_gaussian import minimiser
 
 SGD = OptimizerChoice("SGD", {"lr": 0.1})
@@ -33,10 +33,10 @@ def bench_of(module: nn.Module, loss: str = "cross-entropy", optimizer: Optimize
 
 
 def both_ways(module: nn.Module, loss: str = "cross-entropy", samples: int = 1) -> tuple[_Stack, _Loop]:
-    bench = bench_of(module, loss)
-    closed = training_of(bench, estimator="local", samples=samples)
+    context = bench_of(module, loss)
+    closed = training_of(context, estimator="local", samples=samples)
     assert isinstance(closed, _Stack)
-    return closed, _Loop(bench, "local", samples)
+    return closed, _Loop(context, "local", samples)
 
 
 def begun(module: nn.Module, clients: int = 3) -> tuple[Posterior, Gaussian, Tensor]:
@@ -186,12 +186,12 @@ def test_every_network_learns(name: str, estimator: Any) -> None:
     make, inputs = NETS[name]
     draw = torch.Generator().manual_seed(7)
     module, x_NF, y_N = make(), inputs(draw), torch.arange(12) % 3
-    bench = bench_of(module, optimizer=OptimizerChoice("Adam", {"lr": 0.05}))
-    training = training_of(bench, estimator=estimator, samples=2)
+    context = bench_of(module, optimizer=OptimizerChoice("Adam", {"lr": 0.05}))
+    training = training_of(context, estimator=estimator, samples=2)
     start = Posterior.around(starts(module, 1)[0], 0.05)
     against, index = Gaussian.of(torch.zeros_like(start.mu_n), 1.0), torch.arange(12).repeat(60, 1)
     found = training(start, against, torch.tensor(1e-3 / 12), Batches(x_NF, index, y_N[index]), (1,))
-    right = bench.stepper.logits(found.mu_n[None], x_NF[None])[0].argmax(-1) == y_N
+    right = context.stepper.logits(found.mu_n[None], x_NF[None])[0].argmax(-1) == y_N
     assert right.float().mean() > 0.8
     assert (found.mu_n != start.mu_n).all()
     assert (found.rho_n != start.rho_n).all()

@@ -15,7 +15,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import cnn
-from tests.algorithms.making import batches, starts
+from tests.algorithms.client_factory import batches, starts
 
 CE = LOSSES["cross-entropy"]
 
@@ -110,17 +110,17 @@ def test_an_image_without_a_batch_passes() -> None:
 def test_steps_gradients_and_features_are_computed_so() -> None:
     network = cnn((1, 4, 4), 3, channels=(2,), hidden=(), kernel=3)
     met = listened(network, "pool1")
-    block, x_Bn, bench = (
+    block, x_Bn, context = (
         batches(peers=2, features=(1, 4, 4)),
         starts(network, 2),
         Workbench.of(network, CE, OptimizerChoice()),
     )
     images = block.inputs(0)
-    base = base_of(bench, "output")
+    base = base_of(context, "output")
     for use in (
-        lambda: bench.stepper.train(x_Bn.clone(), x_Bn.new_zeros(2, 0), True, block, (0, 0)),
-        lambda: bench.stepper.logits(x_Bn, images),
-        lambda: gradient_of(network, bench.layout, CE)(x_Bn, images, block.targets(0), (0, 0)),
+        lambda: context.stepper.train(x_Bn.clone(), x_Bn.new_zeros(2, 0), True, block, (0, 0)),
+        lambda: context.stepper.logits(x_Bn, images),
+        lambda: gradient_of(network, context.layout, CE)(x_Bn, images, block.targets(0), (0, 0)),
         lambda: base.features(x_Bn[0], images[0]),
         lambda: base.train(x_Bn[0], block.peer(0), lambda z_bF, y_b: torch.zeros_like(z_bF), 0),
     ):

@@ -15,7 +15,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import build_stepper, choose, mappable
 from fedpeer.slicing.flat import FlatLayout
-from tests.algorithms.making import mlp
+from tests.algorithms.client_factory import mlp
 
 LOSS = LOSSES["cross-entropy"]
 SGD = OptimizerChoice("SGD", {"lr": 0.1})

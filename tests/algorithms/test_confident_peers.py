@@ -26,7 +26,7 @@ from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
 from fedpeer.topology.mixing import Protocol
-from tests.algorithms.making import batches, distance, mlp, starts
+from tests.algorithms.client_factory import batches, distance, mlp, starts
 from tests.algorithms.test_pfedvem_server import images
 from tests.gossip.test_averaging import dense, policy
 from tests.reference.synchronous import synchronous_round

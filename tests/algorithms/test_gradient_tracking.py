@@ -20,7 +20,7 @@ from fedpeer.algorithms.local_training import FullAveraging
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.workbench import Workbench
-from tests.algorithms.making import mlp
+from tests.algorithms.client_factory import mlp
 
 PEERS, EXAMPLES, FEATURES, RATE = 6, 20, 3, 0.01
 MODULE = nn.Sequential(nn.Linear(FEATURES, 1))

@@ -14,7 +14,7 @@ from fedpeer.algorithms import linear_stack, single_sample
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.networks.registry import mlp as build_mlp
-from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
+from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 
 CLOSED = [name for name, loss in LOSSES.items() if loss.delta is not None]
 ACTIVATIONS = [nn.Sigmoid, nn.Tanh, nn.ReLU, nn.Identity]

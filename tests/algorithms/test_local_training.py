@@ -16,7 +16,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.steppers import Way
 from fedpeer.algorithms.workbench import Workbench
-from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
+from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 
 MODULE = mlp()
 LOSS = LOSSES["cross-entropy"]
@@ -57,8 +57,8 @@ def test_one_peer_is_a_block_of_one(way: Way) -> None:
     learner, block = training(way), batches(peers=1, size=sizes(way))
     x_1n = starts(MODULE, 1)
     alone, together = begun(learner, x_1n[0]), begun(learner, x_1n)
-    assert alone.optimizer_k.shape == (learner.bench.stepper.state_size,)
-    assert together.optimizer_k.shape == (1, learner.bench.stepper.state_size)
+    assert alone.optimizer_k.shape == (learner.context.stepper.state_size,)
+    assert together.optimizer_k.shape == (1, learner.context.stepper.state_size)
     for _ in range(2):
         alone, one = learner.train(alone, ServerModel(x_1n[0]), block.peer(0), (1,))
         together, many = learner.train(together, ServerModel(x_1n), block, (1,))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeer.algorithms.losses import LOSSES, completed, predicted, score_sums
-from tests.algorithms.making import targets
+from tests.algorithms.client_factory import targets
 
 SHAPES = [(4,), (3, 4), (2, 3, 4)]
 

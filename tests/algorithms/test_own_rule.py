@@ -22,7 +22,7 @@ from fedpeer.algorithms.steppers import Way, build_stepper, choose
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.associative import Associative
 from fedpeer.slicing.flat import FlatLayout
-from tests.algorithms.making import batches, mlp
+from tests.algorithms.client_factory import batches, mlp
 
 VISIBLE, HIDDEN, PEERS = 10, 24, 5
 MODULE = Associative(VISIBLE, HIDDEN, threshold=0.5)
@@ -140,7 +140,7 @@ def test_an_optimiser_is_a_rate_within_bounds(optimizer: OptimizerChoice, words:
         assert all(word in str(refusal.value) for word in words)
 
 
-def bench() -> Workbench:
+def context() -> Workbench:
     return Workbench.of(MODULE, LOSS, SGD, way="own rule")
 
 
@@ -152,9 +152,9 @@ WAYS: tuple[Way, ...] = ("single sample", "stack", "mapped", "loop")
     [
         *(lambda way=way: build_stepper(way, MODULE, LAYOUT, LOSS, SGD) for way in WAYS),
         lambda: gradient_of(MODULE, LAYOUT, LOSS),
-        lambda: training_of(bench(), estimator="local", samples=1),
-        lambda: bench().training_only(bench().head_D()),
-        lambda: bench().stepper.train(starts(1), torch.zeros(1, 0), True, rounds(1), [0], Correction(starts(1))),
+        lambda: training_of(context(), estimator="local", samples=1),
+        lambda: context().training_only(context().head_D()),
+        lambda: context().stepper.train(starts(1), torch.zeros(1, 0), True, rounds(1), [0], Correction(starts(1))),
     ],
     ids=[*WAYS, "gradient", "Bayesian", "head alone", "correction"],
 )

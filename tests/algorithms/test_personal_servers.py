@@ -20,8 +20,8 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.slicing.flat import FlatLayout
-from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
-from tests.algorithms.server_making import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, bench_of
+from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, starts
+from tests.algorithms.server_factory import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, bench_of
 
 ONE = torch.tensor(1)
 
@@ -43,7 +43,7 @@ def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
 
 def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
     world, server_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    kept, _ = Ditto(world.bench(), strength=0.8).train(
+    kept, _ = Ditto(world.context(), strength=0.8).train(
         Local(-server_D, ONE), ServerModel(server_D), world.batches(0, 600), (0,)
     )
     torch.testing.assert_close(kept.model_n, world.near(0, server_D, 0.8), rtol=0, atol=1e-10)
@@ -51,7 +51,7 @@ def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
 
 def test_pfedme_descends_on_the_moreau_envelope() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, solving_steps=300)
+    algorithm = PFedMe(world.context(), strength=2.0, lr=0.1, solving_steps=300)
     kept, sent = algorithm.train(Local(-w_D, ONE), ServerModel(w_D), world.batches(0, 3), (0,))
     local_D, theta_D = w_D, w_D
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_pfedme_descends_on_the_moreau_envelope() -> None:
 
 def test_pfedmes_server_goes_a_part_of_the_way() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    algorithm = PFedMe(world.bench(), strength=2.0, lr=0.1, server_rate=0.25)
+    algorithm = PFedMe(world.context(), strength=2.0, lr=0.1, server_rate=0.25)
     sent = Local(torch.tensor([[5.0, 1.0, 1.0], [1.0, 1.0, 3.0]], dtype=torch.float64), torch.tensor([1, 3]))
     torch.testing.assert_close(algorithm.close(ServerModel(w_D), sent).model_n, w_D.new_tensor([1.25, 1.0, 1.375]))
 
@@ -119,7 +119,7 @@ def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head(
 def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
     world = Quadratics(4)
     world.c_CD[:2], world.c_CD[2:] = 3.0, -3.0
-    algorithm = Ifca(world.bench(), clusters=3)
+    algorithm = Ifca(world.context(), clusters=3)
     models_CD = torch.tensor([[-1.0] * 3, [0.0, 90.0, 0.0], [1.0] * 3], dtype=torch.float64)
     server = Models(models_CD)
     trained, sent = zip(
@@ -130,7 +130,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
         strict=True,
     )
     assert [int(each.cluster) for each in sent] == [2, 2, 0, 0]
-    fedavg = FedAvg(world.bench())
+    fedavg = FedAvg(world.context())
     for i, start in enumerate((2, 2, 0, 0)):
         alone, _ = fedavg.train(trained[i], ServerModel(models_CD[start]), world.batches(i, 4), (0,))
         assert torch.equal(trained[i].model_n, alone.model_n)
@@ -167,14 +167,14 @@ def test_the_gradient_is_autograds_for_every_peer(peers: int, module: nn.Module)
 def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient(steps: int, meta_steps: int) -> None:
     """Seven batches are two threes; with fewer than three one is taken twice or more."""
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
-    algorithm = PerFedAvg(world.bench(), alpha=0.2, beta=0.3)
+    algorithm = PerFedAvg(world.context(), alpha=0.2, beta=0.3)
     kept, sent = algorithm.train(Local(-w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))
     meta_D, eye_DD = w_D, torch.eye(3, dtype=torch.float64)
     for _ in range(meta_steps):
         v_D = world.gradient(0, meta_D - 0.2 * world.gradient(0, meta_D))
         meta_D = meta_D - 0.3 * (eye_DD - 0.2 * world.H_CDD[0]) @ v_D
     torch.testing.assert_close(sent.model_n, meta_D, rtol=0, atol=1e-10)
-    adapted, _ = FedAvg(world.bench()).train(Local(w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))
+    adapted, _ = FedAvg(world.context()).train(Local(w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))
     assert torch.equal(kept.model_n, adapted.model_n)
 
 

@@ -25,8 +25,8 @@ from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUp
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.data.bundled import digits
-from tests.algorithms.making import CLOSE, batches, distance, mlp, starts
-from tests.algorithms.server_making import played
+from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
+from tests.algorithms.server_factory import played
 from tests.reference.pfedvem import confidence_ratio
 
 K = 5
@@ -122,16 +122,16 @@ def test_bases_are_counted_by_examples_and_heads_by_confidence() -> None:
 
 
 def test_a_mean_that_is_proof_against_liars_is_taken_of_both() -> None:
-    asked: list[tuple[Tensor, Tensor]] = []
+    options: list[tuple[Tensor, Tensor]] = []
 
     def least(values_KD: Tensor, weights_K: Tensor) -> Tensor:
-        asked.append((values_KD, weights_K))
+        options.append((values_KD, weights_K))
         return values_KD.min(0).values
 
     algorithm, x_Kn = PFedVEM(replace(bench_of(mlp()), mean=least)), starts(mlp(), 3)
     updates = PFedVEMUpdate(x_Kn, torch.tensor([1, 2, 3]), torch.tensor([4.0, 5.0, 6.0]))
     assert torch.equal(algorithm.close(algorithm.start_server(x_Kn[0]), updates).model_n, x_Kn.min(0).values)
-    assert [weights_K.tolist() for _, weights_K in asked] == [[1, 2, 3], [4, 5, 6]]
+    assert [weights_K.tolist() for _, weights_K in options] == [[1, 2, 3], [4, 5, 6]]
 
 
 @pytest.mark.parametrize("terms", ["both", "uncertainty", "deviation"])
@@ -232,14 +232,14 @@ def test_parted_models_are_joined_again_wherever_the_head_stands() -> None:
 
 def test_its_settings_have_bounds() -> None:
     refused: list[tuple[Callable[[Workbench], PFedVEM], str]] = [
-        (lambda bench: PFedVEM(bench, sigma=0.0), "sigma = 0.0"),
-        (lambda bench: PFedVEM(bench, head_lr=-1.0), "head_lr = -1.0"),
-        (lambda bench: PFedVEM(bench, momentum=1.0), "momentum = 1.0"),
-        (lambda bench: PFedVEM(bench, head_epochs=0), "head_epochs = 0"),
-        (lambda bench: PFedVEM(bench, samples=0), "samples = 0"),
-        (lambda bench: PFedVEM(bench, head=("2", "4")), "2, 4 are 2 layers"),
-        (lambda bench: PFedVEM(bench, head=("9",)), 'no module "9"'),
-        (lambda bench: PFedVEM(replace(bench, loss=LOSSES["binary"])), "learning.loss is binary"),
+        (lambda context: PFedVEM(context, sigma=0.0), "sigma = 0.0"),
+        (lambda context: PFedVEM(context, head_lr=-1.0), "head_lr = -1.0"),
+        (lambda context: PFedVEM(context, momentum=1.0), "momentum = 1.0"),
+        (lambda context: PFedVEM(context, head_epochs=0), "head_epochs = 0"),
+        (lambda context: PFedVEM(context, samples=0), "samples = 0"),
+        (lambda context: PFedVEM(context, head=("2", "4")), "2, 4 are 2 layers"),
+        (lambda context: PFedVEM(context, head=("9",)), 'no module "9"'),
+        (lambda context: PFedVEM(replace(context, loss=LOSSES["binary"])), "learning.loss is binary"),
     ]
     for make, words in refused:
         with pytest.raises(AlgorithmError, match=words):
@@ -254,7 +254,7 @@ def test_its_name_takes_its_settings() -> None:
     module.add_module("hidden", nn.Linear(3, 4))
     module.add_module("output", nn.Linear(4, 2))
     made = ALGORITHMS["pfedvem"](bench_of(module), **settings)
-    assert (made, made.everyone_trains) == (PFedVEM(made.bench, **settings), True)
+    assert (made, made.everyone_trains) == (PFedVEM(made.context, **settings), True)
 
 
 CLIENTS, ROUNDS, STEPS, BATCH = 6, 6, 25, 10
@@ -275,7 +275,7 @@ def test_digits_are_learnt_by_clients_of_five_classes() -> None:
         ((~test_N) & torch.isin(y_N, torch.tensor(classes[p])) & (torch.arange(len(y_N)) // 4 % 3 == p // 2)).nonzero()
         for p in range(CLIENTS)
     ]
-    x_n, draws = algorithm.bench.layout.flatten(module), Draws(0)
+    x_n, draws = algorithm.context.layout.flatten(module), Draws(0)
     server = algorithm.start_server(x_n)
     clients = {str(p): algorithm.start_client(x_n, torch.tensor(len(rows[p]))) for p in range(CLIENTS)}
     for number in range(1, ROUNDS + 1):
@@ -288,7 +288,7 @@ def test_digits_are_learnt_by_clients_of_five_classes() -> None:
         server = played(algorithm, server, clients, work, [str(p) for p in range(CLIENTS)])
 
     def right(model_n: Tensor, among: Tensor) -> float:
-        answers = algorithm.bench.stepper.logits(model_n[None], x_NF[among][None])[0].argmax(-1)
+        answers = algorithm.context.stepper.logits(model_n[None], x_NF[among][None])[0].argmax(-1)
         return float((answers == y_N[among]).float().mean())
 
     own = [test_N & torch.isin(y_N, torch.tensor(classes[p])) for p in range(CLIENTS)]

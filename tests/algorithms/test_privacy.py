@@ -22,15 +22,15 @@ from fedpeer.algorithms.privacy import Privacy, PrivacyError, epsilon
 from fedpeer.algorithms.private import Private, clipped, private_noise, protected
 from fedpeer.config.building import privacy_of
 from fedpeer.config.choice import ChoiceError, parse_choice
-from tests.algorithms.making import batches, starts
-from tests.algorithms.server_making import MAKERS, MODULE, Algorithm
+from tests.algorithms.client_factory import batches, starts
+from tests.algorithms.server_factory import MAKERS, MODULE, Algorithm
 
 EXAMPLES = torch.tensor([10, 300, 60])
 KEYS = (11, 12, 13)
 PRIVATE = ("fedavg", "fedprox", "ditto", "pfedme", "fedper", "fedrep", "perfedavg")
 
 
-def asked(text: str) -> Privacy:
+def options(text: str) -> Privacy:
     found = privacy_of(parse_choice(text))
     assert found is not None
     return found
@@ -44,7 +44,7 @@ def sent(algorithm: Algorithm, keys: tuple[int, ...] = KEYS) -> tuple[Any, Any, 
 
 
 def made(name: str, text: str, participants: int = 3, secret: bytes = b"") -> Private:
-    found = protected(MAKERS[name]("stack"), asked(text), participants=participants, secret=secret)
+    found = protected(MAKERS[name]("stack"), options(text), participants=participants, secret=secret)
     assert isinstance(found, Private)
     return found
 
@@ -139,7 +139,7 @@ def test_who_knows_the_seed_but_not_the_secret_cannot_take_the_noise_off() -> No
 @pytest.mark.parametrize("name", [name for name in MAKERS if name not in PRIVATE])
 def test_clients_that_send_more_than_a_model_are_refused(name: str) -> None:
     with pytest.raises(AlgorithmError, match=r"write privacy: none, or take fedavg"):
-        sent(protected(MAKERS[name]("stack"), asked("gaussian"), participants=3))
+        sent(protected(MAKERS[name]("stack"), options("gaussian"), participants=3))
     untouched = MAKERS[name]("stack")
     assert protected(untouched, None, participants=3) is untouched
 
@@ -172,7 +172,7 @@ def test_none_is_nothing() -> None:
 
 
 def test_what_is_left_of_the_noise_when_some_do_not_answer() -> None:
-    together, alone = asked("gaussian,noise=2"), asked("gaussian,noise=2,where=client")
+    together, alone = options("gaussian,noise=2"), options("gaussian,noise=2,where=client")
     assert together.multiplier(16, 16) == 2
     assert together.multiplier(16, 4) == 1
     assert alone.multiplier(16, 4) == 2

@@ -17,8 +17,8 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Way
-from tests.algorithms.making import CLOSE, batches, distance, in_torch, starts
-from tests.algorithms.server_making import LOSS, LR, MAKERS, MODULE, Algorithm, Quadratics, bench_of, played
+from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, starts
+from tests.algorithms.server_factory import LOSS, LR, MAKERS, MODULE, Algorithm, Quadratics, bench_of, played
 
 WAYS: list[Way] = ["stack", "mapped", "loop"]
 EXAMPLES = torch.tensor([10.0, 30.0, 60.0])
@@ -132,7 +132,7 @@ def test_fedprox_without_a_penalty_is_fedavg_to_the_last_bit(way: Way) -> None:
 
 def test_fedprox_ends_where_loss_and_penalty_balance() -> None:
     world, w0_D = Quadratics(2), torch.ones(3, dtype=torch.float64)
-    algorithm = FedProx(world.bench(), mu=0.8)
+    algorithm = FedProx(world.context(), mu=0.8)
     for i in range(2):
         client = algorithm.start_client(w0_D, torch.tensor(1))
         trained, _ = algorithm.train(client, algorithm.start_server(w0_D), world.batches(i, 600), (0,))
@@ -156,13 +156,13 @@ def test_the_first_round_of_scaffold_is_fedavg_of_equals() -> None:
 @given(some.lists(some.sets(some.integers(0, 3), min_size=1), min_size=1, max_size=4))
 def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[set[int]]) -> None:
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
-    algorithm = Scaffold(world.bench())
+    algorithm = Scaffold(world.context())
     server, clients = (
         algorithm.start_server(w0_D),
         {str(i): algorithm.start_client(w0_D, torch.tensor(1)) for i in range(4)},
     )
-    for asked in rounds:
-        work = {str(i): world.batches(i, 3) for i in asked}
+    for options in rounds:
+        work = {str(i): world.batches(i, 3) for i in options}
         server = played(algorithm, server, clients, work.__getitem__, sorted(work))
     mean_D = torch.stack([client.control_n for client in clients.values()]).mean(0)
     torch.testing.assert_close(server.control_n, mean_D, rtol=0, atol=1e-13)
@@ -172,22 +172,22 @@ def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[
 def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     """With one step, c_i is the client's gradient where the round began; with many, only SCAFFOLD finds the optimum."""
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
-    asked, ends = [str(i) for i in range(4)], []
-    scaffold = Scaffold(world.bench())
-    clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in asked}
+    options, ends = [str(i) for i in range(4)], []
+    scaffold = Scaffold(world.context())
+    clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in options}
     begun = scaffold.start_server(w0_D)
     for _ in range(2):  # in the second round the server has a control variate too
-        later = played(scaffold, begun, clients, lambda peer: world.batches(int(peer), 1), asked)
+        later = played(scaffold, begun, clients, lambda peer: world.batches(int(peer), 1), options)
         for i in range(4):
             wanted_D = world.gradient(i, begun.model_n)
             torch.testing.assert_close(clients[str(i)].control_n, wanted_D, rtol=0, atol=1e-13)
         begun = later
-    algorithms: list[Algorithm] = [FedAvg(world.bench()), scaffold]
+    algorithms: list[Algorithm] = [FedAvg(world.context()), scaffold]
     for algorithm in algorithms:
         server: Any = algorithm.start_server(w0_D)
-        clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in asked}
+        clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in options}
         for _ in range(35):
-            server = played(algorithm, server, clients, lambda peer: world.batches(int(peer), 5), asked)
+            server = played(algorithm, server, clients, lambda peer: world.batches(int(peer), 5), options)
         ends.append(float((server.model_n - world.optimum()).norm()))
     assert ends[0] > 1e-2
     assert ends[1] < 1e-6

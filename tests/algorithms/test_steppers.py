@@ -19,7 +19,7 @@ from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.networks.registry import cnn, lstm
 from fedpeer.slicing.flat import FlatLayout
-from tests.algorithms.making import CLOSE, batches, distance, in_torch, mlp, starts
+from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 
 LOSS = LOSSES["cross-entropy"]
 SGD = OptimizerChoice("SGD", {"lr": 0.1})

@@ -15,8 +15,8 @@ from fedpeer.algorithms.leaves import leaves_of, take_rows
 from fedpeer.algorithms.updates import EXAMPLES_MAX, fault, length, strayed, too_far
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
-from tests.algorithms.making import batches, starts
-from tests.algorithms.server_making import MAKERS, MODULE
+from tests.algorithms.client_factory import batches, starts
+from tests.algorithms.server_factory import MAKERS, MODULE
 
 Leaves = dict[str, Tensor]
 

@@ -29,9 +29,9 @@ from fedpeer.algorithms.servers.virtual import Virtual, VirtualServer
 from fedpeer.algorithms.servers.virtual_sequential import SequentialVirtual
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.registry import lateral_mlp, lstm, mlp
-from tests.algorithms.making import batches, distance, starts
-from tests.algorithms.making import mlp as plain_mlp
-from tests.algorithms.server_making import Algorithm, bench_of
+from tests.algorithms.client_factory import batches, distance, starts
+from tests.algorithms.client_factory import mlp as plain_mlp
+from tests.algorithms.server_factory import Algorithm, bench_of
 from tests.reference.linear_gaussian import minimiser
 
 LATERAL = lateral_mlp((5,), 3, hidden=(4,))
@@ -51,13 +51,13 @@ MAKERS: dict[str, Callable[[], Algorithm]] = {
 
 def begun(algorithm: Algorithm) -> tuple[Any, Any, Tensor]:
     """A server, a block of three clients, and the parameters they start from."""
-    x_n = starts(algorithm.bench.module, 1)[0]  # type: ignore[attr-defined]
+    x_n = starts(algorithm.context.module, 1)[0]  # type: ignore[attr-defined]
     return algorithm.start_server(x_n), algorithm.start_client(x_n.expand(3, -1), EXAMPLES), x_n
 
 
 def block_for(algorithm: Algorithm) -> Batches:
     """Batches of three clients, in the type of the network."""
-    block, module = batches(), algorithm.bench.module  # type: ignore[attr-defined]
+    block, module = batches(), algorithm.context.module  # type: ignore[attr-defined]
     return replace(block, x_NF=block.x_NF.to(next(module.parameters()).dtype))
 
 
@@ -164,11 +164,11 @@ def test_the_server_is_always_the_product_of_the_clients_factors(
     exponent: virtual.Exponent,
 ) -> None:
     """Whoever takes part, is pruned, is not counted, or learns what would leave no precision."""
-    bench = replace(bench_of("loop", plain_mlp().double(), clients=4), examples=100)
+    context = replace(bench_of("loop", plain_mlp().double(), clients=4), examples=100)
     made = {"gamma": gamma, "prune": prune, "positivity": positivity, "exponent": exponent}
-    algorithm = Virtual(bench, **made)  # type: ignore[arg-type]
+    algorithm = Virtual(context, **made)  # type: ignore[arg-type]
     vars(algorithm)["_training"] = Erratic(seed)
-    x_n, sizes = starts(bench.module, 1)[0].double(), (10, 20, 30, 40)
+    x_n, sizes = starts(context.module, 1)[0].double(), (10, 20, 30, 40)
     server, clients = algorithm.start_server(x_n), [algorithm.start_client(x_n, torch.tensor(n)) for n in sizes]
     work = batches(peers=4)
     for round in rounds:
@@ -186,7 +186,7 @@ def test_the_server_is_always_the_product_of_the_clients_factors(
 
 def test_the_law_holds_in_float32_for_many_rounds_of_training() -> None:
     algorithm, block = Virtual(bench_of("stack", clients=3), gamma=0.5, prune=50.0, beta=0.1), batches()
-    x_n, draw = starts(algorithm.bench.module, 1)[0], torch.Generator().manual_seed(1)
+    x_n, draw = starts(algorithm.context.module, 1)[0], torch.Generator().manual_seed(1)
     server, clients = algorithm.start_server(x_n), [algorithm.start_client(x_n, EXAMPLES[p]) for p in range(3)]
     for round in range(1, 60):
         active = [p for p in range(3) if torch.rand(1, generator=draw) < 0.6] or [0]
@@ -219,8 +219,8 @@ def test_one_pass_over_clients_of_a_linear_model_is_exact_inference(exponent: An
     x_KND = torch.eye(5, dtype=torch.float64).repeat(4, 2, 1) * torch.randn((4, 10, 1), generator=draw).double()
     y_KN, noise = torch.randn((4, 10), generator=draw).double(), 0.5
     line = nn.Linear(5, 1, bias=False).double()
-    bench = replace(bench_of("loop", line, "mean-squared-error", clients=4), examples=20)
-    algorithm = Virtual(bench, exponent=exponent, prior_sd=0.8)
+    context = replace(bench_of("loop", line, "mean-squared-error", clients=4), examples=20)
+    algorithm = Virtual(context, exponent=exponent, prior_sd=0.8)
     vars(algorithm)["_training"] = Exact(x_KND, y_KN, noise)
     x_n = torch.randn(5, generator=draw).double()
     server, work = algorithm.start_server(x_n), batches(peers=1).peer(0)
@@ -299,7 +299,7 @@ def test_pruned_weights_are_not_sent_and_bytes_are_counted(ratio: Any, keep_last
     kept_3D, wanted = sent.xi_D != 0, torch.zeros(3, dtype=torch.int64)
     own = Posterior(trained.mu_n, trained.rho_n).gaussian
     snr_3D = virtual.update_snr(full, own) if ratio == "update" else virtual.posterior_snr(own)
-    for tensor in algorithm.bench.layout.tensors:
+    for tensor in algorithm.context.layout.tensors:
         of = kept_3D[:, tensor.span]
         if keep_last and tensor.module == "4":
             assert of.all()
@@ -352,8 +352,8 @@ def test_private_weights_are_held_to_their_prior() -> None:
 
 def test_2019_refines_one_client_after_the_other() -> None:
     algorithm = MAKERS["2019"]()
-    asked = [algorithm.participants(round, 3, 0.5, Draws(1)) for round in range(1, 8)]
-    assert asked == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
+    options = [algorithm.participants(round, 3, 0.5, Draws(1)) for round in range(1, 8)]
+    assert options == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
     default = SequentialVirtual(bench_of("loop", LATERAL))
     assert (default.exponent, default.estimator, default.samples) == ("1", "flipout", 20)
 
@@ -398,7 +398,7 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
     server, clients, x_n = begun(algorithm)
     client = take_rows(clients, 1)
     trained, sent = algorithm.train(client, algorithm.open(server, 1), one, (5,))
-    steps = training_of(algorithm.bench, estimator="local", samples=1)
+    steps = training_of(algorithm.context, estimator="local", samples=1)
     strength, same = torch.tensor(2.0 / 30), one.taking([0, 0, 0])
     own = steps(Posterior.around(x_n, 0.1), Gaussian.of(x_n, 0.1), strength, same, [branch(5, 0)])
     torch.testing.assert_close(trained.mu_n, own.mu_n)
@@ -428,9 +428,9 @@ def learned(
 ) -> tuple[float, float]:
     """(S or 0, MT) on 397 digits after rounds of five of ten clients with 140 digits each."""
     x_NF, y_N = digits()
-    bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
-    algorithm, draws = make(bench), Draws(3)
-    x_n = 0.2 * torch.randn(bench.layout.n, generator=torch.Generator().manual_seed(4))
+    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
+    algorithm, draws = make(context), Draws(3)
+    x_n = 0.2 * torch.randn(context.layout.n, generator=torch.Generator().manual_seed(4))
     server, clients = algorithm.start_server(x_n), [algorithm.start_client(x_n, torch.tensor(140))] * 10
     for round in range(1, rounds + 1):
         pairs = {}
@@ -444,7 +444,7 @@ def learned(
             clients[k] = algorithm.settle(clients[k], trained, server, torch.tensor(True))
 
     def accuracy(x_n: Tensor) -> float:
-        answers = bench.stepper.logits(x_n[None], x_NF[None, 1400:])[0].argmax(-1)
+        answers = context.stepper.logits(x_n[None], x_NF[None, 1400:])[0].argmax(-1)
         return (answers == y_N[1400:]).float().mean().item()
 
     server_n = algorithm.server_model(server)
@@ -466,14 +466,14 @@ def test_virtual_learns_digits_as_well_as_fedavg() -> None:
 
 @pytest.mark.slow
 def test_pruned_updates_of_a_quarter_learn_digits() -> None:
-    assert learned(lambda bench: Virtual(bench, prune=75.0), relu(), rounds=25)[0] > 0.88
+    assert learned(lambda context: Virtual(context, prune=75.0), relu(), rounds=25)[0] > 0.88
 
 
 @pytest.mark.slow
 def test_2019_learns_digits_one_client_at_a_time() -> None:
     """Each client refined twice, on its private and the shared layers together."""
     module = lateral_mlp((64,), 10, hidden=(30,))
-    of = learned(lambda bench: SequentialVirtual(bench, samples=1), module, rounds=20, steps=60)
+    of = learned(lambda context: SequentialVirtual(context, samples=1), module, rounds=20, steps=60)
     assert of[1] > 0.8
 
 
@@ -487,19 +487,19 @@ def test_pfedbayes_learns_digits() -> None:
 def test_sequences_of_tokens_are_learnt_together() -> None:
     """The last token decides; a Bayesian embedding, an LSTM and a dense layer, with all that travels finite."""
     module = lstm((4,), 3, hidden=6, embedding=4, vocabulary=3)
-    bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.5}), clients=3)
-    algorithm = Virtual(bench)
+    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.5}), clients=3)
+    algorithm = Virtual(context)
     x_NT = torch.randint(0, 3, (60, 4), generator=torch.Generator().manual_seed(8))
     index = torch.arange(60).view(3, 1, 20).repeat(1, 12, 1)
     work = Batches(x_NT, index, x_NT[:, -1][index])
-    x_n = 0.4 * torch.randn(bench.layout.n, generator=torch.Generator().manual_seed(9))
+    x_n = 0.4 * torch.randn(context.layout.n, generator=torch.Generator().manual_seed(9))
     server, clients = algorithm.start_server(x_n), algorithm.start_client(x_n.expand(3, -1), torch.tensor([20] * 3))
     for round in range(6):
         trained, sent = algorithm.train(clients, server.posterior, work, [10 * round + p for p in range(3)])
         server = algorithm.close(server, sent)
         clients = algorithm.settle(clients, trained, server, torch.tensor([True] * 3))
     assert isinstance(server, VirtualServer)
-    right = bench.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
+    right = context.stepper.logits(server.posterior.mu_D[None], x_NT[None])[0].argmax(-1) == x_NT[:, -1]
     assert right.float().mean() > 0.9
     assert apart(product_of([take_rows(clients, p) for p in range(3)]), server.posterior) < 1e-5
 
@@ -521,4 +521,4 @@ def test_steps_that_would_overshoot_the_divergence_are_refused_at_the_start(clie
         made[1.01].start_client(x_Bn, examples)
     made[1.01].start_client(x_Bn[:1], examples[:1])
     adam = OptimizerChoice.named("adam", {"lr": 0.1})
-    replace(made[1.01], bench=replace(made[1.01].bench, optimizer=adam)).start_client(x_Bn, examples)
+    replace(made[1.01], context=replace(made[1.01].context, optimizer=adam)).start_client(x_Bn, examples)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.config.peer_file import DataSettings
-from fedpeer.peer.runtime.invitation_files import make_federation, seat
+from fedpeer.peer.runtime.invitation_files import invited_peer, make_federation
 
 FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"
 
@@ -14,6 +14,6 @@ FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"
 def federation_on_disk(folder: Path, data: dict[str, Any], federation: str = FEDERATION) -> Path:
     """Two peers on this machine; the file of the first."""
     settings = DataSettings.model_validate(data)
-    seats = [seat(f"peer{n}", "127.0.0.1", 7400 + n, settings, "127.0.0.1") for n in (1, 2)]
+    seats = [invited_peer(f"peer{n}", "127.0.0.1", 7400 + n, settings, "127.0.0.1") for n in (1, 2)]
     make_federation(folder, "wards", federation, seats)
     return folder / "peer1" / "peer1.yaml"

@@ -24,10 +24,10 @@ HALF = np.array([[True, True, False, False], [False, False, False, False]])
 STRANGE = np.array([[True, False, True, False], [False, True, False, True]])
 
 
-def scene(*, otherwise: bool = True) -> Scene:
+def scene(*, overrides: bool = True) -> Scene:
     answers = dict(zip(METHODS, (HALF, STRANGE, EXPECTED), strict=True))
     passes = dict(zip(METHODS, (True, False, True), strict=True))
-    return Scene(peer="peer1", otherwise=otherwise, given=HALF, expected=EXPECTED, answers=answers, passes=passes)
+    return Scene(peer="peer1", overrides=overrides, given=HALF, expected=EXPECTED, answers=answers, passes=passes)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def recall() -> Recall:
 
 def shown(recall: Recall, *accuracy: float) -> Shown:
     scores = dict(zip(METHODS, accuracy, strict=True))
-    scenes = (scene(), scene(otherwise=False))
+    scenes = (scene(), scene(overrides=False))
     return Shown(peers=15, accuracy=scores, of_others=scores, wrong=scores, scenes=scenes, recall=recall)
 
 
@@ -83,7 +83,7 @@ def test_images_are_pixels_and_fit_80_columns() -> None:
     half[:4] = True
     answers = dict.fromkeys(METHODS, half)
     passes = dict.fromkeys(METHODS, True)
-    digit = Scene(peer="peer1", otherwise=True, given=half, expected=whole, answers=answers, passes=passes)
+    digit = Scene(peer="peer1", overrides=True, given=half, expected=whole, answers=answers, passes=passes)
     lines = rendered(draw_marks(digit, DrawingMarks.suited(80, images=True, ascii_only=False), images=True))
     assert lines[0] == "half and rest     local only        full averaging    partial averaging"
     assert lines[1] == "  ".join(["█" * 16] * 4)
@@ -94,7 +94,7 @@ def test_the_heading_says_who_is_asked_for_what(recall: Recall) -> None:
     assert words.heading(scene(), shown(recall, 1, 1, 1)) == (
         "peer1 learnt another completion of this half than most of the 15 peers."
     )
-    assert "never shown" in words.heading(scene(otherwise=False), shown(recall, 1, 1, 1))
+    assert "never shown" in words.heading(scene(overrides=False), shown(recall, 1, 1, 1))
 
 
 ONE = "peer1 learnt another completion of this half than most, pattern A′"
@@ -181,16 +181,16 @@ def test_the_lesson_is_what_came_out(recall: Recall, accuracy: tuple[float, ...]
 def test_the_command_draws_two_scenes_a_table_and_a_lesson(
     recall: Recall, fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, object] = {}
+    options: dict[str, object] = {}
 
     def demonstrate(peers: int, seed: int, **settings: object) -> Shown:
-        asked.update(peers=peers, seed=seed, images=settings["images"])
+        options.update(peers=peers, seed=seed, images=settings["images"])
         return shown(recall, 0.9, 0.95, 1.0)
 
     monkeypatch.setattr(demonstration, "demonstrate", demonstrate)
     outcome = fedpeer("demo", "associative", "--peers", "7", "--seed", "3", "--images", "--quiet")
     assert outcome.code == 0, outcome.err
-    assert asked == {"peers": 7, "seed": 3, "images": True}
+    assert options == {"peers": 7, "seed": 3, "images": True}
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) <= 80
     for told in ("another completion", "never shown", "right   ", "100.0 %", "does neither"):

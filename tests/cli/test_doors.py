@@ -15,9 +15,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import fedpeer
-from fedpeer.cli.asking import flag, options_of
 from fedpeer.cli.config import ConfigSource, load
 from fedpeer.cli.setting_options import OPTIONS, read_number
+from fedpeer.cli.simulate_options import flag, options_of
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.rules import RULES

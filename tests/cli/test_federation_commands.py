@@ -99,16 +99,16 @@ def test_data_on_this_machine_are_found_from_where_init_was_said(fedpeer: Fedpee
 
 def test_keys_are_their_owners_alone_and_fit_the_roster(fedpeer: Fedpeer, tmp_path: Path) -> None:
     fedpeer("init", "wards", "--peers", "2")
-    wards = tmp_path / "wards"
-    secret = [*wards.rglob("*.key"), *wards.rglob("*.token")]
+    groups = tmp_path / "wards"
+    secret = [*groups.rglob("*.key"), *groups.rglob("*.token")]
     assert len(secret) == 1 + 2 * 2
     assert {path.stat().st_mode & 0o777 for path in secret} == {0o600}
     assert {path.parent.stat().st_mode & 0o777 for path in secret} == {0o700}
     assert len({path.read_bytes() for path in secret}) == len(secret)
-    keys = wards / "peer2" / "keys"
+    keys = groups / "peer2" / "keys"
     assert len((keys / "peer2.token").read_text().strip()) >= 32
     files = (keys / "peer2.crt", keys / "peer2.key", keys / "federation-ca.crt")
-    identity, flaws = examine_identity("peer2", *files, roster_in(wards))
+    identity, flaws = examine_identity("peer2", *files, roster_in(groups))
     assert identity is not None, flaws
 
 

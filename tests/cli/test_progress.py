@@ -107,7 +107,7 @@ def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
         if number == 0:
             assert isinstance(event, SimulationStarted)
             board.start(event)
-        board.hear(event)
+        board.on_event(event)
         counts.append(board.runs)
     steps = list(dict.fromkeys(counts))
     assert steps == [(0, 0, 4), (0, 1, 3), (0, 2, 2), (1, 1, 2), (1, 2, 1)], "finished, running, waiting"

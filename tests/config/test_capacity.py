@@ -22,7 +22,7 @@ from fedpeer.gossip.membership import Membership
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.framing import pack
 from fedpeer.peer.wire.message_spec import Envelope, layout_of
-from fedpeer.peer.wire.messages import CLAIM, Hello, LaneState
+from fedpeer.peer.wire.messages import CLAIM, ChannelState, Hello
 from fedpeer.peer.wire.versions import CAPABILITIES, NEWEST
 from fedpeer.peer.wire.wire_types import NUMBER_MAX
 from fedpeer.slicing.models import PartialModel
@@ -38,17 +38,19 @@ ENVELOPE = Envelope(
 
 def hello(groups: list[str]) -> Hello:
     """With the largest numbers."""
-    lanes = [
-        LaneState(group=group, made=NUMBER_MAX, acked=NUMBER_MAX, taken=NUMBER_MAX, made_weight=0.1, taken_weight=0.1)
+    channels = [
+        ChannelState(
+            group=group, made=NUMBER_MAX, acked=NUMBER_MAX, taken=NUMBER_MAX, made_weight=0.1, taken_weight=0.1
+        )
         for group in groups
     ]
     return Hello(
-        life=NUMBER_MAX,
+        generation=NUMBER_MAX,
         nonce=NUMBER_MAX,
-        known_life=NUMBER_MAX,
+        known_generation=NUMBER_MAX,
         contract=bytes(32),
         groups=tuple((group, bytes(32)) for group in groups),
-        lanes=tuple(lanes),
+        channels=tuple(channels),
         round=NUMBER_MAX,
         begun=True,
         roster=NUMBER_MAX,
@@ -72,7 +74,7 @@ def test_no_statement_takes_more(models: list[str]) -> None:
     advert = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=NUMBER_MAX,
-        life=NUMBER_MAX,
+        generation=NUMBER_MAX,
         nonce=NUMBER_MAX,
         round=NUMBER_MAX,
         score=0.1,
@@ -122,7 +124,7 @@ def stated(models: list[PartialModel]) -> None:
     advert = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=1,
-        life=1,
+        generation=1,
         nonce=1,
         round=0,
         score=None,
@@ -150,9 +152,9 @@ def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
 
 
 def test_only_what_two_peers_share_stands_in_a_hello() -> None:
-    wards = [PartialModel(f"w{number}", members=("hub", f"peer{number}")) for number in range(ARRAY_MAX)]
-    assert crowding(wards, PartialAveraging.method()) is None
-    both = [PartialModel(model.name, members=("hub", "twin")) for model in wards]
+    groups = [PartialModel(f"w{number}", members=("hub", f"peer{number}")) for number in range(ARRAY_MAX)]
+    assert crowding(groups, PartialAveraging.method()) is None
+    both = [PartialModel(model.name, members=("hub", "twin")) for model in groups]
     problem = crowding(both, PartialAveraging.method())
     assert problem is not None
     assert problem.message.startswith(f"hub may share {ARRAY_MAX} groups with another peer")

@@ -21,7 +21,7 @@ from fedpeer.experiments.table import judged, stem_of, table_page
 from .pages import ROOT
 
 FOLDER = ROOT / "docs" / "results"
-#: Of the sweep of crowds and of the curves of learning, which are no experiments.
+#: Of the sweep of large simulations and of the curves of learning, which are no experiments.
 SCALE, LEARNING = FOLDER / "scale.json", FOLDER / "learning-scale.json"
 NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, LEARNING))
 

@@ -250,7 +250,7 @@ def _journal(operator: Operator, peer: str) -> list[dict[str, Any]]:
     [(9, "k-regular:4", "float32"), *((6, "ring", each) for each in ("float64", "bfloat16", "int8", "top-k:0.1"))],
 )
 def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, wire: str) -> None:
-    """Shares and acknowledgements of some rounds; a lane's first transfer is float32, whatever comes behind it."""
+    """Shares and acknowledgements of some rounds; a channel's first transfer is float32, whatever comes behind it."""
     rounds, exchanges = 3, 4
     world = _world(peers, {"topology": topology, "exchanges": exchanges, "wire": wire}, rounds=rounds)
     method = parse_choice("partial-averaging")
@@ -260,7 +260,7 @@ def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, 
         sent = [0] * peers
         for _ in range(rounds):
             engine.step()
-            sent = [a + b for a, b in zip(sent, _averaging(engine._town), strict=True)]
+            sent = [a + b for a, b in zip(sent, _averaging(engine._simulator), strict=True)]
     degree = 2 if topology == "ring" else 4
     foretold = sending(plan, world.federation, world.seed)
     each = {"float32": 4.0, "float64": 8.0, "bfloat16": 2.0, "int8": 1.02, "top-k:0.1": 0.8}[wire] * group.length
@@ -283,13 +283,13 @@ def _world(peers: int, gossip: dict[str, object], rounds: int = 3) -> World:
     return build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
 
 
-def _averaging(town: Simulator) -> list[int]:
+def _averaging(simulator: Simulator) -> list[int]:
     """Bytes of shares and acknowledgements that each peer sent since it was asked last."""
-    found = dict.fromkeys(town.peers, 0)
-    for row in town.rows:
+    found = dict.fromkeys(simulator.peers, 0)
+    for row in simulator.rows:
         if row[1] == "said" and row[3] in ("Transfer", "Ack") and len(row) == 6:
             found[str(row[2])] += int(str(row[5]))
-    town.rows.clear()
+    simulator.rows.clear()
     return list(found.values())
 
 

@@ -141,10 +141,10 @@ FIRST = dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "wr
     "method", [name for name in ALGORITHMS if name.split("-")[0] not in ("local", "partial", "full", "global")]
 )
 def test_algorithms_that_need_gradients_say_so_and_the_others_run(method: str) -> None:
-    asked = request(method=method, learning__steps_between_averaging=3)
+    options = request(method=method, learning__steps_between_averaging=3)
     if method in WITHOUT_GRADIENTS:
-        prepare_simulation(asked)
+        prepare_simulation(options)
         return
     with pytest.raises(AlgorithmError) as refusal:
-        prepare_simulation(asked)
+        prepare_simulation(options)
     assert FIRST.get(method, "lateral-mlp" if method == "virtual-2019" else "rule of its own") in str(refusal.value)

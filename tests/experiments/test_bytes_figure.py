@@ -95,8 +95,8 @@ def test_who_never_comes_so_far_takes_too_much() -> None:
         )
 
     (claim,) = [each for each in BYTES.claims if each.needs[0].startswith("int8;") and "float32" in each.needs[1]]
-    mine, theirs = claim.needs
+    mine, published = claim.needs
     for megabytes, held in ((30.0, True), (30.1, False), (None, False)):
-        results = {mine: measured(mine, megabytes), theirs: measured(theirs, 100.0)}
+        results = {mine: measured(mine, megabytes), published: measured(published, 100.0)}
         assert claim.check(results).held is held
-    assert claim.check({theirs: measured(theirs, 100.0)}).held is None
+    assert claim.check({published: measured(published, 100.0)}).held is None

@@ -19,15 +19,16 @@ from fedpeer.config.choice import Choice, ChoiceError
 from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import DATASETS
-from fedpeer.experiments import playing, runner
-from fedpeer.experiments.asking import experiment_options, passes
+from fedpeer.experiments import executors as playing
+from fedpeer.experiments import runner
 from fedpeer.experiments.claims import above, in_order, keeps, part_of, reaches
 from fedpeer.experiments.events import Begun, CellDone, OfRun
+from fedpeer.experiments.executors import WantedRun
 from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, RunSize, SizeName
-from fedpeer.experiments.playing import WantedRun
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Measured, Results, validation_score
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
+from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
@@ -50,7 +51,7 @@ def request(method: str, size: RunSize, **learning: Any) -> SimulationRequest:
 def tiny(size: RunSize) -> tuple[Cell, ...]:
     rates = {f"lr={lr}": request("fedavg", size, optimizer=f"sgd,lr={lr}") for lr in (0.5, 0.1)}
     return (
-        Cell(label="Local", variants={"": request("local", size)}, theirs={"PM": "90.0 ± 0.1"}),
+        Cell(label="Local", variants={"": request("local", size)}, published={"PM": "90.0 ± 0.1"}),
         Cell(label="FedAvg", variants=rates, judged="GM"),
     )
 
@@ -98,13 +99,13 @@ class Lab:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
     def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: threading.Event) -> None:
-        asked: SimulationRequest = simulation.request
-        learning, (method,), (seed,) = asked.federation.learning, asked.methods, asked.seeds
+        options: SimulationRequest = simulation.request
+        learning, (method,), (seed,) = options.federation.learning, options.methods, options.seeds
         if len(self.played) == self.stop_before:
             stop.set()
             run.finish({"methods": {}}, "interrupted")
             return
-        validation = asked.federation.simulation.validation
+        validation = options.federation.simulation.validation
         self.played.append((str(method), str(learning.optimizer), seed, validation))
         scores = self.scores(method.name, str(learning.optimizer))
         row = {
@@ -241,10 +242,10 @@ def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
     last_first: bool, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
-    asked = wanted(tmp_path, cluster="")
-    many, told = AllAtOnce(lab, asked.folder, last_first), list[Any]()
-    monkeypatch.setattr(runner, "venue", lambda *_: nullcontext(many))
-    assert run_experiment(asked, told.append)
+    options = wanted(tmp_path, cluster="")
+    many, told = AllAtOnce(lab, options.folder, last_first), list[Any]()
+    monkeypatch.setattr(runner, "executor_for", lambda *_: nullcontext(many))
+    assert run_experiment(options, told.append)
     assert many.handed[0] == ["FedAvg, trying lr=0.1", "FedAvg, trying lr=0.5", "Local, seed 0", "Local, seed 1"]
     assert {name for handed in many.handed for name in handed if "FedAvg, seed" in name} == {
         "FedAvg, seed 0",
@@ -255,7 +256,7 @@ def test_all_that_is_ready_is_begun_at_once_and_seeds_wait_for_their_search(
     assert seeds == ["sgd,lr=0.1"] * 2, "those of the variant that the search chose"
     cells = [event.measured.label for event in told if isinstance(event, CellDone)]
     assert cells == (["FedAvg", "Local"] if last_first else ["Local", "FedAvg"]), "as they are finished"
-    assert list(found(asked)) == ["Local", "FedAvg"]
+    assert list(found(options)) == ["Local", "FedAvg"]
 
 
 def test_a_changed_definition_is_another_run() -> None:
@@ -360,7 +361,7 @@ def test_every_experiment_is_whole(name: str) -> None:
         cells = found.cells(size)
         assert len({cell.label for cell in cells}) == len(cells)
         for each in cells:
-            assert set(each.theirs) <= set(found.columns)
+            assert set(each.published) <= set(found.columns)
             for one in each.variants.values():
                 assert one.federation.simulation.dataset.name in found.data
                 assert one.seeds == tuple(range(size.seeds))

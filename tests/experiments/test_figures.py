@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedpeer.config.methods import method_of
-from fedpeer.experiments import playing
+from fedpeer.experiments import executors as playing
 from fedpeer.experiments.book import book
 from fedpeer.experiments.claims import falls, highest, leads, lowest
 from fedpeer.experiments.events import Begun
@@ -66,8 +66,8 @@ class Band:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
     def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: object) -> None:
-        asked = simulation.request
-        (method,), (seed,) = asked.methods, asked.seeds
+        options = simulation.request
+        (method,), (seed,) = options.methods, options.seeds
         self.played.append((method.name, seed))
         for number in range(1, 5):
             row = {"method": str(method), "seed": seed, "round": number, "seconds": 0.1, "loss": [0.0] * 2}
@@ -111,9 +111,9 @@ def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
 def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
     """In a folder and on a page of its own; another choice is another run."""
     usual = wanted(tmp_path)
-    other = replace(usual, otherwise={"loss": "squared-error", "start": "uniform:1"})
-    asked = [cell.variants[""].federation.learning for cell in other.cells]
-    assert {(each.loss, str(each.start)) for each in asked} == {("squared-error", "uniform:1")}
+    other = replace(usual, overrides={"loss": "squared-error", "start": "uniform:1"})
+    options = [cell.variants[""].federation.learning for cell in other.cells]
+    assert {(each.loss, str(each.start)) for each in options} == {("squared-error", "uniform:1")}
     assert run_experiment(usual)
     assert run_experiment(other)
     assert len(band.played) == 20, "nothing of the usual runs counts"

@@ -1,4 +1,4 @@
-"""Beyond the papers, gossip: what a point asks for, what is read at a moment, what the claims say of made-up runs."""
+"""Beyond the papers, gossip: what a point asks for, what is read at a moment, what the claims say of masked runs."""
 
 from __future__ import annotations
 

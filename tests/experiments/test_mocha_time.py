@@ -100,12 +100,12 @@ def test_claims_of_who_is_sooner_and_of_slow_networks() -> None:
 
     for claim in (each for each in TIME.claims if len(each.needs) == 2):
         network = next(name for name in NETWORKS if f" {COLUMNS[name].title} " in claim.text)
-        mine, theirs = claim.needs
+        mine, published = claim.needs
         for own, other, held in ((1.0, 1.0, True), (1.1, 1.0, False), (1.0, None, True)):
             there = {} if other is None else {network: other}
-            results = {mine: measured(mine, **{network: own}), theirs: measured(theirs, **there)}
+            results = {mine: measured(mine, **{network: own}), published: measured(published, **there)}
             assert claim.check(results).held is held
-        assert claim.check({mine: measured(mine), theirs: measured(theirs)}).held is False
+        assert claim.check({mine: measured(mine), published: measured(published)}).held is False
         assert claim.check({}).held is None
     alone = [each for each in TIME.claims if len(each.needs) == 1]
     assert alone

@@ -1,4 +1,4 @@
-"""A crowd with a clock and a meter, and the cells of a sweep."""
+"""A large simulation with a clock and a meter, and the cells of a sweep."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.experiments.scalar_gossip import scale
-from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, simulate_scalar
+from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, simulate_scalar
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 
-ASKED = CrowdAsked(graph=parse_choice("k-regular:4"), peers=300)
+ASKED = ScalarGossipOptions(graph=parse_choice("k-regular:4"), peers=300)
 
 
 def test_what_is_measured_of_a_crowd() -> None:
@@ -54,13 +54,13 @@ def test_a_crowd_stops_when_asked_to() -> None:
 
 
 def test_memory_is_that_of_arrays() -> None:
-    outcome = simulate_scalar(CrowdAsked(graph=parse_choice("ring"), peers=50_000, exchanges_max=1))
+    outcome = simulate_scalar(ScalarGossipOptions(graph=parse_choice("ring"), peers=50_000, exchanges_max=1))
     assert 50_000 * 2 * 8 * 3 < outcome.peak_bytes < 50_000 * 1_000
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_with_losses_take_seconds() -> None:
-    outcome = simulate_scalar(CrowdAsked(graph=parse_choice("one-peer-exponential"), peers=100_000, loss=0.1))
+    outcome = simulate_scalar(ScalarGossipOptions(graph=parse_choice("one-peer-exponential"), peers=100_000, loss=0.1))
     assert outcome.agreed
     assert outcome.seconds < 15
     assert outcome.peak_bytes < 400e6
@@ -68,10 +68,10 @@ def test_a_hundred_thousand_with_losses_take_seconds() -> None:
 
 def test_cells_of_a_sweep_are_told_apart_and_small_ones_come_first() -> None:
     cells = scale.cells(1_000_000, 0)
-    assert len({scale.key(asked) for _, asked in cells}) == len(cells)
-    sizes = np.array([asked.peers for _, asked in cells])
+    assert len({scale.key(options) for _, options in cells}) == len(cells)
+    sizes = np.array([options.peers for _, options in cells])
     assert (np.diff(sizes / 1.32) <= sizes[1:]).all()
-    assert max(asked.peers for _, asked in scale.cells(1_000, 0)) == 1_024
+    assert max(options.peers for _, options in scale.cells(1_000, 0)) == 1_024
     for peers in (100, 1_000, 10_000, 100_000, 1_000_000):
-        assert any(asked.peers == peers and asked.loss for _, asked in cells)
-        assert any(asked.peers == peers and asked.churn for _, asked in cells)
+        assert any(options.peers == peers and options.loss for _, options in cells)
+        assert any(options.peers == peers and options.churn for _, options in cells)

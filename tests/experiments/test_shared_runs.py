@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.experiments import playing
+from fedpeer.experiments import executors as playing
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import Experiment
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
@@ -69,11 +69,11 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
 
 def test_what_is_common_is_named_and_nothing_else_is() -> None:
     """Of all experiments but the summary, which reads others': two that ask for the same run say so of each other."""
-    asked = {}
+    options = {}
     for each in map(experiment, EXPERIMENTS):
         requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]
-        asked[each.name] = {request_digest(replace(request, seeds=(0,))) for request in requests}
+        options[each.name] = {request_digest(replace(request, seeds=(0,))) for request in requests}
         assert not set(each.reads) & set(each.shares), each.name
     for one, other in combinations([name for name in EXPERIMENTS if not experiment(name).reads], 2):
-        common = not asked[one].isdisjoint(asked[other])
+        common = not options[one].isdisjoint(options[other])
         assert (other in experiment(one).shares) == (one in experiment(other).shares) == common, f"{one} and {other}"

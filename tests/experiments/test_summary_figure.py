@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.experiments import playing
+from fedpeer.experiments import executors as playing
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import Axes, Experiment, Place, RunSize, SizeName
 from fedpeer.experiments.figure_lines import lines_of

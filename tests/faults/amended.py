@@ -1,7 +1,7 @@
 """A contract that changes under whole peers: all go over to it, whatever was under way, and none goes back.
 
-The peers of an `Amended` village begin with one contract, and its authority signs the next one, which holds from a
-round on. Conservation is looked at after every step, as in any village.
+The peers of an `Amended` cluster begin with one contract, and its authority signs the next one, which holds from a
+round on. Conservation is looked at after every step, as in any cluster.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 STARTS, OVER_TICKS = 5, 2000.0
 
 
-def signed_contract(residents: NodeFactory, before: World, after: World) -> SignedContract:
+def signed_contract(node_factory: NodeFactory, before: World, after: World) -> SignedContract:
     """The next contract, signed; whoever goes over to it lives in that world."""
-    text = text_of(succeeding(contract_of(before.asked), contract_of(after.asked)), str(residents.method))
+    text = text_of(succeeding(contract_of(before.options), contract_of(after.options)), str(node_factory.method))
     public = AUTHORITY.public_key().public_bytes_raw()
-    residents.later[text] = after
+    node_factory.later[text] = after
     return sign_contract(SignedContract(authority=public, number=1, starts=STARTS, text=text), AUTHORITY)
 
 
@@ -63,16 +63,16 @@ class Amended(PeerCluster):
         # Who comes in takes over values, and adds none of its own.
         super().__init__(before, faults, roster=roster or before.peers, forgetful=bool(roster))
         self.trained: dict[str, list[tuple[int, int]]] = {peer: [] for peer in before.peers}
-        self.town.said = self._said
-        self.contract = signed_contract(self.residents, before, after)
+        self.simulator.said = self._said
+        self.contract = signed_contract(self.node_factory, before, after)
 
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
         for peer in peers:
-            held, signed = (self.residents.setups[peer].held, self.residents.setups[peer].signed)
-            made = self.residents.later.get(held.text, self.made)
-            method = self.residents.method
+            held, signed = (self.node_factory.setups[peer].held, self.node_factory.setups[peer].signed)
+            made = self.node_factory.later.get(held.text, self.made)
+            method = self.node_factory.method
             setup = setup_of(made, roster, peer, nonce=0, method=method, held=held, signed=signed)
-            self.residents.setups[peer] = setup
+            self.node_factory.setups[peer] = setup
 
     def _said(self, peer: str, effect: Effect) -> None:
         if isinstance(effect, Train):
@@ -81,7 +81,7 @@ class Amended(PeerCluster):
     def gone_over(self) -> bool:
         """Whether all live and go by the newest contract, as does what their disks hold."""
         nodes = self.nodes()
-        return len(nodes) == len(self.town.peers) and all(
+        return len(nodes) == len(self.simulator.peers) and all(
             node.setup.held.number == self.contract.number and node.phase == "learning" for node in nodes.values()
         )
 
@@ -101,47 +101,47 @@ def amended(seed: int) -> None:
     the average is the true one under either."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     links = LinkRules(delay=0.2, jitter=0.5 * (seed % 4), loss=0.1 * (seed % 3), repeat=0.1)
-    village = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=600.0))
-    village.town.start()
-    village.run(100.0)
-    village.town.tell("peer1", NewContract(village.contract))
-    assert village.run(village.town.now + OVER_TICKS, village.gone_over), village.phases()
-    village.judge_change()
+    cluster = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=600.0))
+    cluster.simulator.start()
+    cluster.run(100.0)
+    cluster.simulator.tell("peer1", NewContract(cluster.contract))
+    assert cluster.run(cluster.simulator.now + OVER_TICKS, cluster.gone_over), cluster.phases()
+    cluster.judge_change()
 
 
 def amended_newcomer(seed: int) -> None:
     """One that is let in after a change, and has the first contract only, goes over before it begins: it takes over
     the values of the others and averages with them, and mass is exact."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
-    village = Amended(
+    cluster = Amended(
         world(4, **before),
         world(4, **after),
         Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 3))),
         roster=["peer1", "peer2", "peer3"],
     )
-    town = village.town
-    town.start("peer1", "peer2", "peer3")
-    village.run(100.0)
-    town.tell("peer1", NewContract(village.contract))
+    simulator = cluster.simulator
+    simulator.start("peer1", "peer2", "peer3")
+    cluster.run(100.0)
+    simulator.tell("peer1", NewContract(cluster.contract))
 
     def there() -> bool:
-        rounds = [node.ledger.round for node in village.nodes().values() if node.setup.held.number]
+        rounds = [node.durable.round for node in cluster.nodes().values() if node.setup.held.number]
         return len(rounds) == 3 and min(rounds) > STARTS
 
-    assert village.run(town.now + OVER_TICKS, there), village.phases()
-    everybody = village.signed(2, village.made.peers)
-    village.admit(everybody, village.made.peers)
+    assert cluster.run(simulator.now + OVER_TICKS, there), cluster.phases()
+    everybody = cluster.signed(2, cluster.made.peers)
+    cluster.admit(everybody, cluster.made.peers)
     for peer in ("peer1", "peer2", "peer3"):
-        town.tell(peer, NewRoster(everybody))
-    town.start("peer4")
-    assert village.run(town.now + OVER_TICKS, village.together), village.phases()
-    assert village.gone_over()
-    village.look()
-    village.exchange(2 * village.predicted(1e-6))
-    village.judge()
-    assert {number for number, _ in village.trained["peer4"]} == {1}, "it trains under the newest from the first on"
-    assert "joined" in {row[3] for row in town.rows if row[1:3] == ("note", "peer4")}
-    assert village.disagreement() <= 1e-6
+        simulator.tell(peer, NewRoster(everybody))
+    simulator.start("peer4")
+    assert cluster.run(simulator.now + OVER_TICKS, cluster.together), cluster.phases()
+    assert cluster.gone_over()
+    cluster.look()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.judge()
+    assert {number for number, _ in cluster.trained["peer4"]} == {1}, "it trains under the newest from the first on"
+    assert "joined" in {row[3] for row in simulator.rows if row[1:3] == ("note", "peer4")}
+    assert cluster.disagreement() <= 1e-6
 
 
 #: Effects that a peer carries out in some two rounds, before and after the change; ticks that it is away.
@@ -155,17 +155,17 @@ def amended_killed(seed: int) -> None:
     by the new contract in the end, and nobody by the old one after it has begun the new one."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     faults = Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)), heal=400.0)
-    village = Amended(world(4, **before), world(4, **after), faults)
-    town, victim = village.town, f"peer{1 + seed // len(CHANGES) % 4}"
-    town.start()
-    assert village.run(OVER_TICKS, lambda: max(node.ledger.round for node in village.nodes().values()) == STARTS - 2)
-    town.tell(f"peer{1 + seed % 4}", NewContract(village.contract))
+    cluster = Amended(world(4, **before), world(4, **after), faults)
+    simulator, victim = cluster.simulator, f"peer{1 + seed // len(CHANGES) % 4}"
+    simulator.start()
+    assert cluster.run(OVER_TICKS, lambda: max(node.durable.round for node in cluster.nodes().values()) == STARTS - 2)
+    simulator.tell(f"peer{1 + seed % 4}", NewContract(cluster.contract))
     for again in range(1 + seed % 2):
-        town.kill_after(victim, town.carried[victim] + 1 + (7 * seed + 11 * again) % AROUND, AWAY)
-        assert village.run(town.now + OVER_TICKS, lambda: victim not in town.machines()), "it was not killed"
-        assert village.run(town.now + 10 * AWAY, lambda: victim in town.machines())
-    assert village.run(town.now + OVER_TICKS, village.gone_over), village.phases()
-    village.judge_change()
+        simulator.kill_after(victim, simulator.carried[victim] + 1 + (7 * seed + 11 * again) % AROUND, AWAY)
+        assert cluster.run(simulator.now + OVER_TICKS, lambda: victim not in simulator.machines()), "it was not killed"
+        assert cluster.run(simulator.now + 10 * AWAY, lambda: victim in simulator.machines())
+    assert cluster.run(simulator.now + OVER_TICKS, cluster.gone_over), cluster.phases()
+    cluster.judge_change()
 
 
 def amended_groups(seed: int) -> None:
@@ -177,11 +177,11 @@ def amended_groups(seed: int) -> None:
     victim = f"peer{1 + seed % 5}"
     rest = [peer for peer in before.peers if peer != victim]
     cuts = partition(CUT, CUT + 10 * AWAY, [victim], rest) if seed % 4 == 3 else ()
-    guild = GroupCluster(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
-    town = guild.town
-    contract = signed_contract(guild.residents, before, after)
+    cluster = GroupCluster(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
+    simulator = cluster.simulator
+    contract = signed_contract(cluster.node_factory, before, after)
     told: dict[str, list[int]] = {peer: [] for peer in before.peers}
-    stepped = town.stepped
+    stepped = simulator.stepped
 
     def look(peer: str, machine: Machine) -> None:
         stepped(peer, machine)
@@ -189,34 +189,34 @@ def amended_groups(seed: int) -> None:
         told[peer].append(machine.setup.held.number)
 
     under: dict[tuple[str, str, int, bytes], set[int]] = {}
-    said = town.said
+    said = simulator.said
 
     def mixed(peer: str, effect: Effect) -> None:
         """By which contract each update was sent, and each mean made."""
         said(peer, effect)
         match effect:
             case Send(message=Update(group=group, round=round, content=content)):
-                under.setdefault((peer, group, round, content), set()).add(guild.nodes()[peer].setup.held.number)
+                under.setdefault((peer, group, round, content), set()).add(cluster.nodes()[peer].setup.held.number)
             case AggregateUpdates(group=group, round=round, updates=updates) if seed % 2:
-                mine = guild.nodes()[peer].setup.held.number
+                mine = cluster.nodes()[peer].setup.held.number
                 for sender in updates.keys() - {peer}:
                     if mine not in under[sender, group, round, updates[sender]]:
-                        guild.seen.wrong.append(f"{peer} counts what {sender} sent under another contract")
+                        cluster.seen.wrong.append(f"{peer} counts what {sender} sent under another contract")
 
-    town.stepped, town.said = look, mixed
-    town.start()
+    simulator.stepped, simulator.said = look, mixed
+    simulator.start()
     late = STARTS - 2 + seed % 4  # some hear of it when they are past the round from which it holds
-    assert guild.reach(late, OVER_TICKS), {each: guild.rounds(each) for each in guild.groups}
-    guild.run(max(town.now, CUT + 10.0 if cuts else 0.0))
+    assert cluster.reach(late, OVER_TICKS), {each: cluster.rounds(each) for each in cluster.groups}
+    cluster.run(max(simulator.now, CUT + 10.0 if cuts else 0.0))
     teller = rest[seed // 2 % 4]
-    town.tell(teller, NewContract(contract))
-    town.kill_after(victim, town.carried[victim] + 1 + 7 * seed % (2 * AROUND), AWAY)
-    over = guild.run(
-        town.now + OVER_TICKS,
-        lambda: len(guild.nodes()) == 5 and all(node.setup.held.number for node in guild.nodes().values()),
+    simulator.tell(teller, NewContract(contract))
+    simulator.kill_after(victim, simulator.carried[victim] + 1 + 7 * seed % (2 * AROUND), AWAY)
+    over = cluster.run(
+        simulator.now + OVER_TICKS,
+        lambda: len(cluster.nodes()) == 5 and all(node.setup.held.number for node in cluster.nodes().values()),
     )
-    assert over, {peer: (node.setup.held.number, node.ledger.round) for peer, node in guild.nodes().items()}
-    guild.settle_down()
+    assert over, {peer: (node.setup.held.number, node.durable.round) for peer, node in cluster.nodes().items()}
+    cluster.settle_down()
     assert all(numbers == sorted(numbers) for numbers in told.values())
 
 

@@ -126,21 +126,21 @@ class GroupCluster:
 
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
-        residents = NodeFactory.of(made, parse_choice("partial-averaging"))
-        restless = {peer: Restless(peer, learner.start()) for peer, learner in residents.trainers.items()}
-        self.residents, self.everybody = replace(residents, trainers=restless), residents.roster
+        node_factory = NodeFactory.of(made, parse_choice("partial-averaging"))
+        restless = {peer: Restless(peer, learner.start()) for peer, learner in node_factory.trainers.items()}
+        self.node_factory, self.everybody = replace(node_factory, trainers=restless), node_factory.roster
         self.admitted = made.peers
         if roster is not None:
             first = self.signed(1, roster)
-            self.residents = replace(self.residents, roster=first)
+            self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
-        self.town = Simulator(made.peers, self.residents.craft(), faults, DiskRules())
-        self.town.stepped, self.town.said = self._stepped, self._said
+        self.simulator = Simulator(made.peers, self.node_factory.driver(), faults, DiskRules())
+        self.simulator.stepped, self.simulator.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[tuple[str, str], tuple[Node, int]] = {}
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the village's authority."""
+        """A roster of these by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
@@ -149,19 +149,23 @@ class GroupCluster:
         """From their next start on these go by this roster."""
         self.admitted = tuple(peers)
         for peer in peers:
-            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
+            self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
 
     # ---- who there is
 
     @property
     def groups(self) -> dict[str, Set[str]]:
         """Their members, by the newest roster that peers were admitted by."""
-        circles = [self.residents.setups[peer].circle for peer in self.admitted]
-        return {group: council.members for circle in circles for group, council in circle.councils.items()}
+        circles = [self.node_factory.setups[peer].peer_groups for peer in self.admitted]
+        return {
+            group: consensus.members
+            for peer_groups in circles
+            for group, consensus in peer_groups.consensus_by_group.items()
+        }
 
     def nodes(self) -> dict[str, Node]:
         found = {}
-        for peer, machine in self.town.machines().items():
+        for peer, machine in self.simulator.machines().items():
             assert isinstance(machine, Node)
             found[peer] = machine
         return found
@@ -169,61 +173,67 @@ class GroupCluster:
     def rounds(self, group: str) -> dict[str, int]:
         """By living member, the round of the group that it took over."""
         return {
-            peer: node.ledger.chambers[group].settled
+            peer: node.durable.chambers[group].settled
             for peer, node in self.nodes().items()
-            if group in node.ledger.chambers
+            if group in node.durable.chambers
         }
 
     def leading(self, group: str) -> str | None:
         """Who leads a group in the highest term."""
         terms = {}
         for peer, node in self.nodes().items():
-            if group in node.councils and node.councils[group].decrees.election.leading:
-                terms[node.councils[group].decrees.election.stand.term] = peer
+            if group in node.consensus_by_group and node.consensus_by_group[group].round_commit.election.leading:
+                terms[node.consensus_by_group[group].round_commit.election.stand.term] = peer
         return terms[max(terms)] if terms else None
 
     def notes(self, what: str) -> list[str]:
         """Who said so, once for each time."""
-        return [row[2] for row in self.town.rows if row[1] == "note" and row[3] == what]
+        return [row[2] for row in self.simulator.rows if row[1] == "note" and row[3] == what]
 
     # ---- what happens
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
-        return self.town.run(until, done)
+        return self.simulator.run(until, done)
 
     def reach(self, round: int, ticks: float) -> bool:
         """Let everybody who lives come to this round of all groups."""
         return self.run(
-            self.town.now + ticks, lambda: all(min(self.rounds(group).values()) >= round for group in self.groups)
+            self.simulator.now + ticks, lambda: all(min(self.rounds(group).values()) >= round for group in self.groups)
         )
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        for group, chamber in machine.ledger.chambers.items():
-            applied, before = chamber.holding.applied, self._last.get((peer, group))
-            round = applied.decree.round if applied else 0
+        for group, consensus_state in machine.durable.chambers.items():
+            applied, before = consensus_state.holding.applied, self._last.get((peer, group))
+            round = applied.proposal.round if applied else 0
             if before is not None and before[0] is machine and round < before[1]:
                 self.seen.wrong.append(f"{peer} goes back in {group} from round {before[1]} to {round}")
             if applied is None or before == (machine, round):
                 continue
             self._last[peer, group] = machine, round
-            content = chamber.models[applied.decree.digest]
+            content = consensus_state.models[applied.proposal.digest]
             if content not in self.seen.models.setdefault((group, round), set()):
                 self.seen.models[group, round].add(content)
-                self._weigh((group, round), content, len(machine.ledger.places[group]))
+                self._weigh((group, round), content, len(machine.durable.places[group]))
         self._look_at_values(peer, machine)
 
     def _look_at_values(self, peer: str, node: Node) -> None:
         """What was taken over is in the parameters, until they are trained."""
-        if node.ledger.trained:
+        if node.durable.trained:
             return
-        for group, chamber in node.ledger.chambers.items():
-            content = chamber.content
-            if content is None or chamber.study is not None or chamber.settled != chamber.holding.round:
+        for group, consensus_state in node.durable.chambers.items():
+            content = consensus_state.content
+            if (
+                content is None
+                or consensus_state.study is not None
+                or consensus_state.settled != consensus_state.holding.round
+            ):
                 continue
-            values = node.ledger.x_n[node.ledger.places[group]].numpy().tobytes()
+            values = node.durable.x_n[node.durable.places[group]].numpy().tobytes()
             if not content.endswith(values):
-                self.seen.wrong.append(f"{peer} has other values in {group} than round {chamber.settled} decreed")
+                self.seen.wrong.append(
+                    f"{peer} has other values in {group} than round {consensus_state.settled} decreed"
+                )
 
     def _weigh(self, place: Place, content: bytes, length: int) -> None:
         """A mean is that of the updates of which it says that they count."""
@@ -252,22 +262,22 @@ class GroupCluster:
             case Send(message=ConsensusMessage(group=group, said=Accept(term, round))):
                 seen.accepted.add((peer, group, term, round))
             case Send(message=ConsensusMessage(group=group, said=Commit(certificate))):
-                decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
-                silent = [a for a in authors if (a, group, decree.term, decree.round) not in seen.accepted]
-                voters = self.nodes()[peer].ledger.chambers[group].electorates[decree.roster].voters
+                proposal, authors = certificate.proposal, [author for author, _ in certificate.acceptances]
+                silent = [a for a in authors if (a, group, proposal.term, proposal.round) not in seen.accepted]
+                voters = self.nodes()[peer].durable.chambers[group].voter_sets[proposal.roster].voters
                 if 2 * len(authors) <= len(voters) or not voters >= set(authors):
-                    seen.wrong.append(f"round {decree.round} of {group} is in force by {authors}")
+                    seen.wrong.append(f"round {proposal.round} of {group} is in force by {authors}")
                 if len(silent) > 1:  # the coordinator's own is never said
-                    seen.wrong.append(f"round {decree.round} of {group}: {silent} did not accept it")
-            case Send(message=ConsensusMessage(group=group, said=Heartbeat(mandate))):
-                seen.leads.setdefault((group, mandate.term), set()).add(peer)
+                    seen.wrong.append(f"round {proposal.round} of {group}: {silent} did not accept it")
+            case Send(message=ConsensusMessage(group=group, said=Heartbeat(leader_certificate))):
+                seen.leads.setdefault((group, leader_certificate.term), set()).add(peer)
 
     # ---- judgement
 
     def judge(self, *, strangers: Sequence[str] = ()) -> None:
         """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
         seen = self.seen
-        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
+        rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"{place} has {len(models)} means" for place, models in seen.models.items() if len(models) > 1]
         twice = [f"{p} sent {len(sent)} updates of {place}" for (p, place), sent in seen.sent.items() if len(sent) > 1]
         rivals = [f"{place} had {sorted(peers)}" for place, peers in seen.leads.items() if len(peers) > 1]
@@ -282,11 +292,11 @@ class GroupCluster:
 
     def settle_down(self) -> None:
         """Let time pass until faults are over and all are in one round of all groups, and hold the laws against it."""
-        if self.town.faults.heal < math.inf:
-            self.run(self.town.faults.heal)
+        if self.simulator.faults.heal < math.inf:
+            self.run(self.simulator.faults.heal)
         goal = 2 + max(round for group in self.groups for round in self.rounds(group).values())
         together = self.run(
-            self.town.now + TOGETHER_TICKS,
+            self.simulator.now + TOGETHER_TICKS,
             lambda: (
                 len(self.nodes()) == len(self.made.peers)
                 and all(min(self.rounds(group).values()) >= goal for group in self.groups)

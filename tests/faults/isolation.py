@@ -17,7 +17,7 @@ from fedpeer.peer.state.events import Effect, Note
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.network.simulator import Simulator
-from tests.faults import group_cluster as guilds
+from tests.faults import group_cluster as clusters
 from tests.faults.peer_cluster import PeerCluster, world
 
 #: Tick at which the fault begins, and ticks before it in which the undisturbed rate is measured.
@@ -45,23 +45,23 @@ COORDINATED = tuple(product(KINDS[:5], SECONDS, DEADLINES))
 class Watch:
     """The rounds that peers finish, and the weights that they have then."""
 
-    town: Simulator
+    simulator: Simulator
     rounds: list[tuple[float, str, int, Mapping[str, float]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        before = self.town.said
+        before = self.simulator.said
 
         def said(peer: str, effect: Effect) -> None:
             before(peer, effect)
             if isinstance(effect, Note) and effect.what == "round":
                 fields: Mapping[str, Any] = effect.fields
-                self.rounds.append((self.town.now, peer, fields["round"], fields["weights"]))
+                self.rounds.append((self.simulator.now, peer, fields["round"], fields["weights"]))
 
-        self.town.said = said
+        self.simulator.said = said
 
     def rate(self, begin: float, end: float, among: Sequence[str] = ()) -> float:
         """Rounds a tick of the slowest peer of all, or of these."""
-        peers = among or self.town.peers
+        peers = among or self.simulator.peers
         done = [sum(begin <= tick < end for tick, peer, *_ in self.rounds if peer == each) for each in peers]
         return min(done) / (end - begin)
 
@@ -90,46 +90,46 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
         gossip__deadline=deadline,
         gossip__topology=graph,
     )
-    village = PeerCluster(made, faults_of(kind, seconds, made.peers, seed))
-    watch = Watch(village.town)
-    village.town.start()
-    village.run(BEGIN)
-    before = _rounds(village.nodes())
-    village.run(village.town.faults.heal)
+    cluster = PeerCluster(made, faults_of(kind, seconds, made.peers, seed))
+    watch = Watch(cluster.simulator)
+    cluster.simulator.start()
+    cluster.run(BEGIN)
+    before = _rounds(cluster.nodes())
+    cluster.run(cluster.simulator.faults.heal)
     lone = made.peers if kind == "apart" else () if kind == "cut:1+2" else made.peers[:1]
     for peer in lone:
-        alone = village.node(peer).ledger.round - before[peer]
+        alone = cluster.node(peer).durable.round - before[peer]
         # A moment of it may pass before the others are thought dead.
         assert alone <= ALONE_ROUNDS or seconds <= 5.0, f"{peer} alone used up {alone} rounds"
-    since = _as_before(village.town, watch, village.run)
+    since = _as_before(cluster.simulator, watch, cluster.run)
     weights = watch.weights(since)
     assert min(weights) >= LEAST, f"{min(weights)} of a weight of 1 is left to somebody"
     assert max(weights) <= MOST, f"somebody has a weight of {max(weights)}"
-    rounds = _rounds(village.nodes()).values()
-    assert max(rounds) - min(rounds) <= 1, village.phases()
-    village.judge()
+    rounds = _rounds(cluster.nodes()).values()
+    assert max(rounds) - min(rounds) <= 1, cluster.phases()
+    cluster.judge()
 
 
 def isolated_coordinated(seed: int) -> None:
     """The same where groups average through coordinators: who is alone pauses, and the others do not wait for it."""
     kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
-    made = guilds.world(gossip__deadline=deadline)
-    guild = guilds.GroupCluster(made, faults_of(kind, seconds, made.peers, seed))
-    watch = Watch(guild.town)
-    guild.town.start()
-    guild.run(BEGIN)
-    before = {each: max(guild.rounds(each).values()) for each in guild.groups}
-    guild.run(guild.town.faults.heal)
+    made = clusters.world(gossip__deadline=deadline)
+    cluster = clusters.GroupCluster(made, faults_of(kind, seconds, made.peers, seed))
+    watch = Watch(cluster.simulator)
+    cluster.simulator.start()
+    cluster.run(BEGIN)
+    before = {each: max(cluster.rounds(each).values()) for each in cluster.groups}
+    cluster.run(cluster.simulator.faults.heal)
     if kind in ("cut:1", "freeze:1") and seconds > BACK_S:
-        assert all(max(guild.rounds(each).values()) > before[each] + 3 for each in guild.groups), "the others go on"
-    _as_before(guild.town, watch, guild.run)
-    guild.judge()
+        assert all(max(cluster.rounds(each).values()) > before[each] + 3 for each in cluster.groups), "the others go on"
+    _as_before(cluster.simulator, watch, cluster.run)
+    cluster.judge()
 
 
-def _as_before(town: Simulator, watch: Watch, run: Callable[[float], bool]) -> float:
+def _as_before(simulator: Simulator, watch: Watch, run: Callable[[float], bool]) -> float:
     """The tick at which all has to be as before; the rate of rounds from then on is held against that before."""
     usual = watch.rate(BEGIN - MEASURED, BEGIN)
-    since = town.now + max(BACK_S * SECOND, 2 / usual)
+    since = simulator.now + max(BACK_S * SECOND, 2 / usual)
     until = since + max(BACK_S * SECOND, 12 / usual)
     run(until)
     rate = watch.rate(since, until) / usual
@@ -138,7 +138,7 @@ def _as_before(town: Simulator, watch: Watch, run: Callable[[float], bool]) -> f
 
 
 def _rounds(nodes: Mapping[str, Node]) -> dict[str, int]:
-    return {peer: node.ledger.round for peer, node in nodes.items()}
+    return {peer: node.durable.round for peer, node in nodes.items()}
 
 
 #: By name.

@@ -52,73 +52,75 @@ def liars(seed: int) -> None:
     links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
     end = BEGIN + (LIED / 2 if big else LIED)
     lying = tuple(Lying(BEGIN, end, peer, lies) for peer in false)
-    village = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
-    thought, watch = village.standings(), Watch(village.town)
-    village.town.start()
-    village.run(BEGIN)
+    cluster = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
+    thought, watch = cluster.standings(), Watch(cluster.simulator)
+    cluster.simulator.start()
+    cluster.run(BEGIN)
     crowded, unlike, closed = 0, [], set[tuple[str, str]]()
     for tick in range(int(BEGIN), int(end), 10):
-        village.run(tick + 10.0)
-        ledgers = {peer: ledger for peer, ledger in village.ledgers().items() if peer in honest}
-        closed |= _closed(village, honest)
-        crowded = max(crowded, *(_waiting(ledger) for ledger in ledgers.values()))
-        unlike += [f"tick {tick}: {far:.3g} of the weight is not there" for far in _far(ledgers, false) if far > EXACT]
-    assert set(honest) <= village.nodes().keys(), f"ended: {village.town.stopped}"
+        cluster.run(tick + 10.0)
+        durable_states = {peer: durable for peer, durable in cluster.durable_states().items() if peer in honest}
+        closed |= _closed(cluster, honest)
+        crowded = max(crowded, *(_waiting(durable) for durable in durable_states.values()))
+        unlike += [
+            f"tick {tick}: {far:.3g} of the weight is not there" for far in _far(durable_states, false) if far > EXACT
+        ]
+    assert set(honest) <= cluster.nodes().keys(), f"ended: {cluster.simulator.stopped}"
     rate = watch.rate(BEGIN, end, honest) / watch.rate(MEASURED, BEGIN, honest)
-    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {village.phases()}"
-    lives = {peer: village.node(peer).ledger.incarnation for peer in honest}
+    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {cluster.phases()}"
+    lives = {peer: cluster.node(peer).durable.incarnation for peer in honest}
     assert set(lives.values()) == {1}, f"nobody was started again: {lives}"
-    buried = max(thought.burials(village.town.now, honest), default=0.0)
+    buried = max(thought.burials(cluster.simulator.now, honest), default=0.0)
     assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
     assert crowded <= WAITING, f"{crowded} shares of one neighbour wait"
     among = {(one, other) for one, other in closed if one in honest and other in honest}
     assert not among, f"honest peers do not listen to one another: {sorted(among)}"
     if set(lies) & set(PROVABLE):
-        heard = {(one, other) for one in honest for other in false} - closed
-        assert not heard, f"liars are still listened to: {sorted(heard)}"
-    _judge(village, honest, unlike, poisoned="value" in lies)
+        received = {(one, other) for one in honest for other in false} - closed
+        assert not received, f"liars are still listened to: {sorted(received)}"
+    _judge(cluster, honest, unlike, poisoned="value" in lies)
 
 
-def _judge(village: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
-    rows = [row for row in village.town.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
+def _judge(cluster: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
+    rows = [row for row in cluster.simulator.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
     took = [each for each in judges.durable(rows) if each[1] in honest and each[2][1][1] in honest]
     judges.judged(
         unlike[: judges.SHOWN_MAX],
-        [each for each in village.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
+        [each for each in cluster.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
         judges.saved_before_said(rows),
         judges.taken_once_and_in_order(took),
         judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
     )
 
 
-def _closed(village: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]:
+def _closed(cluster: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]:
     """(who, whom): each of the honest, and those to whom it does not listen now."""
-    lives = {peer: node.life for peer, node in village.nodes().items() if peer in honest}
-    return {(one, other) for one, life in lives.items() for other in village.made.peers if not life.listens(other)}
+    lives = {peer: node.state for peer, node in cluster.nodes().items() if peer in honest}
+    return {(one, other) for one, state in lives.items() for other in cluster.made.peers if not state.listens(other)}
 
 
-def _far(ledgers: Mapping[str, DurableState], false: Sequence[str]) -> list[float]:
+def _far(durable_states: Mapping[str, DurableState], false: Sequence[str]) -> list[float]:
     """By group, the part of the weight among these that is missing, or twice, when what each of them gave to those who
     lie, less what it took of them, is counted by name."""
     found = []
-    for group, (there, put) in audit.weights(ledgers).items():
-        given = sum(_given(ledger, group, liar) for ledger in ledgers.values() for liar in false)
+    for group, (there, put) in audit.weights(durable_states).items():
+        given = sum(_given(durable, group, liar) for durable in durable_states.values() for liar in false)
         found.append(abs(there + given - put) / put)
     return found
 
 
-def _given(ledger: DurableState, group: str, liar: str) -> float:
-    holding = ledger.groups[group]
+def _given(durable: DurableState, group: str, liar: str) -> float:
+    holding = durable.groups[group]
     out = holding.out[liar].weight_until(holding.out[liar].made) if liar in holding.out else 0.0
     return out - holding.into.get(liar, Incoming()).taken_weight
 
 
-def _waiting(ledger: DurableState) -> int:
+def _waiting(durable: DurableState) -> int:
     """The most shares of one neighbour that wait in one group."""
     kept = [
         sum(place[2] == peer for place in (*holding.waiting, *holding.nothing))
-        for holding in ledger.groups.values()
-        for peer in ledger.met
+        for holding in durable.groups.values()
+        for peer in durable.met
     ]
     return max(kept, default=0)
 
@@ -128,25 +130,28 @@ def _about_terms(seed: int) -> None:
     made = guild_world(gossip__gather=2.0)
     liar = made.peers[seed % 5]
     lying = (Lying(0.0, 10_000.0, liar, ("term",)),)
-    guild = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3), liars=lying))
-    guild.town.start()
+    cluster = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3), liars=lying))
+    cluster.simulator.start()
 
     def reach(goal: int) -> bool:
         """Let time pass until every honest peer is in this round of each of its groups."""
-        ends = guild.town.now + PATIENCE
-        return guild.run(ends, lambda: all(each >= goal for each in _rounds(guild, liar).values()))
+        ends = cluster.simulator.now + PATIENCE
+        return cluster.run(ends, lambda: all(each >= goal for each in _rounds(cluster, liar).values()))
 
-    assert reach(2), _rounds(guild, liar)
-    kept = {each: guild.leading(each) for each in guild.groups}
-    assert reach(max(_rounds(guild, liar).values()) + 5), _rounds(guild, liar)
-    assert {each: guild.leading(each) for each in guild.groups} == kept, "nobody deposes a coordinator"
-    guild.judge(strangers=[liar])
+    assert reach(2), _rounds(cluster, liar)
+    kept = {each: cluster.leading(each) for each in cluster.groups}
+    assert reach(max(_rounds(cluster, liar).values()) + 5), _rounds(cluster, liar)
+    assert {each: cluster.leading(each) for each in cluster.groups} == kept, "nobody deposes a coordinator"
+    cluster.judge(strangers=[liar])
 
 
-def _rounds(guild: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
+def _rounds(cluster: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
     """By group and honest peer."""
     return {
-        (group, peer): round for group in guild.groups for peer, round in guild.rounds(group).items() if peer != liar
+        (group, peer): round
+        for group in cluster.groups
+        for peer, round in cluster.rounds(group).items()
+        if peer != liar
     }
 
 

@@ -1,4 +1,4 @@
-"""Phases of noise under faults: whole peers that tell made-up shares first, and whose masses are exact all the same.
+"""Phases of noise under faults: whole peers that tell masked shares first, and whose masses are exact all the same.
 
 What peers hold in the middle of an average means nothing by itself, so estimates are looked at where they are used:
 when a round is over. Each average begins with noise of its own, so they are as near to the mean as one brings them.
@@ -29,8 +29,8 @@ STRAGGLING = 4
 
 def veiled_world(peers: int = 4, **settings: object) -> World:
     """Everybody with everybody, so that one exchange behind the phase gives the mean."""
-    asked = {"gossip__topology": "complete", "gossip__exchanges": 2, "gossip__privacy": NOISE}
-    return world(peers, **(asked | {"learning__evaluate_every": 1} | settings))
+    options = {"gossip__topology": "complete", "gossip__exchanges": 2, "gossip__privacy": NOISE}
+    return world(peers, **(options | {"learning__evaluate_every": 1} | settings))
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class Veiled(PeerCluster):
         self.used: dict[tuple[str, int], Tensor] = {}
         self.told: list[Said] = []
         self._repeats: set[tuple[str, str, int]] = set()
-        self.town.said = self._said
+        self.simulator.said = self._said
 
     def _said(self, peer: str, effect: Effect) -> None:
         match effect:
             case Evaluate(round=round, x_n=x_n):
                 self.used[peer, round] = x_n
-            case Send(to=to, message=Transfer(parcel=parcel)) if (peer, to, parcel.seq) not in self._repeats:
-                self._repeats.add((peer, to, parcel.seq))
-                value_D = FLOAT32.unpack(parcel.payload, len(self.truth[self.groups[0]]))
-                self.told.append(Said(peer, to, parcel.round, parcel.exchange, value_D / parcel.weight))
+            case Send(to=to, message=Transfer(share=share)) if (peer, to, share.seq) not in self._repeats:
+                self._repeats.add((peer, to, share.seq))
+                value_D = FLOAT32.unpack(share.payload, len(self.truth[self.groups[0]]))
+                self.told.append(Said(peer, to, share.round, share.exchange, value_D / share.weight))
 
     def made_up(self) -> Iterator[Said]:
         """Shares of the first exchange of each round."""
@@ -79,9 +79,9 @@ class Veiled(PeerCluster):
     def judge_means(self, rounds: int = 2) -> None:
         """After heal: so many rounds, after which all use the mean of what was brought in."""
         self.healed()
-        first = max(node.ledger.round for node in self.nodes().values()) + STRAGGLING
+        first = max(node.durable.round for node in self.nodes().values()) + STRAGGLING
         wanted = {(peer, first + number) for peer in self.made.peers for number in range(rounds)}
-        assert self.run(self.town.now + 2000.0, lambda: wanted <= self.used.keys()), self.phases()
+        assert self.run(self.simulator.now + 2000.0, lambda: wanted <= self.used.keys()), self.phases()
         self.judge()
         (group,) = self.groups
         for peer, round in sorted(wanted):

@@ -1,9 +1,9 @@
-"""Whole peers that learn nothing, in a simulated town: what they average is known, so the truth is a closed form.
+"""Whole peers that learn nothing, in a simulated simulator: what they average is known, so the truth is a closed form.
 
 Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
 true average is the mean of what its members began with, and all that is ever there is what they put in. A `PeerCluster`
-looks at all ledgers after every step in which one has changed: of the living as they are in memory, of the dead as
-they are on disk.
+looks at all durable states after every step in which one has changed: of the living as they are in memory, of the dead
+as they are on disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.sims import worlds
 
 #: Signs the rosters of scenarios in which they change.
 AUTHORITY = Ed25519PrivateKey.from_private_bytes(bytes(32))
-#: Rounds that no run comes near: everybody stays, so that every ledger can be looked at.
+#: Rounds that no run comes near: everybody stays, so that every durable state can be looked at.
 ENDLESS = 100_000
 #: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
 EXACT = 1e-9
@@ -104,7 +104,7 @@ class Standings:
     now: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
     dead: list[tuple[str, str, float]] = field(default_factory=list)
 
-    def hear(self, tick: float, peer: str, effect: Effect) -> None:
+    def on_event(self, tick: float, peer: str, effect: Effect) -> None:
         if isinstance(effect, Note) and effect.what == "membership":
             key = (peer, str(effect.fields["peer"]))
             since, before = self.now.get(key, (tick, "unknown"))
@@ -145,17 +145,17 @@ class PeerCluster:
         method: str = "partial-averaging",
     ) -> None:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
-        residents = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
-        self.everybody = residents.roster
-        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in residents.trainers.items()}
+        node_factory = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
+        self.everybody = node_factory.roster
+        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in node_factory.trainers.items()}
         still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
-        self.residents = replace(residents, trainers=still)
+        self.node_factory = replace(node_factory, trainers=still)
         if roster is not None:
             first = self.signed(1, roster)
-            self.residents = replace(self.residents, roster=first)
+            self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
-        self.town = Simulator(made.peers, self.residents.craft(fact=fact), faults, DiskRules())
-        self.town.stepped = self._stepped
+        self.simulator = Simulator(made.peers, self.node_factory.driver(fact=fact), faults, DiskRules())
+        self.simulator.stepped = self._stepped
         self.wrong: list[str] = []
         self.far = 0.0
         self.outside: list[str] = []
@@ -163,7 +163,7 @@ class PeerCluster:
         self._seen: dict[str, tuple[GroupState, ...]] = {}
         self._dead: dict[str, DurableState] = {}
         self._joining: set[str] = set()
-        groups = self.residents.setups[made.peers[0]].circle.groups
+        groups = self.node_factory.setups[made.peers[0]].peer_groups.groups
         self.groups = tuple(groups)
         began_MD = {
             group: torch.stack([self.start[p][self._places(p, group)].double() for p in groups[group].members])
@@ -178,7 +178,7 @@ class PeerCluster:
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
 
     def _learner(self, peer: str, still: Still) -> Still:
-        """What a peer trains with, in villages where that is more than standing still."""
+        """What a peer trains with, in clusters where that is more than standing still."""
         return still
 
     def _reach(self, group: str) -> tuple[Tensor, Tensor]:
@@ -187,10 +187,10 @@ class PeerCluster:
         return values_MD.amin(0), values_MD.amax(0)
 
     def _places(self, peer: str, group: str) -> Tensor:
-        return self.residents.setups[peer].circle.groups[group].index_D
+        return self.node_factory.setups[peer].peer_groups.groups[group].index_D
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the village's authority."""
+        """A roster of these by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
@@ -198,93 +198,101 @@ class PeerCluster:
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
         """From their next start on these go by this roster."""
         for peer in peers:
-            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
+            self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
 
     # ---- who there is
 
     def node(self, peer: str) -> Node:
-        machine = self.town.machines()[peer]
+        machine = self.simulator.machines()[peer]
         assert isinstance(machine, Node)
         return machine
 
     def nodes(self) -> dict[str, Node]:
-        return {peer: self.node(peer) for peer in self.town.machines()}
+        return {peer: self.node(peer) for peer in self.simulator.machines()}
 
-    def ledgers(self) -> dict[str, DurableState]:
+    def durable_states(self) -> dict[str, DurableState]:
         """Of the living as they are, of the others as they are on disk."""
-        living = self.town.machines()
-        for peer in self.town.peers:
+        living = self.simulator.machines()
+        for peer in self.simulator.peers:
             if peer in living:
                 self._dead.pop(peer, None)
             elif peer not in self._dead:
-                self._dead[peer] = self.residents.node(peer, self.town.kept(peer)).ledger
-        return {peer: self._dead[peer] if peer in self._dead else self.node(peer).ledger for peer in self.town.peers}
+                self._dead[peer] = self.node_factory.node(peer, self.simulator.kept(peer)).durable
+        return {
+            peer: self._dead[peer] if peer in self._dead else self.node(peer).durable for peer in self.simulator.peers
+        }
 
     # ---- conservation
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        if machine.phase == "joining" and machine.ledger.round == 0:
+        if machine.phase == "joining" and machine.durable.round == 0:
             self._joining.add(peer)
-        held = tuple(machine.ledger.groups.values())
+        held = tuple(machine.durable.groups.values())
         if held != self._seen.get(peer):
             self._seen[peer] = held
             if self.forgetful:
-                self._stay_inside(peer, machine.ledger)
+                self._stay_inside(peer, machine.durable)
             else:
                 self.look()
 
     def look(self) -> None:
         """Compare what is there with what was put in."""
-        ledgers = self.ledgers()
-        for group, (there, put) in audit.weights(ledgers).items():
+        durable_states = self.durable_states()
+        for group, (there, put) in audit.weights(durable_states).items():
             self._compare(group, "weight", abs(there - put) / put)
         if self.forgetful or self._drifts:
             return
-        self._count_adopted(ledgers)
-        for group, there_D in audit.values(ledgers).items():
-            put_D = self.truth[group] * len(self.residents.setups[self.town.peers[0]].circle.groups[group].members)
+        self._count_adopted(durable_states)
+        for group, there_D in audit.values(durable_states).items():
+            put_D = self.truth[group] * len(
+                self.node_factory.setups[self.simulator.peers[0]].peer_groups.groups[group].members
+            )
             self._compare(group, "value", float((there_D - put_D).abs().max()))
 
-    def _count_adopted(self, ledgers: Mapping[str, DurableState]) -> None:
+    def _count_adopted(self, durable_states: Mapping[str, DurableState]) -> None:
         """Let the true mean follow a late joiner, which puts in the value that it took over and not its own."""
-        for peer, ledger in ledgers.items():
-            if ledger.round == 0 or peer not in self._joining:
+        for peer, durable in durable_states.items():
+            if durable.round == 0 or peer not in self._joining:
                 continue
             self._joining.remove(peer)
-            self._stay_inside(peer, ledger)
-            for group, holding in ledger.groups.items():
+            self._stay_inside(peer, durable)
+            for group, holding in durable.groups.items():
                 own_D = self.start[peer][self._places(peer, group)].double()
-                members = len(self.residents.setups[peer].circle.groups[group].members)
+                members = len(self.node_factory.setups[peer].peer_groups.groups[group].members)
                 self.truth[group] = self.truth[group] + (holding.held.value_D - own_D) / members
 
     def _compare(self, group: str, what: str, far: float) -> None:
         self.far = max(self.far, far)
         if not far <= EXACT:
-            self.wrong.append(f"tick {self.town.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice")
+            self.wrong.append(
+                f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
+            )
 
-    def _stay_inside(self, peer: str, ledger: DurableState) -> None:
+    def _stay_inside(self, peer: str, durable: DurableState) -> None:
         """No element of an estimate leaves the hull of what the members began with."""
         for group, (least_D, most_D) in self._hull.items():
-            estimate_D = ledger.estimate_D(group)
+            estimate_D = durable.estimate_D(group)
             out = float(torch.maximum(least_D - estimate_D, estimate_D - most_D).max())
             if out > HULL_SLACK:
-                self.outside.append(f"tick {self.town.now:.1f}: {peer}'s estimate of {group} is {out:.3g} outside")
+                self.outside.append(f"tick {self.simulator.now:.1f}: {peer}'s estimate of {group} is {out:.3g} outside")
 
     # ---- progress
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
-        return self.town.run(until, done)
+        return self.simulator.run(until, done)
 
     def together(self) -> bool:
         """Whether all live and learn in about the same round, and know that all whom they share a group with do."""
         nodes = self.nodes()
-        rounds = [node.ledger.round for node in nodes.values()]
-        if len(nodes) < len(self.town.peers) or max(rounds) - min(rounds) > 1:
+        rounds = [node.durable.round for node in nodes.values()]
+        if len(nodes) < len(self.simulator.peers) or max(rounds) - min(rounds) > 1:
             return False
         return all(
             node.phase == "learning"
-            and all(node.life.available(other, group) for group in node.ledger.groups for other in nodes if other != me)
+            and all(
+                node.state.available(other, group) for group in node.durable.groups for other in nodes if other != me
+            )
             for me, node in nodes.items()
         )
 
@@ -292,17 +300,17 @@ class PeerCluster:
         """By peer, how many exchanges it has closed, at least, of its groups."""
         found = {}
         for peer, node in self.nodes().items():
-            per_round = {group: node.life.circle.averaging[group].exchanges for group in node.ledger.groups}
+            per_round = {group: node.state.peer_groups.averaging[group].exchanges for group in node.durable.groups}
             found[peer] = min(
-                holding.at[0] * per_round[group] + holding.at[1] for group, holding in node.ledger.groups.items()
+                holding.at[0] * per_round[group] + holding.at[1] for group, holding in node.durable.groups.items()
             )
         return found
 
     def all_edges(self) -> set[tuple[str, str]]:
         """(sender, receiver) along all overlays."""
         edges = set()
-        for peer, setup in self.residents.setups.items():
-            for policy in setup.circle.averaging.values():
+        for peer, setup in self.node_factory.setups.items():
+            for policy in setup.peer_groups.averaging.values():
                 members = policy.overlay.members
                 me = members.index(peer)
                 edges |= {(peer, members[other]) for other in policy.overlay.union.neighbors(me)}
@@ -310,20 +318,20 @@ class PeerCluster:
 
     def healed(self) -> None:
         """Let time pass until faults are over and every edge has delivered a share once more."""
-        self.run(self.town.faults.heal)
-        waiting, seen = self.all_edges(), len(self.town.rows)
+        self.run(self.simulator.faults.heal)
+        waiting, seen = self.all_edges(), len(self.simulator.rows)
 
         def delivered() -> bool:
             nonlocal seen
-            for _, what, receiver, *rest in self.town.rows[seen:]:
+            for _, what, receiver, *rest in self.simulator.rows[seen:]:
                 if what == "heard" and rest[0] == "Transfer":
                     waiting.discard((rest[1], receiver))
-            seen = len(self.town.rows)
+            seen = len(self.simulator.rows)
             return not waiting
 
         text = f"ticks after the faults nothing came along {sorted(waiting)}"
-        assert self.run(self.town.now + BACK_TICKS, delivered), f"{BACK_TICKS:.0f} {text}: {self.phases()}"
-        again = self.run(self.town.now + TOGETHER_TICKS, self.together)
+        assert self.run(self.simulator.now + BACK_TICKS, delivered), f"{BACK_TICKS:.0f} {text}: {self.phases()}"
+        again = self.run(self.simulator.now + TOGETHER_TICKS, self.together)
         assert again, f"{TOGETHER_TICKS:.0f} ticks later they are still in different rounds: {self.phases()}"
 
     def exchange(self, times: int) -> None:
@@ -335,57 +343,59 @@ class PeerCluster:
             now = self.exchanged()
             return len(now) == len(begun) and all(now[peer] - begun[peer] >= times for peer in begun)
 
-        assert self.run(self.town.now + patience, done), f"no progress after {patience:.0f} ticks: {self.phases()}"
+        assert self.run(self.simulator.now + patience, done), f"no progress after {patience:.0f} ticks: {self.phases()}"
 
     def predicted(self, tolerance: float) -> int:
         """Exchanges after which disagreement is below this, by the graphs alone."""
-        policies = self.residents.averaging()
+        policies = self.node_factory.averaging()
         return max(predicted_rounds(policy.overlay, policy.mixing, tolerance) for policy in policies)
 
     def error(self) -> float:
         """The furthest that anybody's estimate is from the true mean, in any element of any group."""
         return max(
-            float((ledger.estimate_D(group) - self.truth[group]).abs().max())
-            for ledger in self.ledgers().values()
-            for group in ledger.groups
+            float((durable.estimate_D(group) - self.truth[group]).abs().max())
+            for durable in self.durable_states().values()
+            for group in durable.groups
         )
 
     def disagreement(self) -> float:
         """The furthest that two estimates are apart, in any element of any group."""
-        ledgers = self.ledgers().values()
+        durable_states = self.durable_states().values()
         return max(
             float((torch.stack(each).amax(0) - torch.stack(each).amin(0)).max())
-            for each in ([ledger.estimate_D(group) for ledger in ledgers] for group in self.groups)
+            for each in ([durable.estimate_D(group) for durable in durable_states] for group in self.groups)
         )
 
     def weight(self, peers: Iterable[str], group: str) -> float:
         """What these peers hold, and what waits with them, in one group."""
-        ledgers = self.ledgers()
-        return sum(ledgers[peer].groups[group].weight for peer in peers)
+        durable_states = self.durable_states()
+        return sum(durable_states[peer].groups[group].weight for peer in peers)
 
     def notes(self, what: str, since: float = 0.0) -> list[tuple[float, str]]:
         """(tick, peer) of all notes of this name."""
-        return [(row[0], row[2]) for row in self.town.rows if row[1] == "note" and row[3] == what and row[0] >= since]
+        return [
+            (row[0], row[2]) for row in self.simulator.rows if row[1] == "note" and row[3] == what and row[0] >= since
+        ]
 
     def standings(self) -> Standings:
         """What the peers think of each other from now on."""
         found = Standings()
-        self.town.said = lambda peer, effect: found.hear(self.town.now, peer, effect)
+        self.simulator.said = lambda peer, effect: found.on_event(self.simulator.now, peer, effect)
         return found
 
     def phases(self) -> dict[str, str]:
-        return {peer: f"{node.phase} {node.ledger.round}" for peer, node in self.nodes().items()}
+        return {peer: f"{node.phase} {node.durable.round}" for peer, node in self.nodes().items()}
 
     # ---- judgement
 
     def judge(self, *, also: Iterable[str] = (), strangers: Iterable[str] = ()) -> None:
         """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
-        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
-        lanes = [] if self.forgetful else judges.taken_once_and_in_order(judges.durable(rows))
+        rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
+        channels = [] if self.forgetful else judges.taken_once_and_in_order(judges.durable(rows))
         judges.judged(
             [*self.wrong, *self.outside][: judges.SHOWN_MAX],
             judges.saved_before_said(rows),
-            lanes,
+            channels,
             judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
             list(also),
         )

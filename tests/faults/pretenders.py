@@ -15,20 +15,20 @@ from fedpeer.sims.network.lies import Said
 from fedpeer.sims.network.simulator import Simulator
 
 
-def pretend(town: Simulator, craft: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
+def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
     """From now on these say so to everybody, in each group of theirs, at each tick until this one."""
     for peer, lies in liars.items():
-        machine = town.machines().get(peer)
+        machine = simulator.machines().get(peer)
         assert machine is None or isinstance(machine, Node)
         if machine is None:
             continue
-        life = machine.life
-        for group, council in machine.councils.items():
-            for to in sorted(council.decrees.election.electorate.members - {peer}):
+        state = machine.state
+        for group, consensus in machine.consensus_by_group.items():
+            for to in sorted(consensus.round_commit.election.voter_set.members - {peer}):
                 for lie in lies:
-                    for said in lie(council.decrees.election, int(town.now)):
+                    for said in lie(consensus.round_commit.election, int(simulator.now)):
                         ballot = ConsensusMessage(group=group, said=said)
-                        send = Send(to, ballot, life.ledger.incarnation, life.ledger.met.get(to, 0))
-                        town._travel(peer, to, craft.encode(peer, send), town._arrived)
-    if town.now + 1 < until:
-        town.agenda.at(town.now + 1, lambda: pretend(town, craft, liars, until))
+                        send = Send(to, ballot, state.durable.incarnation, state.durable.met.get(to, 0))
+                        simulator._travel(peer, to, driver.encode(peer, send), simulator._arrived)
+    if simulator.now + 1 < until:
+        simulator.agenda.at(simulator.now + 1, lambda: pretend(simulator, driver, liars, until))

@@ -25,34 +25,34 @@ def readmitted(seed: int) -> None:
         acts.append(Act(GOES - 5.0, "kill", "peer3", COMES - 20.0))
     links = LinkRules(delay=0.2, jitter=0.3 * (seed % 4), loss=0.05 * (seed % 3))
     faults = Faults(seed=seed, links=links, acts=tuple(acts), heal=GOES + COMES)
-    village = PeerCluster(made, faults, forgetful=True, roster=made.peers)
-    town = village.town
-    town.start()
-    village.run(GOES + 10.0)
-    before = village.ledgers()["peer2"].incarnation
+    cluster = PeerCluster(made, faults, forgetful=True, roster=made.peers)
+    simulator = cluster.simulator
+    simulator.start()
+    cluster.run(GOES + 10.0)
+    before = cluster.durable_states()["peer2"].incarnation
     rest = [peer for peer in made.peers if peer != "peer2"]
-    _tell(village, village.signed(2, rest), rest)
-    village.run(town.now + HEARD)
-    again = village.signed(3, made.peers)
-    village.residents.keys["peer2"] = key = bytes(range(32))
+    _tell(cluster, cluster.signed(2, rest), rest)
+    cluster.run(simulator.now + HEARD)
+    again = cluster.signed(3, made.peers)
+    cluster.node_factory.keys["peer2"] = key = bytes(range(32))
     entries = tuple(replace(each, key=key) if each.id == "peer2" else each for each in again.entries)
-    _tell(village, sign(replace(again, entries=entries), AUTHORITY), made.peers)
-    village.healed()
-    assert village.run(town.now + BACK_TICKS, village.together), village.phases()
-    now = village.ledgers()["peer2"].incarnation
+    _tell(cluster, sign(replace(again, entries=entries), AUTHORITY), made.peers)
+    cluster.healed()
+    assert cluster.run(simulator.now + BACK_TICKS, cluster.together), cluster.phases()
+    now = cluster.durable_states()["peer2"].incarnation
     assert now > before or KINDS[seed // 2 % 3] == "lose", "it comes back as a later incarnation"
-    village.look()
-    village.exchange(2 * village.predicted(1e-6))
-    village.look()
-    village.judge(strangers=["peer2"])
-    assert village.disagreement() <= 1e-6
+    cluster.look()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.look()
+    cluster.judge(strangers=["peer2"])
+    assert cluster.disagreement() <= 1e-6
 
 
-def _tell(village: PeerCluster, roster: Roster, peers: Sequence[str]) -> None:
-    village.admit(roster, peers)
+def _tell(cluster: PeerCluster, roster: Roster, peers: Sequence[str]) -> None:
+    cluster.admit(roster, peers)
     for peer in peers:
-        if peer in village.town.machines():
-            village.town.tell(peer, NewRoster(roster))
+        if peer in cluster.simulator.machines():
+            cluster.simulator.tell(peer, NewRoster(roster))
 
 
 #: By name.

@@ -2,8 +2,9 @@
 
 A test that cannot fail shows nothing. `SABOTAGE` names for each rule a way to break it, in the code that keeps it, and
 the play (scenario and seeds) that has to notice. That a new coordinator ignores what was accepted is broken where the
-mathematics of decrees is tested (`tests/gossip/`). What an earlier incarnation says is kept off twice, by its number
-and by signatures that name incarnations, so no scenario misses one of the two: the refusals of the number are E12.
+mathematics of committed rounds is tested (`tests/gossip/`). What an earlier incarnation says is kept off twice, by its
+number and by signatures that name incarnations, so no scenario misses one of the two: the refusals of the number are
+E12.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import pytest
 from fedpeer.gossip import reductions, transfers
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
-from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
+from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.node import channels, handshake, node, reminders, rounds
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
-from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send
+from fedpeer.peer.state.events import Effect, Event, MessageReceived, Persist, Send
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.saving import Outbox
@@ -53,18 +54,18 @@ def _no_sums(patch: Patch) -> None:
 
 def take_an_equal_number_again(patch: Patch) -> None:
     _no_sums(patch)
-    patch.setattr(transfers, "_known", lambda lane, parcel: parcel.seq < lane.taken)
-    patch.setattr(transfers, "_next", lambda lane, parcel: parcel.seq in (lane.taken, lane.taken + 1))
+    patch.setattr(transfers, "_known", lambda channel, share: share.seq < channel.taken)
+    patch.setattr(transfers, "_next", lambda channel, share: share.seq in (channel.taken, channel.taken + 1))
 
 
 def take_out_of_order(patch: Patch) -> None:
     _no_sums(patch)
-    patch.setattr(transfers, "_next", lambda lane, parcel: parcel.seq > lane.taken)
+    patch.setattr(transfers, "_next", lambda channel, share: share.seq > channel.taken)
 
 
 def debit_before_rounding(patch: Patch) -> None:
-    def debited(held: Mass, lanes: object, parcels: dict[str, transfers.NumberedTransfer], form: object) -> Mass:
-        given = sum(parcel.weight for parcel in parcels.values())
+    def debited(held: Mass, open_channels: object, shares: dict[str, transfers.NumberedTransfer], form: object) -> Mass:
+        given = sum(share.weight for share in shares.values())
         return held.scaled(1 - given / float(held.weight))
 
     patch.setattr(transfers, "_debited", debited)
@@ -96,15 +97,15 @@ class Deaf(dict[str, dict[str, int]]):
 
 def no_window(patch: Patch) -> None:
     for module in (transfers, rounds):
-        patch.setattr(module, "resting", lambda lane: False)
-    patch.setattr(node, "Rounds", lambda: rounds.Rounds(silent=Deaf()))
+        patch.setattr(module, "resting", lambda channel: False)
+    patch.setattr(node, "Rounds", lambda: rounds.RoundProgress(silent=Deaf()))
 
 
 def repeat_with_other_bytes(patch: Patch) -> None:
-    def changed(*, group: str, parcel: transfers.NumberedTransfer, **signed: Any) -> Transfer:
-        said.append(id(parcel))
-        other = parcel.payload + (said.count(id(parcel)) - 1) * 1e-3
-        return Transfer(group=group, parcel=replace(parcel, payload=other.to(parcel.payload.dtype)), **signed)
+    def changed(*, group: str, share: transfers.NumberedTransfer, **signed: Any) -> Transfer:
+        said.append(id(share))
+        other = share.payload + (said.count(id(share)) - 1) * 1e-3
+        return Transfer(group=group, share=replace(share, payload=other.to(share.payload.dtype)), **signed)
 
     said: list[int] = []
     patch.setattr(channels, "Transfer", changed)
@@ -122,7 +123,7 @@ def skip_the_finite_check(patch: Patch) -> None:
 
 
 def apply_without_a_majority(patch: Patch) -> None:
-    patch.setattr(RoundCommit, "_carried", lambda self, decree, by: True)
+    patch.setattr(RoundCommit, "_carried", lambda self, proposal, by: True)
 
 
 def forget_the_update_that_was_sent(patch: Patch) -> None:
@@ -130,7 +131,7 @@ def forget_the_update_that_was_sent(patch: Patch) -> None:
     write = NodeState.write
 
     def forgetful(self: NodeState, entry: Entry) -> dict[str, transfers.NumberedTransfer]:
-        return self.ledger.apply(entry) if isinstance(entry, UpdateMade) else write(self, entry)
+        return self.durable.apply(entry) if isinstance(entry, UpdateMade) else write(self, entry)
 
     patch.setattr(NodeState, "write", forgetful)
 
@@ -160,9 +161,9 @@ def believe_any_hello(patch: Patch) -> None:
     patch.setattr(handshake, "unproven_reminder", _born_again_at_once)
 
 
-def _born_again_at_once(life: NodeState, heard: Heard, hello: Hello) -> None:
-    if heard.to_incarnation > life.ledger.incarnation:
-        reminders.born_again(life, heard.to_incarnation + 1, "somebody says so")
+def _born_again_at_once(state: NodeState, received: MessageReceived, hello: Hello) -> None:
+    if received.to_incarnation > state.durable.incarnation:
+        reminders.born_again(state, received.to_incarnation + 1, "somebody says so")
 
 
 def take_any_weight(patch: Patch) -> None:

@@ -18,8 +18,8 @@ from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.sims.network.faults import Act, Faults, Kind, draw_faults
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.amended import AMENDED
-from tests.faults.companies import COMPANIES
-from tests.faults.drifting import Drifting, drifting_world
+from tests.faults.event_triggered import Drifting, drifting_world
+from tests.faults.group_clusters import COMPANIES
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.liars import LIARS
 from tests.faults.noise_phase import Veiled, veiled_world
@@ -52,12 +52,12 @@ def truth(seed: int) -> None:
     """P1, P2: nothing is lost at any step, and after heal the average is the true one."""
     wire = list(FIGURES)[seed % len(FIGURES)]
     made = world(4 + seed % 3, gossip__wire=wire)
-    village = PeerCluster(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
-    village.town.start()
-    village.healed()
-    village.exchange(2 * village.predicted(FIGURES[wire]))
-    village.judge()
-    error = village.error()
+    cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    cluster.simulator.start()
+    cluster.healed()
+    cluster.exchange(2 * cluster.predicted(FIGURES[wire]))
+    cluster.judge()
+    error = cluster.error()
     assert error <= FIGURES[wire], f"{error} from the true mean over {wire}"
 
 
@@ -69,19 +69,23 @@ BACK = 200.0
 
 def killed(effects: int) -> None:
     """P3: killed after this effect and started again, a peer loses nothing and is soon back in gossip."""
-    village = PeerCluster(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
-    town, away = village.town, 20.0
-    town.kill_after("peer2", effects, ticks=away)
-    town.start()
-    assert village.run(2000.0, lambda: "peer2" not in town.machines()), "it was not killed"
-    back = town.now + away
-    village.run(back + BACK)
-    heard = {row[2:] for row in town.rows if row[1] == "heard" and row[0] > back and row[3] == "Transfer"}
+    cluster = PeerCluster(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
+    simulator, away = cluster.simulator, 20.0
+    simulator.kill_after("peer2", effects, ticks=away)
+    simulator.start()
+    assert cluster.run(2000.0, lambda: "peer2" not in simulator.machines()), "it was not killed"
+    back = simulator.now + away
+    cluster.run(back + BACK)
+    received = {row[2:] for row in simulator.rows if row[1] == "heard" and row[0] > back and row[3] == "Transfer"}
     if effects > MET:
-        neighbours = {receiver for sender, receiver in village.all_edges() if sender == "peer2"}
-        assert {(peer, "Transfer", "peer2") for peer in neighbours} <= heard, f"nothing of it came: {sorted(heard)}"
-        assert {("peer2", "Transfer", peer) for peer in neighbours} <= heard, f"nothing came to it: {sorted(heard)}"
-    village.judge()
+        neighbours = {receiver for sender, receiver in cluster.all_edges() if sender == "peer2"}
+        assert {(peer, "Transfer", "peer2") for peer in neighbours} <= received, (
+            f"nothing of it came: {sorted(received)}"
+        )
+        assert {("peer2", "Transfer", peer) for peer in neighbours} <= received, (
+            f"nothing came to it: {sorted(received)}"
+        )
+    cluster.judge()
 
 
 def neighbours_killed(seed: int) -> None:
@@ -89,15 +93,15 @@ def neighbours_killed(seed: int) -> None:
     made = world(5)
     draws = Draws(seed).numpy("two neighbours")
     at, one, other = CALM + float(draws.uniform(0, 100)), *sorted(map(float, draws.uniform(1, 300, 2)))
-    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
-    pair = sorted(village.all_edges())[int(draws.integers(0, 10))]
+    cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
+    pair = sorted(cluster.all_edges())[int(draws.integers(0, 10))]
     acts = (Act(at, "kill", pair[0], one), Act(at, "kill", pair[1], other))
-    village = PeerCluster(made, Faults(seed=seed, links=village.town.faults.links, acts=acts, heal=at + 300.0))
-    village.town.start()
-    village.healed()
-    village.exchange(2 * village.predicted(1e-6))
-    village.judge()
-    assert village.error() <= 1e-6
+    cluster = PeerCluster(made, Faults(seed=seed, links=cluster.simulator.faults.links, acts=acts, heal=at + 300.0))
+    cluster.simulator.start()
+    cluster.healed()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.judge()
+    assert cluster.error() <= 1e-6
 
 
 def forgotten(seed: int) -> None:
@@ -119,20 +123,20 @@ def forgotten(seed: int) -> None:
         acts=(Act(at, kind, "peer2", float(draws.uniform(1, 10 if slow else 300))),),
         heal=at + 300.0,
     )
-    village = PeerCluster(made, faults, forgetful=True)
-    village.town.start()
-    village.run(at)
-    assert {node.phase for node in village.nodes().values()} == {"learning"}
-    village.healed()
-    reborn = [tick for tick, peer in village.notes("reborn", since=at) if peer == "peer2"]
+    cluster = PeerCluster(made, faults, forgetful=True)
+    cluster.simulator.start()
+    cluster.run(at)
+    assert {node.phase for node in cluster.nodes().values()} == {"learning"}
+    cluster.healed()
+    reborn = [tick for tick, peer in cluster.notes("reborn", since=at) if peer == "peer2"]
     assert len(reborn) == 1, f"memory was lost once, and noticed {len(reborn)} times"
-    gave = [r for r in village.town.rows if at < r[0] < reborn[0] and r[1:4] == ("said", "peer2", "Transfer")]
+    gave = [r for r in cluster.simulator.rows if at < r[0] < reborn[0] and r[1:4] == ("said", "peer2", "Transfer")]
     assert not gave, "it is noticed before anything is given"
-    village.look()
-    village.exchange(2 * village.predicted(1e-6))
-    village.look()
-    village.judge()
-    assert village.disagreement() <= 1e-6
+    cluster.look()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.look()
+    cluster.judge()
+    assert cluster.disagreement() <= 1e-6
 
 
 #: Of each peer's weight that a side of a partition still has, held or under way within it, however it is cut. A peer
@@ -153,31 +157,33 @@ def cut(seed: int) -> None:
     if seed % 3 == 2:
         cuts = cuts[:1]
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.1)))
-    village = PeerCluster(made, Faults(seed=seed, links=links, cuts=cuts, heal=end))
-    village.town.start()
-    village.run(begin)
-    before = {peer: node.ledger.round for peer, node in village.nodes().items()}
+    cluster = PeerCluster(made, Faults(seed=seed, links=links, cuts=cuts, heal=end))
+    cluster.simulator.start()
+    cluster.run(begin)
+    before = {peer: node.durable.round for peer, node in cluster.nodes().items()}
     drained = []
-    while village.town.now < end:
-        village.run(village.town.now + 10.0)
+    while cluster.simulator.now < end:
+        cluster.run(cluster.simulator.now + 10.0)
         for side in sides:
-            ledgers = village.ledgers()
-            held, _ = audit.weights({peer: ledgers[peer] for peer in side})[village.groups[0]]
+            durable_states = cluster.durable_states()
+            held, _ = audit.weights({peer: durable_states[peer] for peer in side})[cluster.groups[0]]
             if held < KEPT * len(side):
-                drained.append(f"tick {village.town.now:.0f}: {held:.3f} of {len(side)} is left to {', '.join(side)}")
+                drained.append(
+                    f"tick {cluster.simulator.now:.0f}: {held:.3f} of {len(side)} is left to {', '.join(side)}"
+                )
     patience = made.federation.gossip.deadline / made.federation.gossip.tick
-    for peer, node in village.nodes().items():
-        rounds = node.ledger.round - before[peer]
+    for peer, node in cluster.nodes().items():
+        rounds = node.durable.round - before[peer]
         if [peer] in sides and seed % 3 != 2:  # nobody else is there: it trains on, under the same number
             assert rounds <= ALONE_ROUNDS, f"{peer} used up {rounds} rounds alone"
             assert node.rounds.alone > 0, f"{peer} did not train while it was alone"
             continue
         assert rounds >= (end - begin) / patience // 3, f"{peer} took part in {rounds} rounds only while it was cut off"
-    village.healed()
-    village.exchange(2 * village.predicted(1e-6))
-    village.judge(also=drained[:3])
-    assert [row[1] for row in village.town.rows].count("start") == len(made.peers), "nobody was started again"
-    assert village.error() <= 1e-6
+    cluster.healed()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.judge(also=drained[:3])
+    assert [row[1] for row in cluster.simulator.rows].count("start") == len(made.peers), "nobody was started again"
+    assert cluster.error() <= 1e-6
 
 
 #: Ticks within which all keep step again, after one of them has stood still: three deadlines of 5 s.
@@ -189,90 +195,92 @@ def stumbling(seed: int) -> None:
     delay, (deadline, ticks) = (10, 8, 6, 4)[seed % 4], ((5.0, 300), (2.0, 120), (2.0, 300))[seed // 4 % 3]
     act = Act(800.0 + seed // 12, "pause", "peer2", ticks)
     made = world(6, gossip__deadline=deadline)
-    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
-    village.town.start()
-    village.run(act.tick + act.ticks)
-    assert village.notes("went_on_without", since=act.tick)
-    begin = village.town.now + IN_STEP
-    village.run(begin + 400.0)
-    village.judge()
-    without = village.notes("went_on_without", since=begin)
-    assert not without, f"{len(without)} times somebody was gone on without: {without[:3]}, {village.phases()}"
+    cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
+    cluster.simulator.start()
+    cluster.run(act.tick + act.ticks)
+    assert cluster.notes("went_on_without", since=act.tick)
+    begin = cluster.simulator.now + IN_STEP
+    cluster.run(begin + 400.0)
+    cluster.judge()
+    without = cluster.notes("went_on_without", since=begin)
+    assert not without, f"{len(without)} times somebody was gone on without: {without[:3]}, {cluster.phases()}"
 
 
 def pausing(seed: int) -> None:
     """P18: a pause keeps everything, and the next start goes on."""
-    village, draws = calm(seed)
-    town, peer = village.town, f"peer{1 + seed % 4}"
-    village.run(CALM + float(draws.uniform(0, 60)))
-    asked, round = town.now, village.node(peer).ledger.round
-    town.tell(peer, OperatorCommand("pause"))
-    assert village.run(asked + 5.0 / 0.025, lambda: peer in town.stopped), "a pause takes less than 5 s"
-    assert town.stopped.pop(peer).code == 0
-    village.run(town.now + float(draws.uniform(1, 200)))
-    town.start(peer)
-    assert village.node(peer).ledger.round >= round
-    village.healed()
-    village.exchange(2 * village.predicted(1e-6))
-    village.judge()
-    assert village.error() <= 1e-6
-    assert village.node(peer).ledger.incarnation == 1
+    cluster, draws = calm(seed)
+    simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
+    cluster.run(CALM + float(draws.uniform(0, 60)))
+    options, round = simulator.now, cluster.node(peer).durable.round
+    simulator.tell(peer, OperatorCommand("pause"))
+    assert cluster.run(options + 5.0 / 0.025, lambda: peer in simulator.stopped), "a pause takes less than 5 s"
+    assert simulator.stopped.pop(peer).code == 0
+    cluster.run(simulator.now + float(draws.uniform(1, 200)))
+    simulator.start(peer)
+    assert cluster.node(peer).durable.round >= round
+    cluster.healed()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.judge()
+    assert cluster.error() <= 1e-6
+    assert cluster.node(peer).durable.incarnation == 1
 
 
 def trusting(seed: int) -> None:
     """P1, P3: averagings that begin anew from weights in what peers keep: weights and states outlive everything."""
     made = world(4, gossip__topology="complete", gossip__exchanges=2, learning__evaluate_every=1)
-    village = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
-    village.town.start()
-    judge(village)
+    cluster = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster.simulator.start()
+    judge(cluster)
 
 
-def veiled(seed: int) -> None:
+def masked(seed: int) -> None:
     """P17: masses are exact through phases of noise, whatever happens, and what is used is the mean."""
     made = veiled_world()
-    village = Veiled(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
-    village.town.start()
-    village.judge_means()
+    cluster = Veiled(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster.simulator.start()
+    cluster.judge_means()
 
 
 def drifting(seed: int) -> None:
     """P1, P2 where averages go by drift: nothing is lost, and nobody is further away than the threshold allows."""
     made = drifting_world(4 + seed % 3, gossip__wire=("float32", "int8")[seed // 3 % 2])
-    village = Drifting(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
-    village.town.start()
-    village.judge_drift(20)
+    cluster = Drifting(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    cluster.simulator.start()
+    cluster.judge_drift(20)
 
 
 def leaving(seed: int) -> None:
     """P18: who leaves hands everything over, and who comes back joins late."""
-    village, draws = calm(seed)
-    town, peer = village.town, f"peer{1 + seed % 4}"
-    village.run(CALM + float(draws.uniform(0, 60)))
-    town.tell(peer, OperatorCommand("leave"))
-    assert village.run(town.now + 6.0 / 0.025, lambda: peer in town.stopped), "leaving takes 5 s, and saying so"
-    left = village.ledgers()[peer]
+    cluster, draws = calm(seed)
+    simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
+    cluster.run(CALM + float(draws.uniform(0, 60)))
+    simulator.tell(peer, OperatorCommand("leave"))
+    assert cluster.run(simulator.now + 6.0 / 0.025, lambda: peer in simulator.stopped), (
+        "leaving takes 5 s, and saying so"
+    )
+    left = cluster.durable_states()[peer]
     assert left.left
     for holding in left.groups.values():
         assert holding.weight <= 1e-12
-        assert not any(lane.open for lane in holding.out.values()), "everything is acknowledged"
-    others = [each for each in town.peers if each != peer]
-    (group,) = village.groups
-    assert village.weight(others, group) + _under_way(village, others) == pytest.approx(4.0, rel=1e-9)
-    village.run(town.now + 400.0)
+        assert not any(channel.open for channel in holding.out.values()), "everything is acknowledged"
+    others = [each for each in simulator.peers if each != peer]
+    (group,) = cluster.groups
+    assert cluster.weight(others, group) + _under_way(cluster, others) == pytest.approx(4.0, rel=1e-9)
+    cluster.run(simulator.now + 400.0)
     for other in others:
-        error = float((village.node(other).ledger.estimate_D(group) - village.truth[group]).abs().max())
+        error = float((cluster.node(other).durable.estimate_D(group) - cluster.truth[group]).abs().max())
         assert error <= 1e-6, f"{other} is {error} from the true mean"
-    village.judge()
-    town.stopped.pop(peer)
-    village.forgetful = True
-    town.start(peer)
-    village.healed()
-    assert [row[1] for row in village.notes("joined")] == [peer]
-    assert village.node(peer).ledger.incarnation == 2
-    village.exchange(2 * village.predicted(1e-6))
-    village.look()
-    village.judge()
-    assert village.error() <= 1e-6, "it took over what all agree on"
+    cluster.judge()
+    simulator.stopped.pop(peer)
+    cluster.forgetful = True
+    simulator.start(peer)
+    cluster.healed()
+    assert [row[1] for row in cluster.notes("joined")] == [peer]
+    assert cluster.node(peer).durable.incarnation == 2
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.look()
+    cluster.judge()
+    assert cluster.error() <= 1e-6, "it took over what all agree on"
 
 
 def leaving_slowly(seed: int) -> None:
@@ -284,27 +292,27 @@ def leaving_slowly(seed: int) -> None:
     at = CALM + 150.0 + 7 * (seed // 8)
     gone = [made.peers[(seed // 8 + step) % 4] for step in (0, 1 + seed // 4 % 3)][: 1 + both]
     acts = tuple(Act(at + 3.0 * (seed // 4 % 2), "pause", peer, 250.0) for peer in gone if still)
-    village = PeerCluster(made, Faults(seed=seed, links=links, acts=acts, heal=at + 1000.0))
-    town = village.town
-    town.start()
-    village.run(at)
+    cluster = PeerCluster(made, Faults(seed=seed, links=links, acts=acts, heal=at + 1000.0))
+    simulator = cluster.simulator
+    simulator.start()
+    cluster.run(at)
     for peer in gone:
-        town.tell(peer, OperatorCommand("leave"))
-    assert village.run(at + 1000.0, lambda: all(peer in town.stopped for peer in gone)), village.phases()
-    assert not village.notes("written_off")
-    (group,) = village.groups
+        simulator.tell(peer, OperatorCommand("leave"))
+    assert cluster.run(at + 1000.0, lambda: all(peer in simulator.stopped for peer in gone)), cluster.phases()
+    assert not cluster.notes("written_off")
+    (group,) = cluster.groups
     rest = [peer for peer in made.peers if peer not in gone]
-    assert village.weight(gone, group) == 0.0
-    assert village.weight(rest, group) + _under_way(village, rest) == pytest.approx(4.0, rel=1e-9)
-    village.run(town.now + 400.0)
-    village.judge()
+    assert cluster.weight(gone, group) == 0.0
+    assert cluster.weight(rest, group) + _under_way(cluster, rest) == pytest.approx(4.0, rel=1e-9)
+    cluster.run(simulator.now + 400.0)
+    cluster.judge()
 
 
-def _under_way(village: PeerCluster, peers: Sequence[str]) -> float:
+def _under_way(cluster: PeerCluster, peers: Sequence[str]) -> float:
     """Weight in transfers between these that nobody has taken."""
-    (group,) = village.groups
-    there, _ = audit.weights(village.ledgers())[group]
-    return there - village.weight(village.town.peers, group)
+    (group,) = cluster.groups
+    there, _ = audit.weights(cluster.durable_states())[group]
+    return there - cluster.weight(cluster.simulator.peers, group)
 
 
 def joining(seed: int) -> None:
@@ -312,26 +320,26 @@ def joining(seed: int) -> None:
     made = world(4, gossip__gather=2.0)
     links = LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))
     begin = CALM + 300.0 + seed % 100
-    village = PeerCluster(made, Faults(seed=seed, links=links, heal=begin + BACK), forgetful=True)
-    town, (*early, late) = village.town, made.peers
-    town.start(*early)
-    village.run(begin)
-    group = village.groups[0]
-    value_PD = torch.stack([village.node(peer).ledger.estimate_D(group) for peer in early])
-    assert village.node(early[0]).phase == "learning", "they begin without it"
-    round = min(village.node(peer).ledger.round for peer in early)
-    town.start(late)
-    assert village.run(town.now + BACK, lambda: bool(village.notes("joined"))), village.phases()
-    assert [peer for _, peer in village.notes("joined")] == [late]
-    assert village.node(late).ledger.round >= round > 2
+    cluster = PeerCluster(made, Faults(seed=seed, links=links, heal=begin + BACK), forgetful=True)
+    simulator, (*early, late) = cluster.simulator, made.peers
+    simulator.start(*early)
+    cluster.run(begin)
+    group = cluster.groups[0]
+    value_PD = torch.stack([cluster.node(peer).durable.estimate_D(group) for peer in early])
+    assert cluster.node(early[0]).phase == "learning", "they begin without it"
+    round = min(cluster.node(peer).durable.round for peer in early)
+    simulator.start(late)
+    assert cluster.run(simulator.now + BACK, lambda: bool(cluster.notes("joined"))), cluster.phases()
+    assert [peer for _, peer in cluster.notes("joined")] == [late]
+    assert cluster.node(late).durable.round >= round > 2
     # What the early peers hold may not have come together yet, and stays between the least and the most of it.
-    taken_D = village.node(late).ledger.estimate_D(group)
+    taken_D = cluster.node(late).durable.estimate_D(group)
     assert bool(((taken_D >= value_PD.amin(0) - HULL_SLACK) & (taken_D <= value_PD.amax(0) + HULL_SLACK)).all())
-    village.healed()
-    village.exchange(2 * village.predicted(1e-6))
-    village.look()
-    village.judge()
-    assert village.disagreement() <= 1e-6
+    cluster.healed()
+    cluster.exchange(2 * cluster.predicted(1e-6))
+    cluster.look()
+    cluster.judge()
+    assert cluster.disagreement() <= 1e-6
 
 
 def slow_asynchronous(seed: int) -> None:
@@ -341,11 +349,11 @@ def slow_asynchronous(seed: int) -> None:
 
     def rounds(pace: dict[str, float]) -> dict[str, int]:
         # Who has met others later than they began comes late: it takes over their value.
-        village = PeerCluster(made, Faults(seed=seed, links=links), pace=pace)
-        village.town.start()
-        village.run(800.0)  # some 75 rounds of who is not slow
-        village.judge()
-        return {peer: node.ledger.round for peer, node in village.nodes().items()}
+        cluster = PeerCluster(made, Faults(seed=seed, links=links), pace=pace)
+        cluster.simulator.start()
+        cluster.run(800.0)  # some 75 rounds of who is not slow
+        cluster.judge()
+        return {peer: node.durable.round for peer, node in cluster.nodes().items()}
 
     slow = made.peers[seed % 4]
     even, uneven = rounds({}), rounds({slow: 10.0})
@@ -359,17 +367,17 @@ def slow_synchronous(seed: int) -> None:
     """Who is later than the deadline is gone on without, with one line in each round, and takes part in a later one."""
     made = world(4, gossip__deadline=1.0)
     slow = made.peers[seed % 4]
-    village = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
-    village.town.start()
-    village.run(2000.0)
-    village.judge()
-    rounds = {peer: node.ledger.round for peer, node in village.nodes().items()}
+    cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
+    cluster.simulator.start()
+    cluster.run(2000.0)
+    cluster.judge()
+    rounds = {peer: node.durable.round for peer, node in cluster.nodes().items()}
     others = [count for peer, count in rounds.items() if peer != slow]
     assert min(others) >= 2000 / 40 / 2, f"a round takes a deadline at most: {rounds}"
-    assert village.notes("caught_up"), "the late one skips rounds"
-    assert {peer for _, peer in village.notes("caught_up")} == {slow}
+    assert cluster.notes("caught_up"), "the late one skips rounds"
+    assert {peer for _, peer in cluster.notes("caught_up")} == {slow}
     assert max(others) - rounds[slow] <= 4, f"it is not left behind: {rounds}"
-    assert village.error() < 0.5, "and what it has is averaged"
+    assert cluster.error() < 0.5, "and what it has is averaged"
 
 
 def roster_changes(seed: int) -> None:
@@ -377,31 +385,31 @@ def roster_changes(seed: int) -> None:
     made = world(5)
     *first, new = made.peers
     gone = first[seed % 4]
-    village = PeerCluster(
+    cluster = PeerCluster(
         made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)), roster=first, forgetful=True
     )
-    town = village.town
-    town.start(*first)
-    village.run(CALM)
+    simulator = cluster.simulator
+    simulator.start(*first)
+    cluster.run(CALM)
     rest = [peer for peer in made.peers if peer != gone]
-    later = village.signed(2, rest)
-    village.admit(later, rest)
+    later = cluster.signed(2, rest)
+    cluster.admit(later, rest)
     teller = next(peer for peer in first if peer != gone)
-    town.tell(teller, NewRoster(later))
-    town.start(new)
-    before = {peer: village.node(peer).ledger.round for peer in rest if peer != new}
-    assert village.run(town.now + 3 * BACK, lambda: bool(village.notes("joined"))), village.phases()
-    village.run(town.now + 400.0)
-    heard = [row for row in town.rows if row[1] == "heard" and row[2] in rest and row[-1] == gone]
-    assert max(row[0] for row in heard) < town.now - 400.0, "nobody listens to who was put out"
+    simulator.tell(teller, NewRoster(later))
+    simulator.start(new)
+    before = {peer: cluster.node(peer).durable.round for peer in rest if peer != new}
+    assert cluster.run(simulator.now + 3 * BACK, lambda: bool(cluster.notes("joined"))), cluster.phases()
+    cluster.run(simulator.now + 400.0)
+    received = [row for row in simulator.rows if row[1] == "heard" and row[2] in rest and row[-1] == gone]
+    assert max(row[0] for row in received) < simulator.now - 400.0, "nobody listens to who was put out"
     for peer in rest:
-        node = village.node(peer)
-        assert node.life.circle.roster.number == 2
+        node = cluster.node(peer)
+        assert node.state.peer_groups.roster.number == 2
         assert node.phase == "learning"
-        assert node.ledger.round > before.get(peer, 0)
-        assert all(node.life.available(other, g) for g in node.ledger.groups for other in rest if other != peer)
-    village.judge(strangers=[gone, new])
-    estimates = torch.stack([village.node(peer).ledger.estimate_D(village.groups[0]) for peer in rest])
+        assert node.durable.round > before.get(peer, 0)
+        assert all(node.state.available(other, g) for g in node.durable.groups for other in rest if other != peer)
+    cluster.judge(strangers=[gone, new])
+    estimates = torch.stack([cluster.node(peer).durable.estimate_D(cluster.groups[0]) for peer in rest])
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
 
 
@@ -414,37 +422,43 @@ def revoked(seed: int) -> None:
     nothing is open to it, and what those who stay hold is what they put in less what they wrote off, exactly."""
     made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
     faults = stormy(seed, made.peers, ("kill", "pause", "full"))
-    village = PeerCluster(made, faults, forgetful=True, roster=made.peers)
-    town, gone = village.town, made.peers[seed % 5]
+    cluster = PeerCluster(made, faults, forgetful=True, roster=made.peers)
+    simulator, gone = cluster.simulator, made.peers[seed % 5]
     rest = [peer for peer in made.peers if peer != gone]
-    town.start()
-    village.run(CALM + 40.0 + seed % 97)
-    later = village.signed(2, rest)
-    village.admit(later, rest)
-    teller = next(peer for peer in rest if peer in town.machines())
-    town.tell(teller, NewRoster(later))
-    village.run(max(town.now, town.faults.heal) + BOOKS_CLOSED, lambda: _closed(village, rest, gone, town.faults.heal))
-    assert _closed(village, rest, gone, 0.0), village.phases()
-    begun = {peer: village.node(peer).ledger.round for peer in rest}
+    simulator.start()
+    cluster.run(CALM + 40.0 + seed % 97)
+    later = cluster.signed(2, rest)
+    cluster.admit(later, rest)
+    teller = next(peer for peer in rest if peer in simulator.machines())
+    simulator.tell(teller, NewRoster(later))
+    cluster.run(
+        max(simulator.now, simulator.faults.heal) + BOOKS_CLOSED,
+        lambda: _closed(cluster, rest, gone, simulator.faults.heal),
+    )
+    assert _closed(cluster, rest, gone, 0.0), cluster.phases()
+    begun = {peer: cluster.node(peer).durable.round for peer in rest}
     for _ in range(40):
-        village.run(town.now + 5.0)
-        for group, (there, put) in audit.weights({p: village.ledgers()[p] for p in rest}).items():
+        cluster.run(simulator.now + 5.0)
+        for group, (there, put) in audit.weights({p: cluster.durable_states()[p] for p in rest}).items():
             assert there == pytest.approx(put, rel=1e-9), f"{there} of {put} is left in {group}"
-    on = village.run(town.now + 2 * BACK, lambda: all(village.node(p).ledger.round > begun[p] for p in rest))
-    assert on, village.phases()
-    assert village.notes("written_off"), "it is told by name"
-    village.judge(strangers=[gone])
+    on = cluster.run(simulator.now + 2 * BACK, lambda: all(cluster.node(p).durable.round > begun[p] for p in rest))
+    assert on, cluster.phases()
+    assert cluster.notes("written_off"), "it is told by name"
+    cluster.judge(strangers=[gone])
 
 
-def _closed(village: PeerCluster, rest: Sequence[str], gone: str, since: float) -> bool:
-    """Whether faults are over, all go by the later roster, and nobody has an end of a lane with who is put out."""
-    if village.town.now < since or not set(rest) <= village.town.machines().keys():
+def _closed(cluster: PeerCluster, rest: Sequence[str], gone: str, since: float) -> bool:
+    """Whether faults are over, all go by the later roster, and nobody has an end of a channel with who is put out."""
+    if cluster.simulator.now < since or not set(rest) <= cluster.simulator.machines().keys():
         return False
-    nodes = [village.node(peer) for peer in rest]
-    lanes = [
-        lane for node in nodes for holding in node.ledger.groups.values() for lane in (*holding.out, *holding.into)
+    nodes = [cluster.node(peer) for peer in rest]
+    channels = [
+        channel
+        for node in nodes
+        for holding in node.durable.groups.values()
+        for channel in (*holding.out, *holding.into)
     ]
-    return all(node.life.circle.roster.number == 2 for node in nodes) and gone not in lanes
+    return all(node.state.peer_groups.roster.number == 2 for node in nodes) and gone not in channels
 
 
 #: Ticks within which all know of a death, and within which a false one is taken back (P8).
@@ -459,26 +473,26 @@ def detection(seed: int) -> None:
     links = LinkRules(delay=0.2, jitter=float(Draws(seed).numpy("detection").uniform(0, 1)), loss=loss)
     paces = dict.fromkeys(made.peers, 5.0)  # so that most of what is said is membership's
     # At 30 % some are met so late that they join with the values of the others, and not with their own.
-    village = PeerCluster(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
-    town, said = village.town, village.standings()
-    town.start()
-    assert village.run(CALM, lambda: said.count("alive") == 8 * 7), "all meet"
-    village.run(CALM + WATCHED)
-    lasted = said.burials(town.now)
+    cluster = PeerCluster(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
+    simulator, said = cluster.simulator, cluster.standings()
+    simulator.start()
+    assert cluster.run(CALM, lambda: said.count("alive") == 8 * 7), "all meet"
+    cluster.run(CALM + WATCHED)
+    lasted = said.burials(simulator.now)
     assert max(lasted, default=0.0) <= (REFUTED if loss > 0.1 else 0.0), f"buried alive for {lasted} ticks"
     if loss == 0.1:
-        town.kill(f"peer{1 + seed % 8}")
-        assert village.run(town.now + KNOWN, lambda: said.count("dead") == 7), f"{said.count('dead')} of 7 know"
-    village.judge()
+        simulator.kill(f"peer{1 + seed % 8}")
+        assert cluster.run(simulator.now + KNOWN, lambda: said.count("dead") == 7), f"{said.count('dead')} of 7 know"
+    cluster.judge()
 
 
 def played(seed: int) -> str:
     """The digest of one stormy run."""
     made = world(4)
-    village = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
-    village.town.start()
-    village.run(CALM + STORM)
-    return judges.digest(village.town.rows)
+    cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster.simulator.start()
+    cluster.run(CALM + STORM)
+    return judges.digest(cluster.simulator.rows)
 
 
 def replayed(seed: int) -> None:
@@ -491,16 +505,16 @@ def calm(seed: int) -> tuple[PeerCluster, np.random.Generator]:
     """Four peers on links that lose and delay a little, and draws for what is done to them."""
     draws = Draws(seed).numpy("calm")
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
-    village = PeerCluster(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
-    village.town.start()
-    return village, draws
+    cluster = PeerCluster(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
+    cluster.simulator.start()
+    return cluster, draws
 
 
 #: By name.
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
-        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, veiled, drifting, leaving,
+        truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, masked, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
         *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(), *AMENDED.values(),
         *READMITTED.values(),

@@ -200,24 +200,24 @@ class ServerCluster:
     ) -> None:
         self.made = made
         self.voters = {1: len(made.peers)}
-        residents = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
+        node_factory = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
         self.clerks = {
             peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start())
-            for peer, trainer in residents.trainers.items()
+            for peer, trainer in node_factory.trainers.items()
         }
-        self.residents = replace(residents, trainers=self.clerks)
-        self.everybody = residents.roster
+        self.node_factory = replace(node_factory, trainers=self.clerks)
+        self.everybody = node_factory.roster
         if roster is not None:
             first = self.signed(1, roster)
-            self.residents = replace(self.residents, roster=first)
+            self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
-        self.town = Simulator(made.peers, self.residents.craft(), faults or Faults(), disk)
-        self.town.stepped, self.town.said = self._stepped, self._said
+        self.simulator = Simulator(made.peers, self.node_factory.driver(), faults or Faults(), disk)
+        self.simulator.stepped, self.simulator.said = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[str, tuple[Node, int]] = {}
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the village's authority."""
+        """A roster of these by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         self.voters[number] = len(entries)
@@ -226,50 +226,52 @@ class ServerCluster:
     def admit(self, roster: Roster, peers: Sequence[str]) -> None:
         """From their next start on these go by this roster."""
         for peer in peers:
-            self.residents.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.residents.method)
+            self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
 
     # ---- who there is
 
     def node(self, peer: str) -> Node:
-        machine = self.town.machines()[peer]
+        machine = self.simulator.machines()[peer]
         assert isinstance(machine, Node)
         return machine
 
     def nodes(self) -> dict[str, Node]:
-        return {peer: self.node(peer) for peer in self.town.machines()}
+        return {peer: self.node(peer) for peer in self.simulator.machines()}
 
     def rounds(self) -> dict[str, int]:
         """By living peer, the round that it applied and settled."""
-        return {peer: node.ledger.chambers[EVERYONE].settled for peer, node in self.nodes().items()}
+        return {peer: node.durable.chambers[EVERYONE].settled for peer, node in self.nodes().items()}
 
     def leading(self) -> str | None:
         """Who leads in the highest term."""
-        elections = {peer: node.councils[EVERYONE].decrees.election for peer, node in self.nodes().items()}
+        elections = {
+            peer: node.consensus_by_group[EVERYONE].round_commit.election for peer, node in self.nodes().items()
+        }
         terms = {each.stand.term: peer for peer, each in elections.items() if each.leading}
         return terms[max(terms)] if terms else None
 
     # ---- what happens
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
-        return self.town.run(until, done)
+        return self.simulator.run(until, done)
 
     def reach(self, round: int, ticks: float) -> bool:
         """Let everybody who lives come to this round."""
-        return self.run(self.town.now + ticks, lambda: all(each >= round for each in self.rounds().values()))
+        return self.run(self.simulator.now + ticks, lambda: all(each >= round for each in self.rounds().values()))
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        chamber = machine.ledger.chambers[EVERYONE]
-        applied = chamber.holding.applied
+        consensus_state = machine.durable.chambers[EVERYONE]
+        applied = consensus_state.holding.applied
         before = self._last.get(peer)
-        round = applied.decree.round if applied else 0
+        round = applied.proposal.round if applied else 0
         if before is not None and before[0] is machine and round < before[1]:
             self.seen.wrong.append(f"{peer} goes back from round {before[1]} to {round}")
         if applied is None or (before is not None and before == (machine, round)):
             return
         self._last[peer] = machine, round
-        self.seen.models.setdefault(round, set()).add(applied.decree.digest)
-        self.seen.contents[round] = chamber.models[applied.decree.digest]
+        self.seen.models.setdefault(round, set()).add(applied.proposal.digest)
+        self.seen.contents[round] = consensus_state.models[applied.proposal.digest]
 
     def _said(self, peer: str, effect: Effect) -> None:
         seen = self.seen
@@ -279,15 +281,15 @@ class ServerCluster:
             case Send(message=ConsensusMessage(said=Accept(term, round))):
                 seen.accepted.add((peer, term, round))
             case Send(message=ConsensusMessage(said=Commit(certificate))):
-                decree, authors = certificate.decree, [author for author, _ in certificate.acceptances]
-                if 2 * len(authors) <= self.voters[decree.roster]:
-                    seen.wrong.append(f"round {decree.round} is in force by {len(authors)} acceptances")
-                silent = [a for a in authors if (a, decree.term, decree.round) not in seen.accepted]
+                proposal, authors = certificate.proposal, [author for author, _ in certificate.acceptances]
+                if 2 * len(authors) <= self.voters[proposal.roster]:
+                    seen.wrong.append(f"round {proposal.round} is in force by {len(authors)} acceptances")
+                silent = [a for a in authors if (a, proposal.term, proposal.round) not in seen.accepted]
                 if len(silent) > 1:  # the coordinator's own is never said
-                    seen.wrong.append(f"round {decree.round}: {silent} did not accept it")
-            case Send(message=ConsensusMessage(said=Heartbeat(mandate))):
-                if not seen.leads or seen.leads[-1][1:] != (mandate.term, peer):
-                    seen.leads.append((self.town.now, mandate.term, peer))
+                    seen.wrong.append(f"round {proposal.round}: {silent} did not accept it")
+            case Send(message=ConsensusMessage(said=Heartbeat(leader_certificate))):
+                if not seen.leads or seen.leads[-1][1:] != (leader_certificate.term, peer):
+                    seen.leads.append((self.simulator.now, leader_certificate.term, peer))
             case RejectEffect(rejection):
                 seen.refused.append((peer, rejection.code, rejection.sender))
 
@@ -295,7 +297,7 @@ class ServerCluster:
 
     def law(self) -> list[str]:
         """Whether the server's total is the sum of the clients', where all are in one round."""
-        chambers = [node.ledger.chambers[EVERYONE] for node in self.nodes().values()]
+        chambers = [node.durable.chambers[EVERYONE] for node in self.nodes().values()]
         assert len(chambers) == len(self.made.peers), "everybody lives"
         assert len({(each.settled, each.holding.round) for each in chambers}) == 1, "all are in one round"
         found = split_leaves(self.seen.contents[chambers[0].settled], BYTES)
@@ -307,7 +309,7 @@ class ServerCluster:
     def judge(self, *, also: Sequence[str] = (), strangers: Sequence[str] = ()) -> None:
         """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
         seen = self.seen
-        rows = [row for row in self.town.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
+        rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"round {n} has {len(models)} models" for n, models in seen.models.items() if len(models) > 1]
         bytes_ = [f"{p} sent {len(sent)} updates of round {n}" for (p, n), sent in seen.sent.items() if len(sent) > 1]
         terms = {term: {peer for _, t, peer in seen.leads if t == term} for _, term, _ in seen.leads}
@@ -321,20 +323,20 @@ class ServerCluster:
 
     def settle_down(self) -> None:
         """Let time pass until faults are over and all are in one round, and hold the laws against it."""
-        if self.town.faults.heal < math.inf:
-            self.run(self.town.faults.heal)
+        if self.simulator.faults.heal < math.inf:
+            self.run(self.simulator.faults.heal)
         goal = max(self.rounds().values(), default=0) + 2
         text = f"in {TOGETHER_TICKS:.0f} ticks not all came to round {goal}"
         assert self.run(
-            self.town.now + TOGETHER_TICKS,
+            self.simulator.now + TOGETHER_TICKS,
             lambda: len(self.nodes()) == len(self.made.peers) and min(self.rounds().values()) >= goal,
         ), f"{text}: {self.rounds()}, {self.leading()} leads"
-        level = self.run(self.town.now + TOGETHER_TICKS, self.level)
+        level = self.run(self.simulator.now + TOGETHER_TICKS, self.level)
         assert level, f"they are never in one round: {self.rounds()}"
         self.judge(also=self.law())
 
     def level(self) -> bool:
         """Whether all live, and are in one round that is over for all of them."""
-        chambers = [node.ledger.chambers[EVERYONE] for node in self.nodes().values()]
+        chambers = [node.durable.chambers[EVERYONE] for node in self.nodes().values()]
         rounds = {round for each in chambers for round in (each.settled, each.holding.round)}
         return len(chambers) == len(self.made.peers) and len(rounds) == 1

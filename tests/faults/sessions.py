@@ -35,32 +35,36 @@ ROUND = 60
 def coordinator_killed(effects: int) -> None:
     """P5, P6: killed after any effect of a round, the coordinator is soon replaced; no round is lost, done twice or has
     two results; back again, it goes on with the others."""
-    parliament = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
-    town = parliament.town
-    town.start()
-    assert parliament.reach(2, CALM), parliament.rounds()
-    victim = parliament.leading()
+    consensus_cluster = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    assert consensus_cluster.reach(2, CALM), consensus_cluster.rounds()
+    victim = consensus_cluster.leading()
     assert victim is not None
-    town.kill_after(victim, town.carried[victim] + 1 + effects % ROUND, ticks=300.0)
-    assert parliament.run(town.now + 400.0, lambda: victim not in town.machines()), "it goes on speaking"
-    died, before = town.now, max(parliament.seen.models)
-    led = parliament.run(died + LED_TICKS, lambda: parliament.leading() is not None)
+    simulator.kill_after(victim, simulator.carried[victim] + 1 + effects % ROUND, ticks=300.0)
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: victim not in simulator.machines()), (
+        "it goes on speaking"
+    )
+    died, before = simulator.now, max(consensus_cluster.seen.models)
+    led = consensus_cluster.run(died + LED_TICKS, lambda: consensus_cluster.leading() is not None)
     assert led, f"nobody leads {LED_TICKS:.0f} ticks after {victim} died"
-    assert parliament.reach(before + 1, 200.0), "rounds go on without it"
-    assert parliament.run(died + 310.0, lambda: victim in town.machines())
-    parliament.settle_down()
-    assert sorted(parliament.seen.models) == list(range(1, max(parliament.seen.models) + 1)), "no round is left out"
+    assert consensus_cluster.reach(before + 1, 200.0), "rounds go on without it"
+    assert consensus_cluster.run(died + 310.0, lambda: victim in simulator.machines())
+    consensus_cluster.settle_down()
+    assert sorted(consensus_cluster.seen.models) == list(range(1, max(consensus_cluster.seen.models) + 1)), (
+        "no round is left out"
+    )
 
 
 def client_killed(effects: int) -> None:
     """Killed after any effect and started again at once, a peer sends the bytes that it sent before, and keeps what the
     server counted."""
-    parliament = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
-    town, victim = parliament.town, "peer3"
-    town.kill_after(victim, 1 + effects, ticks=5.0)
-    town.start()
-    assert parliament.run(CALM + 1000.0, lambda: victim not in town.machines()), "it was not killed"
-    parliament.settle_down()
+    consensus_cluster = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
+    simulator, victim = consensus_cluster.simulator, "peer3"
+    simulator.kill_after(victim, 1 + effects, ticks=5.0)
+    simulator.start()
+    assert consensus_cluster.run(CALM + 1000.0, lambda: victim not in simulator.machines()), "it was not killed"
+    consensus_cluster.settle_down()
 
 
 def coordinated(seed: int) -> None:
@@ -74,9 +78,9 @@ def coordinated(seed: int) -> None:
         acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
         heal=CALM + STORM,
     )
-    parliament = ServerCluster(made, faults, share=(1.0, 0.6)[seed % 2])
-    parliament.town.start()
-    parliament.settle_down()
+    consensus_cluster = ServerCluster(made, faults, share=(1.0, 0.6)[seed % 2])
+    consensus_cluster.simulator.start()
+    consensus_cluster.settle_down()
 
 
 def minority(seed: int) -> None:
@@ -86,17 +90,17 @@ def minority(seed: int) -> None:
     many = [peer for peer in made.peers if peer not in few]
     begin, end = CALM, CALM + 800.0
     faults = Faults(seed=seed, links=QUICK, cuts=partition(begin, end, few, many), heal=end)
-    parliament = ServerCluster(made, faults)
-    town = parliament.town
-    town.start()
-    parliament.run(begin + 400.0)
-    half, rounds = parliament.rounds(), {peer: parliament.rounds()[peer] for peer in few}
-    parliament.run(end - 1)
-    after = parliament.rounds()
+    consensus_cluster = ServerCluster(made, faults)
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    consensus_cluster.run(begin + 400.0)
+    half, rounds = consensus_cluster.rounds(), {peer: consensus_cluster.rounds()[peer] for peer in few}
+    consensus_cluster.run(end - 1)
+    after = consensus_cluster.rounds()
     assert {peer: after[peer] for peer in few} == rounds, "no round without a majority"
     assert all(after[peer] > half[peer] + 2 for peer in many), "the majority goes on"
-    parliament.settle_down()
-    notes = [row[2:4] for row in town.rows if row[1] == "note" and row[3] in ("rounds_paused", "rounds_resumed")]
+    consensus_cluster.settle_down()
+    notes = [row[2:4] for row in simulator.rows if row[1] == "note" and row[3] in ("rounds_paused", "rounds_resumed")]
     for peer in few:
         mine = [what for who, what in notes if who == peer]
         assert mine == ["rounds_paused", "rounds_resumed"], f"{peer} says {mine}"
@@ -108,79 +112,84 @@ def disk_lost(seed: int) -> None:
     made = world(5)
     victim = f"peer{1 + seed % 5}"
     lost = Act(CALM + 10.0 + seed % 7, "lose", victim, 20.0 + 200.0 * (seed % 2))
-    parliament = ServerCluster(made, Faults(seed=seed, links=QUICK, acts=(lost,), heal=CALM + 400.0))
-    town = parliament.town
-    town.start()
-    parliament.run(lost.tick + 1)
-    before, since = set(parliament.seen.accepted), len(town.rows)
+    consensus_cluster = ServerCluster(made, Faults(seed=seed, links=QUICK, acts=(lost,), heal=CALM + 400.0))
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    consensus_cluster.run(lost.tick + 1)
+    before, since = set(consensus_cluster.seen.accepted), len(simulator.rows)
     # What its client kept is gone with the disk, so the law does not hold any more.
-    assert parliament.run(town.now + 1000.0, lambda: _as_far(parliament))
-    chamber = parliament.node(victim).ledger.chambers[EVERYONE]
-    assert chamber.lost == 1
-    assert not chamber.votes
-    assert not [each for each in parliament.seen.accepted - before if each[0] == victim], "it accepts nothing"
-    sends = parliament.run(
-        town.now + 400.0, lambda: any(r[1:4] == ("said", victim, "Update") for r in town.rows[since:])
+    assert consensus_cluster.run(simulator.now + 1000.0, lambda: _as_far(consensus_cluster))
+    consensus_state = consensus_cluster.node(victim).durable.chambers[EVERYONE]
+    assert consensus_state.lost == 1
+    assert not consensus_state.votes
+    assert not [each for each in consensus_cluster.seen.accepted - before if each[0] == victim], "it accepts nothing"
+    sends = consensus_cluster.run(
+        simulator.now + 400.0, lambda: any(r[1:4] == ("said", victim, "Update") for r in simulator.rows[since:])
     )
     assert sends, "it takes part"
     others = [p for p in made.peers if p != victim]
-    assert all(parliament.node(peer).ledger.chambers[EVERYONE].votes for peer in others)
-    parliament.judge()
+    assert all(consensus_cluster.node(peer).durable.chambers[EVERYONE].votes for peer in others)
+    consensus_cluster.judge()
 
 
 def voters_change(seed: int) -> None:
-    """One is invited, then another put out, while rounds go on: each roster counts by decree, for all alike; who is new
+    """One is invited, then another put out, while rounds go on: each roster counts by committed round, for all alike;
+    who is new
     learns under which one the coordinator was elected, takes part, and counts."""
     made = world(5)
     *first, new = made.peers
     gone = first[seed % 4]
     links = LinkRules(delay=0.2, jitter=0.3, loss=0.1 * (seed % 2))
-    parliament = ServerCluster(made, Faults(seed=seed, links=links), roster=first)
-    town = parliament.town
-    town.start(*first)
-    assert parliament.reach(2, 2 * CALM), parliament.rounds()
-    invited = parliament.signed(2, made.peers)
-    parliament.admit(invited, made.peers)
-    town.tell(first[(seed + 1) % 4], NewRoster(invited))
-    town.start(new)
-    everybody = parliament.run(town.now + 600.0, lambda: len(_in_force(parliament, 2)) == 5)
-    assert everybody, f"only {_in_force(parliament, 2)} go by the new roster"
-    goal = max(parliament.rounds().values()) + 3
-    assert parliament.reach(goal, 600.0)
-    assert (new, goal) in parliament.seen.sent or parliament.leading() == new, "it takes part"
-    assert parliament.run(town.now + 600.0, lambda: _counts(parliament, new, goal - 1)), "it counts"
+    consensus_cluster = ServerCluster(made, Faults(seed=seed, links=links), roster=first)
+    simulator = consensus_cluster.simulator
+    simulator.start(*first)
+    assert consensus_cluster.reach(2, 2 * CALM), consensus_cluster.rounds()
+    invited = consensus_cluster.signed(2, made.peers)
+    consensus_cluster.admit(invited, made.peers)
+    simulator.tell(first[(seed + 1) % 4], NewRoster(invited))
+    simulator.start(new)
+    everybody = consensus_cluster.run(simulator.now + 600.0, lambda: len(_in_force(consensus_cluster, 2)) == 5)
+    assert everybody, f"only {_in_force(consensus_cluster, 2)} go by the new roster"
+    goal = max(consensus_cluster.rounds().values()) + 3
+    assert consensus_cluster.reach(goal, 600.0)
+    assert (new, goal) in consensus_cluster.seen.sent or consensus_cluster.leading() == new, "it takes part"
+    assert consensus_cluster.run(simulator.now + 600.0, lambda: _counts(consensus_cluster, new, goal - 1)), "it counts"
     rest = [peer for peer in made.peers if peer != gone]
-    put_out = parliament.signed(3, rest)
-    parliament.admit(put_out, rest)
-    town.tell(next(peer for peer in rest if peer != new), NewRoster(put_out))
-    assert parliament.run(town.now + 800.0, lambda: set(_in_force(parliament, 3)) == set(rest)), parliament.rounds()
-    if gone in town.machines():
-        town.kill(gone)
-    assert parliament.reach(goal + 6, 800.0)
-    parliament.judge(strangers=[gone, new])
+    put_out = consensus_cluster.signed(3, rest)
+    consensus_cluster.admit(put_out, rest)
+    simulator.tell(next(peer for peer in rest if peer != new), NewRoster(put_out))
+    assert consensus_cluster.run(simulator.now + 800.0, lambda: set(_in_force(consensus_cluster, 3)) == set(rest)), (
+        consensus_cluster.rounds()
+    )
+    if gone in simulator.machines():
+        simulator.kill(gone)
+    assert consensus_cluster.reach(goal + 6, 800.0)
+    consensus_cluster.judge(strangers=[gone, new])
 
 
-def _counts(parliament: ServerCluster, peer: str, since: int) -> bool:
+def _counts(consensus_cluster: ServerCluster, peer: str, since: int) -> bool:
     """Whether this peer has accepted anything from this round on."""
-    return any(who == peer and round >= since for who, _, round in parliament.seen.accepted)
+    return any(who == peer and round >= since for who, _, round in consensus_cluster.seen.accepted)
 
 
 def coordinator_leaves(seed: int) -> None:
     """Who leaves, or pauses, while it coordinates is replaced; back again it goes on where the others are."""
     made = world(5)
-    parliament = ServerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3))))
-    town = parliament.town
-    town.start()
-    assert parliament.reach(3, 2 * CALM)
-    victim = parliament.leading()
+    consensus_cluster = ServerCluster(
+        made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)))
+    )
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    assert consensus_cluster.reach(3, 2 * CALM)
+    victim = consensus_cluster.leading()
     assert victim is not None
-    town.tell(victim, OperatorCommand(("leave", "pause")[seed % 2]))
-    assert parliament.run(town.now + 300.0, lambda: victim in town.stopped)
-    assert town.stopped.pop(victim).code == 0
-    before = max(parliament.seen.models)
-    assert parliament.reach(before + 4, 400.0), "rounds go on without it"
-    town.start(victim)
-    parliament.settle_down()
+    simulator.tell(victim, OperatorCommand(("leave", "pause")[seed % 2]))
+    assert consensus_cluster.run(simulator.now + 300.0, lambda: victim in simulator.stopped)
+    assert simulator.stopped.pop(victim).code == 0
+    before = max(consensus_cluster.seen.models)
+    assert consensus_cluster.reach(before + 4, 400.0), "rounds go on without it"
+    simulator.start(victim)
+    consensus_cluster.settle_down()
 
 
 def ending(seed: int) -> None:
@@ -189,15 +198,15 @@ def ending(seed: int) -> None:
     made = world(4, learning__rounds=rounds)
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
     acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 4}", 60.0),) if seed % 2 else ()
-    parliament = ServerCluster(made, Faults(seed=seed, links=links, acts=acts))
-    town = parliament.town
-    town.start()
-    assert parliament.run(6000.0, lambda: len(town.stopped) == 4), parliament.rounds()
-    assert {stop.code for stop in town.stopped.values()} == {0}
-    ledgers = [parliament.residents.node(peer, town.kept(peer)).ledger for peer in made.peers]
-    chambers = [ledger.chambers[EVERYONE] for ledger in ledgers]
+    consensus_cluster = ServerCluster(made, Faults(seed=seed, links=links, acts=acts))
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    assert consensus_cluster.run(6000.0, lambda: len(simulator.stopped) == 4), consensus_cluster.rounds()
+    assert {stop.code for stop in simulator.stopped.values()} == {0}
+    durable_states = [consensus_cluster.node_factory.node(peer, simulator.kept(peer)).durable for peer in made.peers]
+    chambers = [durable.chambers[EVERYONE] for durable in durable_states]
     assert {(each.settled, each.holding.round) for each in chambers} == {(rounds, rounds)}
-    parliament.judge()
+    consensus_cluster.judge()
 
 
 #: Ticks of `starved`, and in which a round comes beside its training, where five peers wait for one another.
@@ -230,23 +239,23 @@ def starved(seed: int, ticks: float = STARVED) -> None:
     every, longest, save, pace = STARVATIONS[seed % len(STARVATIONS)]
     faults = stalls(seed, made.peers, CALM + ticks + STARVED_AFTER, every, longest)
     paces = dict.fromkeys(made.peers, pace)
-    parliament = ServerCluster(made, faults, pace=paces, disk=DiskRules(longest=save))
-    town, training = parliament.town, parliament.residents.longest_ticks()
-    town.start()
-    assert parliament.run(town.now + 600.0 + 10 * save, lambda: parliament.leading() is not None)
-    parliament.run(CALM + ticks)
-    leaders = [peer for _, _, peer in sorted(set(parliament.seen.leads), key=lambda lead: lead[1])]
+    consensus_cluster = ServerCluster(made, faults, pace=paces, disk=DiskRules(longest=save))
+    simulator, training = consensus_cluster.simulator, consensus_cluster.node_factory.longest_ticks()
+    simulator.start()
+    assert consensus_cluster.run(simulator.now + 600.0 + 10 * save, lambda: consensus_cluster.leading() is not None)
+    consensus_cluster.run(CALM + ticks)
+    leaders = [peer for _, _, peer in sorted(set(consensus_cluster.seen.leads), key=lambda lead: lead[1])]
     changes = sum(one != other for one, other in pairwise(leaders))
-    assert changes <= 1, f"{changes} changes of leader, and nobody was killed: {parliament.seen.leads}"
-    victim, before = parliament.leading(), max(parliament.seen.models, default=0)
+    assert changes <= 1, f"{changes} changes of leader, and nobody was killed: {consensus_cluster.seen.leads}"
+    victim, before = consensus_cluster.leading(), max(consensus_cluster.seen.models, default=0)
     assert before >= int(ticks / (A_ROUND + 4 * (training + save))), f"{before} rounds in {ticks:.0f} ticks"
     assert victim is not None
-    town.kill(victim)
+    simulator.kill(victim)
     bound = NEXT_ROUND + training + STANDSTILLS * longest + SAVES * save
-    on = parliament.run(town.now + bound, lambda: max(parliament.seen.models, default=0) > before)
-    assert on, f"no round in {bound:.0f} ticks; {parliament.leading()} leads"
-    town.start(victim)
-    parliament.settle_down()
+    on = consensus_cluster.run(simulator.now + bound, lambda: max(consensus_cluster.seen.models, default=0) > before)
+    assert on, f"no round in {bound:.0f} ticks; {consensus_cluster.leading()} leads"
+    simulator.start(victim)
+    consensus_cluster.settle_down()
 
 
 #: Ticks in which members lie about terms while there is a coordinator.
@@ -263,41 +272,45 @@ def terms_lied_about(seed: int) -> None:
     liars: dict[str, Collection[Said]] = {
         peer: [TERMS[(seed + n) % len(TERMS)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
     }
-    parliament = ServerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2))))
-    town, honest = parliament.town, mixed[len(liars) :]
-    town.start()
-    pretend(town, parliament.residents.craft(), liars, 10_000.0)
-    assert parliament.run(1000.0, lambda: _honest(parliament, honest) >= 2), "they begin"
-    kept, before = parliament.leading(), _honest(parliament, honest)
-    leads = len(parliament.seen.leads)
-    parliament.run(town.now + LIED)
-    assert parliament.leading() == kept, "nobody deposes the coordinator"
-    assert len(parliament.seen.leads) == leads, parliament.seen.leads
-    assert _honest(parliament, honest) >= before + 3
+    consensus_cluster = ServerCluster(
+        made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2)))
+    )
+    simulator, honest = consensus_cluster.simulator, mixed[len(liars) :]
+    simulator.start()
+    pretend(simulator, consensus_cluster.node_factory.driver(), liars, 10_000.0)
+    assert consensus_cluster.run(1000.0, lambda: _honest(consensus_cluster, honest) >= 2), "they begin"
+    kept, before = consensus_cluster.leading(), _honest(consensus_cluster, honest)
+    leads = len(consensus_cluster.seen.leads)
+    consensus_cluster.run(simulator.now + LIED)
+    assert consensus_cluster.leading() == kept, "nobody deposes the coordinator"
+    assert len(consensus_cluster.seen.leads) == leads, consensus_cluster.seen.leads
+    assert _honest(consensus_cluster, honest) >= before + 3
     assert kept is not None
     if len(made.peers) > 4:  # of four without the liar and the one that is killed there would be no majority
-        town.kill(kept)
+        simulator.kill(kept)
         honest = [peer for peer in honest if peer != kept]
-        before = _honest(parliament, honest)
-        on = parliament.run(town.now + 4 * LED_TICKS, lambda: _honest(parliament, honest) >= before + 2)
+        before = _honest(consensus_cluster, honest)
+        on = consensus_cluster.run(
+            simulator.now + 4 * LED_TICKS, lambda: _honest(consensus_cluster, honest) >= before + 2
+        )
         assert on, "rounds go on without it"
-    parliament.judge(strangers=list(liars))
+    consensus_cluster.judge(strangers=list(liars))
 
 
-def _honest(parliament: ServerCluster, peers: Sequence[str]) -> int:
+def _honest(consensus_cluster: ServerCluster, peers: Sequence[str]) -> int:
     """The round in which all of these are."""
-    rounds = parliament.rounds()
+    rounds = consensus_cluster.rounds()
     return min(rounds[peer] for peer in peers)
 
 
-def _in_force(parliament: ServerCluster, number: int) -> list[str]:
-    chambers = {peer: node.ledger.chambers[EVERYONE] for peer, node in parliament.nodes().items()}
-    return [peer for peer, chamber in chambers.items() if chamber.holding.roster == number]
+def _in_force(consensus_cluster: ServerCluster, number: int) -> list[str]:
+    chambers = {peer: node.durable.chambers[EVERYONE] for peer, node in consensus_cluster.nodes().items()}
+    return [peer for peer, consensus_state in chambers.items() if consensus_state.holding.roster == number]
 
 
-def _as_far(parliament: ServerCluster) -> bool:
-    rounds = parliament.rounds()
-    return len(rounds) == len(parliament.made.peers) and min(rounds.values()) >= 24
+def _as_far(consensus_cluster: ServerCluster) -> bool:
+    rounds = consensus_cluster.rounds()
+    return len(rounds) == len(consensus_cluster.made.peers) and min(rounds.values()) >= 24
 
 
 #: By name.

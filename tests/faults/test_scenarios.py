@@ -17,8 +17,8 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.faults.amended import CHANGES
-from tests.faults.companies import ROUND as GROUP_ROUND
 from tests.faults.fuzz import fuzzed
+from tests.faults.group_clusters import ROUND as GROUP_ROUND
 from tests.faults.isolation import KINDS, isolate
 from tests.faults.scenarios import LATER, SCENARIOS, played
 from tests.faults.sessions import ROUND, starved

@@ -66,13 +66,13 @@ class Trust(PeerCluster):
     def __init__(self, made: World, faults: Faults) -> None:
         super().__init__(made, faults, fact=_fact, method=METHOD, pace=dict.fromkeys(made.peers, PACE))
         self._drifts = True  # what is put in changes with each training
-        learners = self.residents.trainers
-        for peer, setup in self.residents.setups.items():
+        learners = self.node_factory.trainers
+        for peer, setup in self.node_factory.setups.items():
             keeper = learners[peer]
             assert isinstance(keeper, Trusted)
-            self.residents.setups[peer] = replace(setup, reader=keeper)
+            self.node_factory.setups[peer] = replace(setup, reader=keeper)
         self.estimated: dict[tuple[str, int], Tensor] = {}
-        self.town.said = self._said
+        self.simulator.said = self._said
 
     def _learner(self, peer: str, still: Still) -> Still:
         return Trusted(still.start_n, draws=Draws(self.seed).numpy("weight", peer))
@@ -83,7 +83,7 @@ class Trust(PeerCluster):
             self.estimated[peer, effect.round] = effect.server_n
             own_n = self.start[peer] + APART
             if not torch.equal(effect.x_n, own_n):
-                self.wrong.append(f"tick {self.town.now:.1f}: {peer} is not evaluated with its own model")
+                self.wrong.append(f"tick {self.simulator.now:.1f}: {peer} is not evaluated with its own model")
 
     def weighted(self) -> Tensor:
         """(n,) the mean of what all put in, by the weights that each drew first."""
@@ -99,7 +99,7 @@ class Trust(PeerCluster):
     def trained_in_turn(self) -> list[str]:
         """Each training continues from the state that the last one left, whatever happened between them."""
         wrong, last = [], dict.fromkeys(self.made.peers, 0)
-        for tick, peer, (kind, *fact) in judges.durable(self.town.rows):
+        for tick, peer, (kind, *fact) in judges.durable(self.simulator.rows):
             if kind == "learnt":
                 if fact != [last[peer] + 1]:
                     wrong.append(f"tick {tick}: {peer} has trained {fact[0]} times after {last[peer]}")
@@ -117,20 +117,20 @@ def _fact(peer: str, effect: Effect) -> object:
 STRAGGLING = 8
 
 
-def judge(village: Trust, rounds: int = 2) -> None:
+def judge(cluster: Trust, rounds: int = 2) -> None:
     """After heal: soon all estimates are the weighted mean at the end of a round, and of each round from then on."""
-    village.healed()
-    first = max(node.ledger.round for node in village.nodes().values()) + 1
+    cluster.healed()
+    first = max(node.durable.round for node in cluster.nodes().values()) + 1
     after = range(first, first + STRAGGLING + rounds)
-    wanted = {(peer, round) for peer in village.made.peers for round in after[-rounds:]}
-    assert village.run(village.town.now + 3000.0, lambda: wanted <= village.estimated.keys()), village.phases()
-    village.judge(also=village.trained_in_turn())
-    truth_n = village.weighted()
-    plain_n = torch.stack(list(village.start.values())).double().mean(0)
+    wanted = {(peer, round) for peer in cluster.made.peers for round in after[-rounds:]}
+    assert cluster.run(cluster.simulator.now + 3000.0, lambda: wanted <= cluster.estimated.keys()), cluster.phases()
+    cluster.judge(also=cluster.trained_in_turn())
+    truth_n = cluster.weighted()
+    plain_n = torch.stack(list(cluster.start.values())).double().mean(0)
     assert float((truth_n - plain_n).abs().max()) > 1e-2, "the weights matter"
     far = {
         at: error
-        for at, value_n in village.estimated.items()
+        for at, value_n in cluster.estimated.items()
         if at[1] in after and (error := float((value_n - truth_n).abs().max())) > HULL_SLACK
     }
     late = {at: error for at, error in far.items() if at[1] >= first + STRAGGLING}

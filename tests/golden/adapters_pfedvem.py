@@ -61,9 +61,9 @@ def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
     """The algorithm itself, on a network whose head has D - 1 features and one class."""
     features = inputs["D"] - 1
     module = nn.Sequential(nn.Linear(1, features), nn.Linear(features, 1)).double()
-    bench = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice())
-    algorithm, found, none = Handed(bench, trained=tuple(at)), dict[str, Tensor](), torch.zeros(0, dtype=torch.int64)
-    base_m = algorithm.parted(bench.layout.flatten(module))[0]
+    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice())
+    algorithm, found, none = Handed(context, trained=tuple(at)), dict[str, Tensor](), torch.zeros(0, dtype=torch.int64)
+    base_m = algorithm.parted(context.layout.flatten(module))[0]
     server = algorithm.start_server(algorithm.joined(base_m, _tensor(inputs["w0"])))
     clients = PFedVEMClient(algorithm.joined(base_m, at[0].mu_D), torch.arange(1, 1 + len(at[0].mu_D)), at[0].pi_D)
     for round in (1, 2):

@@ -25,11 +25,11 @@ def server_baselines(inputs: Case) -> Case:
     """08; without the minimiser, for which fedpeer has no use."""
     module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
     choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
-    bench = Workbench.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
+    context = Workbench.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
     return {
-        "fedavg": _rounds(inputs, FedAvg(bench), False),
-        "fedprox": _rounds(inputs, FedProx(bench, mu=inputs["mu"]), False),
-        "scaffold": _rounds(inputs, Scaffold(bench, global_lr=inputs["scaffold_global_lr"]), True),
+        "fedavg": _rounds(inputs, FedAvg(context), False),
+        "fedprox": _rounds(inputs, FedProx(context, mu=inputs["mu"]), False),
+        "scaffold": _rounds(inputs, Scaffold(context, global_lr=inputs["scaffold_global_lr"]), True),
     }
 
 

@@ -57,7 +57,7 @@ class Run:
         self.server = replace(server, v_TF=v_TF, coupling=replace(server.coupling, matrix_TT=coupling_TT))
 
     def made(self, **settings: Any) -> Mocha:
-        return Mocha(self.tasks.bench, **(self.settings | settings))
+        return Mocha(self.tasks.context, **(self.settings | settings))
 
     def round(self, each: Sequence[Mocha]) -> None:
         """One round, in which client t is under `each[t]`: budgets that the case prescribes."""

@@ -52,14 +52,14 @@ def drift_negated(
 
 def control_over_the_sampled(self: Scaffold, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
     """The server's control variate moves by the mean of those who took part, and not by |S| / N of it."""
-    return CLOSE(replace(self, bench=replace(self.bench, clients=len(updates.model_n))), server, updates)
+    return CLOSE(replace(self, context=replace(self.context, clients=len(updates.model_n))), server, updates)
 
 
 def weighted_like_fedavg(self: Scaffold, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
     def mean(values_KD: Tensor, alike_K: Tensor) -> Tensor:
         return weighted_mean(values_KD, torch.arange(1.0, 1.0 + len(values_KD)))
 
-    return CLOSE(replace(self, bench=replace(self.bench, mean=mean)), server, updates)
+    return CLOSE(replace(self, context=replace(self.context, mean=mean)), server, updates)
 
 
 def without_the_servers_control(

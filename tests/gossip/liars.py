@@ -38,7 +38,7 @@ class Liars(World):
     thought: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.heard: list[Claim] = []
+        self.received: list[Claim] = []
         self.lying = False
         super().__post_init__()
 
@@ -62,11 +62,11 @@ class Liars(World):
             for liar in self.false:
                 self._forge(liar)
             for peer in self.honest[1:]:
-                self.thought[self.peers[peer].standing(self.victim)] += 1
+                self.thought[self.peers[peer].status(self.victim)] += 1
 
-    def share(self, standing: str) -> float:
+    def share(self, status: str) -> float:
         """Of all samples."""
-        return self.thought[standing] / self.thought.total()
+        return self.thought[status] / self.thought.total()
 
     def _forge(self, liar: str) -> None:
         said = self.peers[liar].last_statement(self.victim)
@@ -77,8 +77,8 @@ class Liars(World):
             for state in states
         ]
         if "replaying" in self.lies:
-            self.heard = [*self.heard[-KEPT:], said]
-            claims += [self.heard[int(i)] for i in self.draws.integers(len(self.heard), size=4)]
+            self.received = [*self.received[-KEPT:], said]
+            claims += [self.received[int(i)] for i in self.draws.integers(len(self.received), size=4)]
         for peer in self.honest:
             self.send(liar, SendProbe(peer, "ping", self.now, peer, True, (said, *claims)))
 
@@ -97,10 +97,10 @@ class Liars(World):
                 and each.target != each.to
                 and "denying" in self.lies
             ):
-                yield replace(each, heard=False)
+                yield replace(each, received=False)
                 continue
             if isinstance(each, SendProbe):
-                self.heard = [*self.heard[-KEPT:], *each.claims] if "replaying" in self.lies else self.heard
+                self.received = [*self.received[-KEPT:], *each.claims] if "replaying" in self.lies else self.received
             yield each
 
 

@@ -1,7 +1,7 @@
-"""A small town for tests of lanes: peers that only average, and a network that loses, repeats, delays and cuts.
+"""A small simulator for tests of channels: peers that only average, and a network that loses, repeats, delays and cuts.
 
 One seed decides everything. It is not a peer: no training, no saving; what a message is and when it comes is the
-town's, what a transfer does to masses and lanes is `gossip/transfers.py`'s.
+simulator's, what a transfer does to masses and channels is `gossip/transfers.py`'s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REGULAR: Builder = partial(GRAPHS["k-regular"], degree=4)
 
 @dataclass(frozen=True)
 class Letter:
-    """A parcel, or an acknowledgement (a number), with the incarnations of both as the sender knows them."""
+    """A share, or an acknowledgement (a number), with the incarnations of both as the sender knows them."""
 
     edge: Edge
     incarnations: tuple[int, int]
@@ -86,8 +86,8 @@ class Town:
             if give:
                 self._give(peer)
             for near in self.near[peer]:
-                for parcel in self.out[peer, near].open:
-                    self._post(peer, near, parcel)
+                for share in self.out[peer, near].open:
+                    self._post(peer, near, share)
         while due := self.mail.pop(self.now, []):
             for place in self.rng.permutation(len(due)):
                 self._deliver(due[place])
@@ -97,7 +97,7 @@ class Town:
         """Nobody gives any more, until nothing is open; after `heal` that takes WINDOW rounds."""
         for _ in range(transfers.WINDOW + 1):
             self.step(give=False)
-        assert not any(lane.open for lane in self.out.values())
+        assert not any(channel.open for channel in self.out.values())
 
     def everything(self, peers: Iterable[str] | None = None) -> Mass:
         """Held by all, and open and not yet taken: what a sender would get back if the receiver were gone."""
@@ -105,8 +105,8 @@ class Town:
         for peer in peers or self.peers:
             total = total + self.held[peer]
             for near in self.near[peer]:
-                lane, _ = transfers.acknowledged(self.out[peer, near], self.into[peer, near].taken, self.form)
-                total, _ = incarnations.reopened(total, lane, Incoming(), self.form)
+                channel, _ = transfers.acknowledged(self.out[peer, near], self.into[peer, near].taken, self.form)
+                total, _ = incarnations.reopened(total, channel, Incoming(), self.form)
         return total
 
     def distance(self) -> float:
@@ -118,11 +118,13 @@ class Town:
         mine = [self.out[peer, near] for near in self.near[peer]]
         if transfers.exhausted(self.held[peer], 1.0) or transfers.overdrawn(self.held[peer], mine):
             return
-        lanes = {q: self.out[peer, q] for q in self.near[peer] if not transfers.resting(self.out[peer, q])}
+        channels = {q: self.out[peer, q] for q in self.near[peer] if not transfers.resting(self.out[peer, q])}
         fraction = 1 / (len(self.near[peer]) + 1)
-        self.held[peer], lanes, _ = transfers.give(self.held[peer], lanes, fraction, self.form, (self.now, 0), self.rng)
-        for near, lane in lanes.items():
-            self.out[peer, near] = lane
+        self.held[peer], channels, _ = transfers.give(
+            self.held[peer], channels, fraction, self.form, (self.now, 0), self.rng
+        )
+        for near, channel in channels.items():
+            self.out[peer, near] = channel
 
     def _post(self, source: str, target: str, content: NumberedTransfer | int) -> None:
         letter = Letter((source, target), (self.incarnation[source], self.known[source, target]), content)
@@ -140,18 +142,18 @@ class Town:
         if stale:
             self.verdicts[stale] += 1
         elif isinstance(letter.content, int):
-            lane = self.out[me, source]
-            self.out[me, source], receipt = transfers.acknowledged(lane, letter.content, self.form)
+            channel = self.out[me, source]
+            self.out[me, source], receipt = transfers.acknowledged(channel, letter.content, self.form)
             self.verdicts[f"ack {receipt}"] += 1
         else:
             self._judged(source, me, letter.content)
 
-    def _judged(self, source: str, me: str, parcel: NumberedTransfer) -> None:
-        lane = self.into[source, me]
-        verdict = transfers.judge(lane, parcel)
+    def _judged(self, source: str, me: str, share: NumberedTransfer) -> None:
+        channel = self.into[source, me]
+        verdict = transfers.judge(channel, share)
         self.verdicts[verdict] += 1
         if verdict is TransferDecision.TAKE:
-            self.into[source, me], mass = transfers.take(lane, parcel, self.form, self.length)
+            self.into[source, me], mass = transfers.take(channel, share, self.form, self.length)
             self.held[me] = self.held[me] + mass
         if verdict in (TransferDecision.TAKE, TransferDecision.REPEATED):
             self._post(me, source, self.into[source, me].taken)

@@ -40,11 +40,11 @@ def ids(count: int) -> tuple[str, ...]:
     return tuple(f"peer{i + 1:03d}" for i in range(count))
 
 
-def advert(peer: str, life: int = 1, **other: Any) -> Advert:
+def advert(peer: str, generation: int = 1, **other: Any) -> Advert:
     told: dict[str, Any] = {
         "address": f"{peer}:7502",
         "roster": 1,
-        "life": life,
+        "generation": generation,
         "nonce": 5,
         "round": 0,
         "score": None,
@@ -145,11 +145,11 @@ class World:
             return
         match say.kind:
             case "ping":
-                out = machine.heard_ping(sender, say.number, say.claims)
+                out = machine.on_ping(sender, say.number, say.claims)
             case "ping-request":
-                out = machine.heard_ping_request(sender, say.number, say.target, say.claims)
+                out = machine.on_ping_request(sender, say.number, say.target, say.claims)
             case "pong":
-                out = machine.heard_pong(sender, say.number, say.target, say.heard, say.claims)
+                out = machine.on_pong(sender, say.number, say.target, say.received, say.claims)
         self.take(to, out)
 
     def take(self, peer: str, out: list[Out]) -> None:
@@ -183,7 +183,7 @@ class World:
 
     def all_hold(self, about: str, *standings: str) -> bool:
         """Whether every other running peer holds this of a peer."""
-        return all(m.standing(about) in standings for peer, m in self.peers.items() if peer != about)
+        return all(m.status(about) in standings for peer, m in self.peers.items() if peer != about)
 
     def all_alive(self) -> bool:
         return all(self.all_hold(peer, "alive") for peer in self.peers)

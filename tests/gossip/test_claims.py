@@ -25,7 +25,7 @@ ADVERTS = st.builds(
     Advert,
     address=NAMES,
     roster=NUMBERS,
-    life=NUMBERS,
+    generation=NUMBERS,
     nonce=NUMBERS,
     round=NUMBERS,
     score=st.one_of(st.none(), st.floats(allow_nan=False)),
@@ -162,7 +162,7 @@ def test_an_answer_counts_for_its_own_ping_and_from_whom_it_went_to() -> None:
 # -------------------------------------------------------------------------------------------------------------- table
 
 
-def rumours(peers: int) -> MemberTable:
+def member_table(peers: int) -> MemberTable:
     table = MemberTable("peer001", FEDERATION, verify, confirmations=2)
     table.set_roster(ids(peers))
     table.put(MemberRecord(a_claim("peer001", "alive", author="peer001")), urgent=True)
@@ -170,7 +170,7 @@ def rumours(peers: int) -> MemberTable:
 
 
 def test_news_is_told_a_bounded_number_of_times_and_the_least_told_first() -> None:
-    table = rumours(16)
+    table = member_table(16)
     for peer in ids(16)[2:]:
         table.take(a_claim(peer, "alive", author=peer))
     told = [table.choose("peer002") for _ in range(200)]
@@ -181,24 +181,24 @@ def test_news_is_told_a_bounded_number_of_times_and_the_least_told_first() -> No
 
 
 def test_only_so_many_suspicions_of_one_peer_are_kept() -> None:
-    table = rumours(16)
+    table = member_table(16)
     table.take(a_claim("peer002", "alive", author="peer002"))
     taken = [table.take(a_claim("peer002", "suspect", author=author)) for author in ids(16)[2:8]]
     assert taken == ["new", "new", "new", "known", "known", "known"]
     assert table.take(a_claim("peer002", "dead", author="peer009")) == "known"
     assert table.take(a_claim("peer002", "dead", author="peer004")) == "new", "who suspected may be sure by now"
-    standings = [table["peer002"].standing]
+    standings = [table["peer002"].status]
     assert table.find(a_claim("peer002", "dead", author="peer001"))
     assert [claim.state for claim in table["peer002"].claims] == ["alive", "dead", "suspect", "suspect", "dead"]
-    assert [*standings, table["peer002"].standing] == ["suspect", "dead"], "dead is who this peer itself finds dead"
+    assert [*standings, table["peer002"].status] == ["suspect", "dead"], "dead is who this peer itself finds dead"
 
 
 def test_a_verdict_of_its_own_is_found_and_not_told() -> None:
-    """One that comes back from others may be from an earlier life."""
-    table = rumours(16)
+    """One that comes back from others may be from an earlier generation."""
+    table = member_table(16)
     table.take(a_claim("peer002", "alive", author="peer002"))
     assert table.take(a_claim("peer002", "dead", author="peer001")) == "known"
-    assert table["peer002"].standing == "alive"
+    assert table["peer002"].status == "alive"
 
 
 def test_marks_fade_and_who_has_too_many_is_not_believed() -> None:
@@ -219,7 +219,7 @@ def test_marks_fade_and_who_has_too_many_is_not_believed() -> None:
 
 
 def test_a_verdict_travels_with_the_statement_that_it_is_about() -> None:
-    table = rumours(8)
+    table = member_table(8)
     table.take(a_claim("peer002", "alive", author="peer002"))
     for _ in range(50):
         table.choose("peer003")
@@ -228,7 +228,7 @@ def test_a_verdict_travels_with_the_statement_that_it_is_about() -> None:
 
 
 def test_the_accused_hears_it_first_and_a_newcomer_hears_everything() -> None:
-    table = rumours(8)
+    table = member_table(8)
     for peer in ids(8)[1:]:
         table.take(a_claim(peer, "alive", author=peer))
     table.take(a_claim("peer005", "suspect", author="peer004"))

@@ -32,15 +32,15 @@ def policy(
     return Averaging.of(graph, protocol, exchanges=exchanges, tolerance=tolerance, drift=0.1, draws=draws)
 
 
-def played(of: Averaging, round: int, masses_P2: NDArray[np.float64], awake_P: Awake) -> tuple[Any, list[int], Awake]:
+def played(of: Averaging, round: int, masses_P2: NDArray[np.float64], active_P: Awake) -> tuple[Any, list[int], Awake]:
     """The slow obvious twin: everybody by name, one exchange after the other. (masses, full messages of each, awake)"""
     names = of.overlay.members
     held = {peer: masses_P2[i].copy() for i, peer in enumerate(names)}
-    awake = {peer for i, peer in enumerate(names) if awake_P[i]}
+    active = {peer for i, peer in enumerate(names) if active_P[i]}
     full = dict.fromkeys(names, 0)
     for exchange in range(of.exchanges):
         post = []
-        for peer in sorted(awake):
+        for peer in sorted(active):
             plan = turn(of, peer, round, exchange)
             share = held[peer] * plan.fraction
             held[peer] -= share * len(plan.to)
@@ -48,8 +48,8 @@ def played(of: Averaging, round: int, masses_P2: NDArray[np.float64], awake_P: A
             full[peer] += len(plan.to)
         for to, share in post:
             held[to] += share
-        awake |= {to for to, _ in post}
-    return np.array([held[peer] for peer in names]), list(full.values()), np.array([peer in awake for peer in names])
+        active |= {to for to, _ in post}
+    return np.array([held[peer] for peer in names]), list(full.values()), np.array([peer in active for peer in names])
 
 
 CASES = {
@@ -68,19 +68,19 @@ CASES = {
 def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
     name: str, protocol: Protocol, count: int, exchanges: int, round: int, seed: int, sleepers: list[bool]
 ) -> None:
-    of, awake_P = policy(name, count, protocol, exchanges=exchanges, seed=seed), np.array(sleepers[:count])
+    of, active_P = policy(name, count, protocol, exchanges=exchanges, seed=seed), np.array(sleepers[:count])
     matrices = of.matrices(round)
-    awake = list(wakings(matrices, awake_P))
-    matrix = woken_matrix(matrices, awake)
+    active = list(wakings(matrices, active_P))
+    matrix = woken_matrix(matrices, active)
     masses_P2 = np.random.default_rng(seed).normal(size=(count, 2))
-    expected_P2, full, awake_after = played(of, round, masses_P2, awake_P)
+    expected_P2, full, awake_after = played(of, round, masses_P2, active_P)
     np.testing.assert_allclose(matrix @ masses_P2, expected_P2, atol=1e-12)
-    np.testing.assert_array_equal(awake[-1], awake_after)
+    np.testing.assert_array_equal(active[-1], awake_after)
     np.testing.assert_allclose(matrix.sum(axis=0), 1, atol=1e-13, err_msg="values and weights are conserved")
     assert (matrix >= 0).all()
     assert (np.diag(matrix) > 0).all(), "nobody's weight is ever 0"
     heads = [messages for messages, _ in traffic(of, 10, round)]
-    sent = traffic(of, 10, round, awake=awake)
+    sent = traffic(of, 10, round, active=active)
     assert sent == [(count, count * SHARE_EXTRA_BYTES + 40 * shares) for count, shares in zip(heads, full, strict=True)]
 
 
@@ -92,14 +92,14 @@ def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:
         nobody = list(wakings(of.matrices(round), np.zeros(9, bool)))
         assert not np.any(nobody)
         np.testing.assert_array_equal(woken_matrix(of.matrices(round), nobody), np.eye(9))
-        assert [size for _, size in traffic(of, 10**6, round, awake=nobody)] == [
+        assert [size for _, size in traffic(of, 10**6, round, active=nobody)] == [
             SHARE_EXTRA_BYTES * messages for messages, _ in traffic(of, 10**6, round)
         ]
         everybody = list(wakings(of.matrices(round), np.ones(9, bool)))
         usual: Any = of.matrix(round)
         usual = usual.toarray() if issparse(usual) else usual
         np.testing.assert_allclose(woken_matrix(of.matrices(round), everybody), usual, atol=1e-15)
-        assert traffic(of, 10, round, awake=everybody) == traffic(of, 10, round)
+        assert traffic(of, 10, round, active=everybody) == traffic(of, 10, round)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "one-peer-exponential"])
@@ -110,16 +110,16 @@ def test_one_wakes_all_within_the_diameter_and_no_sooner(name: str) -> None:
         steps = nx.single_source_shortest_path_length(union, first)
         of = policy(name, count, "push-sum", exchanges=max(2, *steps.values()))
         alone = np.arange(count) == first
-        for exchange, awake_P in enumerate(wakings(of.matrices(0), alone)):
-            assert awake_P.tolist() == [steps[peer] <= exchange for peer in range(count)]
+        for exchange, active_P in enumerate(wakings(of.matrices(0), alone)):
+            assert active_P.tolist() == [steps[peer] <= exchange for peer in range(count)]
 
 
 def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
     of = policy("ring", 7, "exact", exchanges=1)
     assert of.exchanges == 2
-    awake = list(wakings(of.matrices(0), np.arange(7) == 3))
-    np.testing.assert_allclose(woken_matrix(of.matrices(0), awake), np.full((7, 7), 1 / 7), atol=1e-15)
-    sent = traffic(of, 10, awake=awake)
+    active = list(wakings(of.matrices(0), np.arange(7) == 3))
+    np.testing.assert_allclose(woken_matrix(of.matrices(0), active), np.full((7, 7), 1 / 7), atol=1e-15)
+    sent = traffic(of, 10, active=active)
     assert [messages for messages, _ in sent] == [12] * 7
     assert [size - 12 * SHARE_EXTRA_BYTES for _, size in sent] == [480 if peer == 3 else 240 for peer in range(7)]
 
@@ -128,8 +128,8 @@ def test_who_gave_gets_weight_back_in_the_next_exchange() -> None:
     of = policy("k-regular", 16, "push-sum", exchanges=2)
     alone = np.arange(16) == 5
     first, second = of.matrices(0)
-    awake = list(wakings([first, second], alone))
-    after_one, after_two = (woken_matrix([first, second][:k], awake[: k + 1]) @ np.ones(16) for k in (1, 2))
+    active = list(wakings([first, second], alone))
+    after_one, after_two = (woken_matrix([first, second][:k], active[: k + 1]) @ np.ones(16) for k in (1, 2))
     assert after_one[5] == pytest.approx(1 / 5)
     assert after_two[5] == pytest.approx(1 / 25 + 4 * 1.2 / 5)
 

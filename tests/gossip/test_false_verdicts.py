@@ -71,6 +71,6 @@ def test_lies_do_not_hide_a_death() -> None:
     world = lied_about(8, 2, LIES, seed=2, loss=0.1, ticks=300)
     world.kill(world.victim)
     began = world.now
-    while not all(world.peers[peer].standing(world.victim) == "dead" for peer in world.honest[1:]):
+    while not all(world.peers[peer].status(world.victim) == "dead" for peer in world.honest[1:]):
         world.lie(1)
         assert world.now - began <= 2 * REFUTED

@@ -38,9 +38,9 @@ def played(graph: nx.Graph, sources: Collection[int]) -> tuple[int, list[int], l
                 for thing in telling:
                     coming[neighbour].setdefault(thing, set()).add(member)
         new = []
-        for member, heard in enumerate(coming):
-            new.append(heard.keys() - knows[member].keys())
-            for thing, tellers in heard.items():
+        for member, received in enumerate(coming):
+            new.append(received.keys() - knows[member].keys())
+            for thing, tellers in received.items():
                 knows[member].setdefault(thing, set()).update(tellers)
         exchanges += any(new)
     assert all(set(each) == set(sources) for each in knows), "all hold everything"

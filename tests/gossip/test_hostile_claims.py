@@ -19,14 +19,14 @@ from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verify
 
 
-def machine(peers: int = 4, *, life: int = 1, nonce: int = 5, incarnation: int = 1) -> Membership:
+def machine(peers: int = 4, *, generation: int = 1, nonce: int = 5, incarnation: int = 1) -> Membership:
     """peer001 of a few, to be spoken to by hand."""
     return Membership(
         "peer001",
         federation=FEDERATION,
         roster=ids(peers),
         incarnation=incarnation,
-        advert=advert("peer001", life, nonce=nonce),
+        advert=advert("peer001", generation, nonce=nonce),
         draws=np.random.default_rng(0),
         sign=lambda text: signature("peer001", text),
         verify=lru_cache(verify),
@@ -39,9 +39,9 @@ HIDDEN = 320
 
 def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
     """What a ping with these claims brings, without the pong."""
-    *out, pong = peer.heard_ping(sender, 7, claims)
+    *out, pong = peer.on_ping(sender, 7, claims)
     assert isinstance(pong, SendProbe)
-    assert (pong.to, pong.kind, pong.number, pong.target, pong.heard) == (sender, "pong", 7, "peer001", True)
+    assert (pong.to, pong.kind, pong.number, pong.target, pong.received) == (sender, "pong", 7, "peer001", True)
     return out
 
 
@@ -51,7 +51,7 @@ def refusals(out: list[Out]) -> list[str]:
 
 
 def view(peer: Membership) -> object:
-    return peer.statement, [(other, peer.standing(other), peer.last_statement(other)) for other in ids(4)]
+    return peer.statement, [(other, peer.status(other), peer.last_statement(other)) for other in ids(4)]
 
 
 def tampered() -> dict[str, Claim]:
@@ -101,10 +101,10 @@ def test_claims_about_or_by_strangers() -> None:
     assert refusals(tell(peer, a_claim("peer003", "dead", author="stranger"))) == ["unknown_peer"]
     assert refusals(tell(peer, a_claim("peer001", "dead", author="stranger"))) == ["unknown_peer"]
     for out in (
-        peer.heard_ping("stranger", 1, ()),
-        peer.heard_ping_request("stranger", 1, "peer002", ()),
-        peer.heard_ping_request("peer002", 1, "stranger", ()),
-        peer.heard_pong("stranger", 1, "stranger", True, ()),
+        peer.on_ping("stranger", 1, ()),
+        peer.on_ping_request("stranger", 1, "peer002", ()),
+        peer.on_ping_request("peer002", 1, "stranger", ()),
+        peer.on_pong("stranger", 1, "stranger", True, ()),
     ):
         assert refusals(out) == ["unknown_peer"]
     assert view(peer) == before
@@ -128,7 +128,7 @@ def test_what_the_sender_knows_badly_is_put_right_in_the_answer() -> None:
     peer = machine()
     new = a_claim("peer003", "alive", author="peer003", version=2)
     tell(peer, new)
-    *_, pong = peer.heard_ping("peer002", 1, (a_claim("peer003", "alive", author="peer003", version=1),))
+    *_, pong = peer.on_ping("peer002", 1, (a_claim("peer003", "alive", author="peer003", version=1),))
     assert isinstance(pong, SendProbe)
     assert pong.claims[0] == new
 
@@ -141,7 +141,7 @@ def test_said_to_be_gone_a_peer_says_that_it_is_not(state: str) -> None:  # R01
     assert refusals(tell(peer, a_claim("peer001", state, author="peer003"))) == ["refuted"]
     assert (peer.statement.version, peer.statement.state, peer.statement.advert) == (2, "alive", first.advert)
     assert verify("peer001", claim_text(FEDERATION, peer.statement), peer.statement.signature)
-    *_, pong = peer.heard_ping("peer003", 1, (a_claim("peer001", state, author="peer003"),))
+    *_, pong = peer.on_ping("peer003", 1, (a_claim("peer001", state, author="peer003"),))
     assert isinstance(pong, SendProbe)
     assert peer.statement in pong.claims
     assert peer.statement.version == 2, "once is enough"
@@ -154,7 +154,7 @@ def test_nobody_is_buried_under_a_number_that_it_never_used() -> None:
     for version, incarnation in ((6, 1), (2**63 - 1, 1), (1, 2)):
         assert tell(peer, a_claim("peer003", "dead", author="peer002", version=version, incarnation=incarnation)) == []
         assert tell(peer, a_claim("peer001", "dead", author="peer002", version=version, incarnation=incarnation)) == []
-    assert peer.standing("peer003") == "alive"
+    assert peer.status("peer003") == "alive"
     assert peer.statement.version == 1
 
 
@@ -162,42 +162,51 @@ def test_order_of_claims_at_the_same_number() -> None:
     peer = machine()
     for state, after in (("alive", "alive"), ("suspect", "suspect"), ("dead", "suspect"), ("suspect", "suspect")):
         tell(peer, a_claim("peer003", state, author="peer003" if state == "alive" else "peer002", version=3))
-        assert peer.standing("peer003") == after
+        assert peer.status("peer003") == after
     tell(peer, a_claim("peer003", "finished", author="peer003", version=3))
-    assert peer.standing("peer003") == "finished"
+    assert peer.status("peer003") == "finished"
     tell(peer, a_claim("peer003", "left", author="peer003", version=3))
     tell(peer, a_claim("peer003", "dead", author="peer002", version=3))
     tell(peer, a_claim("peer003", "alive", author="peer003", version=3))
-    assert peer.standing("peer003") == "left"
+    assert peer.status("peer003") == "left"
     tell(peer, a_claim("peer003", "alive", author="peer003", version=1, incarnation=2))
-    assert peer.standing("peer003") == "alive"
+    assert peer.status("peer003") == "alive"
 
 
 def test_two_processes_with_one_identity_the_later_life_wins() -> None:  # E15
-    earlier, later = machine(life=1, nonce=9), machine(life=2, nonce=1)
+    earlier, later = machine(generation=1, nonce=9), machine(generation=2, nonce=1)
     theirs = later.statement
     assert tell(earlier, theirs) == [OtherSelf("duplicate", theirs)]
     assert tell(earlier, theirs) == [], "said once"
     assert earlier.statement.version == 1, "the earlier one does not fight"
     assert tell(later, earlier.statement) == []
     assert later.statement.version > earlier.statement.version
-    assert tell(machine(life=2, nonce=1), a_claim("peer001", "alive", author="peer001", life=2, nonce=2)) != []
-    assert tell(machine(life=2, nonce=3), a_claim("peer001", "alive", author="peer001", life=2, nonce=2)) == []
+    assert (
+        tell(machine(generation=2, nonce=1), a_claim("peer001", "alive", author="peer001", generation=2, nonce=2)) != []
+    )
+    assert (
+        tell(machine(generation=2, nonce=3), a_claim("peer001", "alive", author="peer001", generation=2, nonce=2)) == []
+    )
 
 
 def test_a_later_life_is_believed_before_it_has_heard_what_the_earlier_one_said() -> None:  # E15
     peer = machine()
-    for life, nonce, version, known in ((1, 9, 60, (1, 9)), (2, 1, 1, (2, 1)), (2, 7, 1, (2, 7)), (1, 9, 61, (2, 7))):
-        tell(peer, a_claim("peer003", "alive", author="peer003", version=version, life=life, nonce=nonce))
+    for generation, nonce, version, known in (
+        (1, 9, 60, (1, 9)),
+        (2, 1, 1, (2, 1)),
+        (2, 7, 1, (2, 7)),
+        (1, 9, 61, (2, 7)),
+    ):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=version, generation=generation, nonce=nonce))
         said = peer.last_statement("peer003")
         assert said is not None
         assert said.advert is not None
-        assert (said.advert.life, said.advert.nonce) == known
+        assert (said.advert.generation, said.advert.nonce) == known
 
 
 def test_memory_that_was_lost_unnoticed_is_named_and_a_new_incarnation_fences_it() -> None:
-    peer = machine(life=8)
-    before = a_claim("peer001", "alive", author="peer001", incarnation=3, version=40, life=7)
+    peer = machine(generation=8)
+    before = a_claim("peer001", "alive", author="peer001", incarnation=3, version=40, generation=7)
     assert tell(peer, before) == [OtherSelf("forgotten", before)]
     peer.advertise(advert("peer001", 8), incarnation=4)
     assert peer.statement.number == (4, 1)
@@ -213,20 +222,20 @@ def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
         tell(peer, a_claim(other, "alive", author=other, **told), a_claim(other, "dead", author=by))
     full = 0
     for other in ids(40)[1:]:
-        *_, pong = peer.heard_ping(other, 1, ())
+        *_, pong = peer.on_ping(other, 1, ())
         assert isinstance(pong, SendProbe)
         packed = sum(len(msgpack.packb(astuple(claim))) for claim in pong.claims)
         assert packed <= sum(map(claim_bytes, pong.claims)) <= 3_500
         full = max(full, packed)
     assert full > 2_500
-    assert all(peer.standing(other) == "suspect" for other in ids(40)[1:])
+    assert all(peer.status(other) == "suspect" for other in ids(40)[1:])
 
 
 def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
     peer = machine()
     peer.tick(0)
-    peer.heard_ping_request("peer002", 1, "peer003", ())
-    peer.heard_ping_request("peer003", 2, "peer002", ())
+    peer.on_ping_request("peer002", 1, "peer003", ())
+    peer.on_ping_request("peer003", 2, "peer002", ())
     assert peer.set_roster(("peer001", "peer004")) == []
     for now in range(1, 100):
         assert all(out.to == "peer004" for out in peer.tick(now) if isinstance(out, SendProbe))
@@ -249,7 +258,7 @@ def test_what_others_find_is_checked_and_confirmed_which_shortens_it(answers: bo
             if not dead_at and isinstance(out, SendProbe) and (out.to, out.kind) == ("peer003", "ping"):
                 assert out.claims[0] in (doubt, ours), "the suspect hears what it has to answer"
                 if answers:
-                    peer.heard_pong("peer003", out.number, "peer003", True, ())
+                    peer.on_pong("peer003", out.number, "peer003", True, ())
             elif isinstance(out, SendProbe):
                 told |= set(out.claims)
             elif isinstance(out, MemberChange) and (out.peer, out.after) == ("peer003", "dead"):
@@ -265,11 +274,11 @@ def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
     tell(peer, a_claim("peer003", "dead", author="peer002"), a_claim("peer003", "dead", author="peer004"))
     for now in range(1, 400):
         if now % 10 == 0:
-            peer.heard("peer003")
+            peer.received("peer003")
         assert all(
             out.after != "dead" for out in peer.tick(now) if isinstance(out, MemberChange) and out.peer == "peer003"
         )
-    assert peer.standing("peer003") == "suspect"
+    assert peer.status("peer003") == "suspect"
 
 
 def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R18
@@ -280,7 +289,7 @@ def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R1
         believed = version <= 3
         told = tell(peer, a_claim("peer003", "dead", author="peer002", version=version))
         assert ([item.code for item in told if isinstance(item, Rejection)] == ["false_accuser"]) is not believed
-        assert (peer.standing("peer003") == "suspect") is believed
+        assert (peer.status("peer003") == "suspect") is believed
     assert tell(peer, a_claim("peer003", "suspect", author="peer004", version=8)) != [], "others are believed"
 
 
@@ -293,21 +302,21 @@ def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
     for now in range(1, HIDDEN):
         for out in peer.tick(now):
             if isinstance(out, SendProbe) and out.to in ("peer003", "peer004") and out.kind != "pong":
-                asked = out.kind == "ping-request"
-                vouched += asked
-                peer.heard_pong(out.to, out.number, out.target, out.to == "peer003" or not asked, ())
+                options = out.kind == "ping-request"
+                vouched += options
+                peer.on_pong(out.to, out.number, out.target, out.to == "peer003" or not options, ())
     assert vouched > 3
-    assert peer.standing("peer002") == "dead"
-    assert peer.standing("peer003") == "alive"
+    assert peer.status("peer002") == "dead"
+    assert peer.status("peer003") == "alive"
 
 
 def test_a_verdict_before_a_restart_was_no_lie() -> None:
     peer = machine(peers=5)
     peer.tick(0)
-    for life in range(1, 9):
-        tell(peer, a_claim("peer003", "alive", author="peer003", version=life, life=life))
-        tell(peer, a_claim("peer003", "dead", author="peer002", version=life))
-        assert peer.standing("peer003") == "suspect"
+    for generation in range(1, 9):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=generation, generation=generation))
+        tell(peer, a_claim("peer003", "dead", author="peer002", version=generation))
+        assert peer.status("peer003") == "suspect"
 
 
 def test_accused_without_end_a_peer_answers_and_does_not_think_itself_slow() -> None:
@@ -323,22 +332,22 @@ def test_accused_without_end_a_peer_answers_and_does_not_think_itself_slow() -> 
 def test_a_flood_of_requests_keeps_a_bounded_number_of_pings_under_way() -> None:
     peer = machine()
     peer.tick(0)
-    pings = [item for n in range(500) for item in peer.heard_ping_request("peer002", n, "peer003", ())]
+    pings = [item for n in range(500) for item in peer.on_ping_request("peer002", n, "peer003", ())]
     assert len(pings) == RELAYS_MAX
     nacks = [
         item for now in range(1, 9) for item in peer.tick(now) if isinstance(item, SendProbe) and item.kind == "pong"
     ]
-    assert [(nack.to, nack.number, nack.target, nack.heard) for nack in nacks] == [
+    assert [(nack.to, nack.number, nack.target, nack.received) for nack in nacks] == [
         ("peer002", n, "peer003", False) for n in range(RELAYS_MAX)
     ]
 
 
 def test_a_helper_passes_an_answer_on_and_only_the_targets_own() -> None:
     peer = machine()
-    (ping,) = peer.heard_ping_request("peer002", 77, "peer003", ())
+    (ping,) = peer.on_ping_request("peer002", 77, "peer003", ())
     assert isinstance(ping, SendProbe)
     assert (ping.to, ping.kind) == ("peer003", "ping")
-    assert peer.heard_pong("peer004", ping.number, "peer003", True, ()) == []
-    (answer,) = peer.heard_pong("peer003", ping.number, "peer003", True, ())
+    assert peer.on_pong("peer004", ping.number, "peer003", True, ()) == []
+    (answer,) = peer.on_pong("peer003", ping.number, "peer003", True, ())
     assert isinstance(answer, SendProbe)
-    assert (answer.to, answer.number, answer.target, answer.heard) == ("peer002", 77, "peer003", True)
+    assert (answer.to, answer.number, answer.target, answer.received) == ("peer002", 77, "peer003", True)

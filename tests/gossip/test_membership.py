@@ -161,7 +161,7 @@ def test_a_machine_that_counts_a_pause_blames_others() -> None:
     finds = world.peers["peer003"]._detector
 
     def asking() -> bool:
-        return any(finds._heard[probe.target] < probe.begun for probe in finds._probes)
+        return any(finds._received[probe.target] < probe.begun for probe in finds._probes)
 
     assert world.run(100, asking), "somebody whom it has not heard since"
     world.paused.add("peer003")
@@ -187,7 +187,7 @@ def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.M
     """Whoever says anything lives; waits grow with what answers take; and Lifeguard's health: the helpers' nacks are
     missing too, so the fault is its own. Each alone is enough here. Without all three it blames everybody."""
     rules: list[tuple[type, str, object]] = [
-        (Detector, "heard", lambda *_: None),
+        (Detector, "received", lambda *_: None),
         (RoundTrips, "slowness", lambda *_: 1.0),
         (Awareness, "patience", 1),
     ]
@@ -261,7 +261,7 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     for peer, machine in world.peers.items():
         for other in world.roster:
             if other != peer and not (small == 1 and peer in island):
-                assert (machine.standing(other) == "dead") is ((peer in island) != (other in island))
+                assert (machine.status(other) == "dead") is ((peer in island) != (other in island))
     world.cut = lambda a, b: False
     assert world.run(400, world.all_alive), f"replay with seed={seed}"
 
@@ -292,7 +292,7 @@ def test_a_restarted_peer_outdoes_what_it_said_before_and_what_is_said_of_it(aft
 
     def back() -> bool:
         said = [m.last_statement("peer004") for peer, m in world.peers.items() if peer != "peer004"]
-        lives = [s.advert.life if s and s.advert else 0 for s in said]
+        lives = [s.advert.generation if s and s.advert else 0 for s in said]
         return lives == [2] * 5 and world.all_alive()
 
     assert world.run(REFUTED, back)
@@ -337,7 +337,7 @@ def test_a_newcomer_to_the_roster_and_one_who_is_put_out() -> None:
     for machine in world.peers.values():
         (change,) = machine.set_roster(world.roster)
         assert change == MemberChange("peer001", "alive", "unknown", "roster")
-        assert machine.standing("peer900") == "unknown"
+        assert machine.status("peer900") == "unknown"
     world.start("peer900")
     assert world.run(100, world.all_alive)
 
@@ -349,7 +349,7 @@ def test_alone_and_never_heard() -> None:
     world = World(4, seed=0)
     world.kill("peer002", "peer003", "peer004")
     world.run(2_000)
-    assert world.peers["peer001"].standing("peer002") == "unknown", "who was never heard is not dead"
+    assert world.peers["peer001"].status("peer002") == "unknown", "who was never heard is not dead"
     assert world.sent["peer001"] < 2_000 / 40 + 30, "a ping now and then"
     world.start("peer003")
     assert world.run(50, world.all_alive)

@@ -19,7 +19,7 @@ from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, to
 from fedpeer.gossip.transfers import Outgoing
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.membership_cluster import Town
-from tests.reference.veil import push
+from tests.reference.masking import push
 
 FORMS: dict[str, Form] = {
     form.name: form for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()))
@@ -33,25 +33,25 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Veiled(Town):
-    """A town in which everybody begins with noise to `pushes` different neighbours, to one of them in a round."""
+    """A simulator in which everybody begins with noise to `pushes` different neighbours, to one of them in a round."""
 
     def __init__(self, seed: int, form: Form, *, pushes: int = 2, peers: int | None = None) -> None:
         super().__init__(seed, form, peers=peers)
-        self.veil = {peer: NoisePhase(pushes) for peer in self.peers}
+        self.masking = {peer: NoisePhase(pushes) for peer in self.peers}
 
     def _give(self, peer: str) -> None:
-        veil = self.veil[peer]
-        if veil.lifted:
+        masking = self.masking[peer]
+        if masking.lifted:
             super()._give(peer)
             return
-        free = [q for q in self.near[peer] if q not in veil.told and not transfers.resting(self.out[peer, q])]
+        free = [q for q in self.near[peer] if q not in masking.told and not transfers.resting(self.out[peer, q])]
         if free:
             near = str(self.rng.choice(free))
             made_up = {near: torch.from_numpy(SCALE * self.rng.standard_normal(self.length))}
-            self.held[peer], self.veil[peer], lanes, _ = give_made_up(
-                self.held[peer], veil, {near: self.out[peer, near]}, 0.2, self.form, (self.now, 0), self.rng, made_up
+            self.held[peer], self.masking[peer], channels, _ = give_made_up(
+                self.held[peer], masking, {near: self.out[peer, near]}, 0.2, self.form, (self.now, 0), self.rng, made_up
             )
-            self.out[peer, near] = lanes[near]
+            self.out[peer, near] = channels[near]
 
 
 @pytest.mark.parametrize(
@@ -59,21 +59,21 @@ class Veiled(Town):
 )
 def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     """The law of transfers in all weather; then the true mean, of values that were never sent while they were bare."""
-    town = Veiled(7, FORMS[form], peers=6)
-    begun = town.everything()
-    town.storm()
+    simulator = Veiled(7, FORMS[form], peers=6)
+    begun = simulator.everything()
+    simulator.storm()
     for _ in range(12):
-        town.step()
-        now = town.everything()
-        torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * SCALE * len(town.peers), rtol=0)
+        simulator.step()
+        now = simulator.everything()
+        torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * SCALE * len(simulator.peers), rtol=0)
         torch.testing.assert_close(now.weight, begun.weight, atol=0, rtol=1e-12)
-    town.heal()
+    simulator.heal()
     # top-k gives 0.3 of what others give in an exchange, so it takes as many times longer.
-    for _ in range(int(2 * predicted_rounds(town.overlay, "push-sum", 1e-6) / FORMS[form].pace)):
-        town.step()
-    town.settle()
-    assert all(veil.lifted for veil in town.veil.values())
-    assert town.distance() <= 1e-5
+    for _ in range(int(2 * predicted_rounds(simulator.overlay, "push-sum", 1e-6) / FORMS[form].pace)):
+        simulator.step()
+    simulator.settle()
+    assert all(masking.lifted for masking in simulator.masking.values())
+    assert simulator.distance() <= 1e-5
 
 
 @settings(deadline=None, max_examples=40)
@@ -81,9 +81,9 @@ def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     some.integers(0, 999), some.integers(0, 5), some.integers(1, 5), some.sampled_from([torch.float64, torch.float32])
 )
 def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int, wire: torch.dtype) -> None:
-    held, veil = Mass.of(normal(6, seed=seed), 1.5), NoisePhase(pushes)
+    held, masking = Mass.of(normal(6, seed=seed), 1.5), NoisePhase(pushes)
     made_up = {str(k): SCALE * normal(6, seed=seed + 1 + k) for k in range(copies)}
-    kept, after, sent = push(held, veil, 1 / (copies + 1), made_up, wire=wire)
+    kept, after, sent = push(held, masking, 1 / (copies + 1), made_up, wire=wire)
     total = kept
     for mass in sent.values():
         total = receive(total, mass)
@@ -99,41 +99,41 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_on_a_lane_a_push_is_the_same(form: str) -> None:
-    """Bit for bit, whatever the form: made-up shares travel whole."""
-    held, veil = Mass.of(normal(40)), NoisePhase(3)
+    """Bit for bit, whatever the form: masked shares travel whole."""
+    held, masking = Mass.of(normal(40)), NoisePhase(3)
     made_up = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}
-    lanes = {"b": Outgoing(), "c": Outgoing()}
+    channels = {"b": Outgoing(), "c": Outgoing()}
     draws = np.random.default_rng(0)
     wire = torch.float64 if form == "float64" else torch.float32
-    kept, after, sent = push(held, veil, 0.2, made_up, wire=wire)
-    left, lifted, opened, parcels = give_made_up(held, veil, lanes, 0.2, FORMS[form], (1, 0), draws, made_up)
+    kept, after, sent = push(held, masking, 0.2, made_up, wire=wire)
+    left, lifted, opened, shares = give_made_up(held, masking, channels, 0.2, FORMS[form], (1, 0), draws, made_up)
     assert torch.equal(left.value_D, kept.value_D)
     assert torch.equal(left.weight, kept.weight)
     assert lifted == after
-    for peer, parcel in parcels.items():
-        assert opened[peer].open == (parcel,)
-        _, taken = transfers.take(transfers.Incoming(), parcel, FORMS[form], 40)
+    for peer, share in shares.items():
+        assert opened[peer].open == (share,)
+        _, taken = transfers.take(transfers.Incoming(), share, FORMS[form], 40)
         assert torch.equal(taken.value_D, sent[peer].value_D)
         assert torch.equal(taken.weight, sent[peer].weight)
 
 
 def test_an_estimate_is_shown_when_the_phase_is_over() -> None:
-    held, veil = Mass.of(normal(3)), NoisePhase(2)
+    held, masking = Mass.of(normal(3)), NoisePhase(2)
     for number, peer in enumerate(["b", "b", "c"]):
-        assert meaningful_estimate(held, veil) is None
-        held, veil, _ = push(held, veil, 0.1, {peer: normal(3, seed=number)})
-    found = meaningful_estimate(held, veil)
+        assert meaningful_estimate(held, masking) is None
+        held, masking, _ = push(held, masking, 0.1, {peer: normal(3, seed=number)})
+    found = meaningful_estimate(held, masking)
     assert found is not None
     assert torch.equal(found, held.estimate_D)
     assert meaningful_estimate(Mass.of(normal(3)), NoisePhase(0)) is not None, "who asks for no phase has none"
 
 
 def test_a_phase_ends_with_the_last_neighbour() -> None:
-    veil = NoisePhase(4).after(["b"])
-    assert not veil.among(["b", "c", "d"]).lifted
-    assert veil.among(["b", "c", "d"]).wanted == 3
-    assert veil.among(["b"]).lifted, "nobody else is there to be told"
-    assert veil.among(["c"]).after(["c"]).lifted, "b was told before it went away"
+    masking = NoisePhase(4).after(["b"])
+    assert not masking.among(["b", "c", "d"]).lifted
+    assert masking.among(["b", "c", "d"]).wanted == 3
+    assert masking.among(["b"]).lifted, "nobody else is there to be told"
+    assert masking.among(["c"]).after(["c"]).lifted, "b was told before it went away"
     assert NoisePhase(2).among([]).lifted
 
 
@@ -160,12 +160,12 @@ def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) ->
     """10,000 values, each with noise of its own; a true share would say all, and the first true one says what theory
     says: that of v among p pieces of noise."""
     value_D = {"normal": normal(DRAWS), "coin": normal(DRAWS).sign(), "far": 3 + normal(DRAWS)}[kind]
-    held, veil = Mass.of(value_D), NoisePhase(PUSHES)
+    held, masking = Mass.of(value_D), NoisePhase(PUSHES)
     for number in range(PUSHES):
         made_up = {str(number): SCALE * normal(DRAWS, seed=number + 1)}
-        held, veil, sent = push(held, veil, FRACTION, made_up, wire=wire)
+        held, masking, sent = push(held, masking, FRACTION, made_up, wire=wire)
         assert abs(correlation(sent[str(number)].value_D, value_D)) < 0.05
-    assert veil.lifted
+    assert masking.lifted
     _, first = share_of(held, FRACTION, wire=wire)
     noise = math.sqrt(sum((FRACTION * (1 - FRACTION) ** k * SCALE) ** 2 for k in range(PUSHES)))
     wanted = 1 / math.sqrt(1 + (noise / float(value_D.std())) ** 2)
@@ -190,16 +190,16 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
     rng, trials, leaks = np.random.default_rng(1), 1_000, 0
     for _ in range(trials):
         held = begun = Mass.of(torch.from_numpy(rng.standard_normal(1)))
-        veil, seen = NoisePhase(pushes), dict[str, Mass]()
+        masking, seen = NoisePhase(pushes), dict[str, Mass]()
         corrupted = {str(k) for k in range(6) if rng.random() < tau}
-        while not veil.lifted:
-            near = str(rng.choice([k for k in range(6) if str(k) not in veil.told]))
+        while not masking.lifted:
+            near = str(rng.choice([k for k in range(6) if str(k) not in masking.told]))
             made_up = {near: torch.from_numpy(SCALE * rng.standard_normal(1))}
-            held, veil, sent = push(held, veil, FRACTION, made_up)
+            held, masking, sent = push(held, masking, FRACTION, made_up)
             seen |= {peer: mass for peer, mass in sent.items() if peer in corrupted}
         _, first = share_of(held, FRACTION)
         error = float((guessed(begun, first, seen) - begun.value_D).norm())
-        assert (error < 1e-9) == (veil.told <= corrupted)
+        assert (error < 1e-9) == (masking.told <= corrupted)
         leaks += error < 1e-9
     assert leaks / trials <= tau**pushes + 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)
     assert leaks / trials >= tau**pushes - 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)

@@ -108,10 +108,10 @@ def test_top_k_tells_the_largest() -> None:
 @pytest.mark.parametrize("graph", ["ring", "star", pytest.param("complete", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("form", [int8(), top_k(share=0.3)], ids=lambda form: form.name)
 def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
-    town = Town(1, form, peers=6, length=20, graph=GRAPHS[graph])
+    simulator = Town(1, form, peers=6, length=20, graph=GRAPHS[graph])
     for _ in range(int(60 / form.pace)):
-        town.step()
-    assert town.distance() < 1e-6
+        simulator.step()
+    assert simulator.distance() < 1e-6
 
 
 def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
@@ -125,7 +125,7 @@ def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
 
 
 def test_a_difference_to_nothing_is_one_to_zero() -> None:
-    """A stranger may begin a lane so; nothing of ours stops at it."""
+    """A stranger may begin a channel so; nothing of ours stops at it."""
     payload = int8().pack(values(10), draws())
     assert torch.equal(restore(int8(), payload, 10, 0.5, None)[0], int8().unpack(payload, 10))
 

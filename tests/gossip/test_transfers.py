@@ -1,4 +1,4 @@
-"""Lanes under a faulty network: nothing is lost, the average is true, a cut drains nobody, what is lost is counted."""
+"""Channels under a faulty network: nothing is lost, the average is true, a cut drains nobody, losses are counted."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def drawn(seed: int) -> Form:
     return list(FORMS.values())[seed % len(FORMS)]
 
 
-def assert_whole(town: Town, begun: Mass) -> None:
+def assert_whole(simulator: Town, begun: Mass) -> None:
     """The law: relative to what was put in, values of size 1."""
-    now = town.everything()
-    torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * len(town.peers), rtol=0)
+    now = simulator.everything()
+    torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * len(simulator.peers), rtol=0)
     torch.testing.assert_close(now.weight, begun.weight, atol=0, rtol=1e-12)
 
 
 def weathered(seed: int) -> None:
-    town = Town(seed, drawn(seed))
-    begun = town.everything()
+    simulator = Town(seed, drawn(seed))
+    begun = simulator.everything()
     for _ in range(2):
-        town.storm()
+        simulator.storm()
         for _ in range(10):
-            town.step()
-            assert_whole(town, begun)
-    town.heal()
-    town.settle()
-    assert_whole(town, begun)
-    held = sum((town.held[p] for p in town.peers[1:]), town.held[town.peers[0]])
+            simulator.step()
+            assert_whole(simulator, begun)
+    simulator.heal()
+    simulator.settle()
+    assert_whole(simulator, begun)
+    held = sum((simulator.held[p] for p in simulator.peers[1:]), simulator.held[simulator.peers[0]])
     torch.testing.assert_close(held.value_D, begun.value_D, atol=1e-6, rtol=0)
-    assert float(held.weight) == pytest.approx(len(town.peers), rel=1e-12)
-    assert not set(town.verdicts) & {
+    assert float(held.weight) == pytest.approx(len(simulator.peers), rel=1e-12)
+    assert not set(simulator.verdicts) & {
         TransferDecision.REUSED,
         TransferDecision.JUMP,
         TransferDecision.STALE,
@@ -74,43 +74,43 @@ def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> 
 @pytest.mark.parametrize("name", TRUTH)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_heal(name: str, seed: int) -> None:
-    town = Town(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
-    town.storm()
+    simulator = Town(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
+    simulator.storm()
     for _ in range(25):
-        town.step()
-    town.heal()
-    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", TRUTH[name])):
-        town.step()
-    town.settle()
-    assert town.distance() <= TRUTH[name]
+        simulator.step()
+    simulator.heal()
+    for _ in range(2 * predicted_rounds(simulator.overlay, "push-sum", TRUTH[name])):
+        simulator.step()
+    simulator.settle()
+    assert simulator.distance() <= TRUTH[name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_cut_drains_neither_side(seed: int) -> None:
     """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
-    town = Town(seed, float64(), peers=12)
-    begun = town.everything()
-    left = set(town.rng.choice(town.peers, 6, replace=False))
-    crossing = {edge for edge in town.out if (edge[0] in left) != (edge[1] in left)}
+    simulator = Town(seed, float64(), peers=12)
+    begun = simulator.everything()
+    left = set(simulator.rng.choice(simulator.peers, 6, replace=False))
+    crossing = {edge for edge in simulator.out if (edge[0] in left) != (edge[1] in left)}
     one_way = seed % 2 == 1
-    town.weather = Weather(cut=frozenset(edge for edge in crossing if not one_way or edge[0] in left))
+    simulator.weather = Weather(cut=frozenset(edge for edge in crossing if not one_way or edge[0] in left))
     for _ in range(40):
-        town.step()
-        for side in (left, set(town.peers) - left):
-            assert sum(float(town.held[p].weight) for p in side) >= len(side) / 3
-    assert_whole(town, begun)
-    town.heal()
-    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", 1e-9)):
-        town.step()
-    assert town.distance() <= 1e-9
+        simulator.step()
+        for side in (left, set(simulator.peers) - left):
+            assert sum(float(simulator.held[p].weight) for p in side) >= len(side) / 3
+    assert_whole(simulator, begun)
+    simulator.heal()
+    for _ in range(2 * predicted_rounds(simulator.overlay, "push-sum", 1e-9)):
+        simulator.step()
+    assert simulator.distance() <= 1e-9
 
 
 # ------------------------------------------------------------------------------------------------------- lost memory
 
 
 class Forgetful(Town):
-    """A town in which one peer comes back with an older copy of all that it knew, or with nothing."""
+    """A simulator in which one peer comes back with an older copy of all that it knew, or with nothing."""
 
     old_held: Mass
     old_out: dict[Edge, Outgoing]
@@ -118,8 +118,8 @@ class Forgetful(Town):
 
     def remember(self, peer: str) -> None:
         self.old_held = self.held[peer]
-        self.old_out = {edge: lane for edge, lane in self.out.items() if edge[0] == peer}
-        self.old_into = {edge: lane for edge, lane in self.into.items() if edge[1] == peer}
+        self.old_out = {edge: channel for edge, channel in self.out.items() if edge[0] == peer}
+        self.old_into = {edge: channel for edge, channel in self.into.items() if edge[1] == peer}
 
     def restore(self, peer: str) -> None:
         self.held[peer] = self.old_held
@@ -165,104 +165,106 @@ class Forgetful(Town):
 @pytest.mark.parametrize("age", [3, 1, 20, None])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
 def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: int | None) -> None:
-    town = Forgetful(seed, float64())
-    begun = town.everything()
-    town.storm(0.5)
-    town.weather.cut = frozenset()
-    peer = town.peers[seed % len(town.peers)]
+    simulator = Forgetful(seed, float64())
+    begun = simulator.everything()
+    simulator.storm(0.5)
+    simulator.weather.cut = frozenset()
+    peer = simulator.peers[seed % len(simulator.peers)]
     if age is None:
-        town.remember(peer)
+        simulator.remember(peer)
     for left in range(30, 0, -1):
         if left == age:
-            town.remember(peer)
-        town.step()
-    town.restore(peer)
-    if not town.noticed(peer):  # nobody had seen anything of what is forgotten; letters under way may yet tell
+            simulator.remember(peer)
+        simulator.step()
+    simulator.restore(peer)
+    if not simulator.noticed(peer):  # nobody had seen anything of what is forgotten; letters under way may yet tell
         assert age == 1
         for _ in range(30):
-            town.step()
-            if town.noticed(peer):
+            simulator.step()
+            if simulator.noticed(peer):
                 break
         else:
-            assert_whole(town, begun)
+            assert_whole(simulator, begun)
             return
 
-    town.reborn(peer, town.held[peer].estimate_D)
-    for near in town.near[peer]:  # one after the other: meanwhile some still speak to the earlier incarnation
-        town.greet(peer, near)
-        town.step()
-    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
-    town.heal()
-    for _ in range(2 * predicted_rounds(town.overlay, "push-sum", 1e-9)):
-        town.step()
-    town.settle()
-    assert town.verdicts["stale_incarnation"] > 0
-    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
-    inputs = torch.stack(list(town.x.values()))
-    for mass in town.held.values():
+    simulator.reborn(peer, simulator.held[peer].estimate_D)
+    for near in simulator.near[peer]:  # one after the other: meanwhile some still speak to the earlier incarnation
+        simulator.greet(peer, near)
+        simulator.step()
+    assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
+    simulator.heal()
+    for _ in range(2 * predicted_rounds(simulator.overlay, "push-sum", 1e-9)):
+        simulator.step()
+    simulator.settle()
+    assert simulator.verdicts["stale_incarnation"] > 0
+    assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
+    inputs = torch.stack(list(simulator.x.values()))
+    for mass in simulator.held.values():
         assert bool((mass.estimate_D <= inputs.amax(0) + 1e-12).all())
         assert bool((mass.estimate_D >= inputs.amin(0) - 1e-12).all())
-    estimates = torch.stack([mass.estimate_D for mass in town.held.values()])
+    estimates = torch.stack([mass.estimate_D for mass in simulator.held.values()])
     assert float((estimates.amax(0) - estimates.amin(0)).max()) < 1e-9, "and all agree again"
 
 
 def test_each_account_is_exact_by_itself() -> None:
-    """Held is what was put in, less what was written off, and what came less what went on the lanes as they are."""
-    town = Forgetful(5, float64())
-    town.storm(0.5)
-    peer = town.peers[0]
-    town.remember(peer)
+    """Held is what was put in, less what was written off, and what came less what went on the channels as they are."""
+    simulator = Forgetful(5, float64())
+    simulator.storm(0.5)
+    peer = simulator.peers[0]
+    simulator.remember(peer)
     for round in range(40):
-        town.step()
+        simulator.step()
         if round == 15:
-            town.restore(peer)
-            town.reborn(peer, town.held[peer].estimate_D)
-        if round >= 15 and round - 15 < len(town.near[peer]):
-            town.greet(peer, town.near[peer][round - 15])
-        for one in town.peers:
-            went = sum(lane.weight_until(lane.made) for edge, lane in town.out.items() if edge[0] == one)
-            came = sum(lane.taken_weight for edge, lane in town.into.items() if edge[1] == one)
-            account = town.put[one] - town.written_off[one] + came - went
-            assert float(town.held[one].weight) == pytest.approx(account, abs=1e-12)
+            simulator.restore(peer)
+            simulator.reborn(peer, simulator.held[peer].estimate_D)
+        if round >= 15 and round - 15 < len(simulator.near[peer]):
+            simulator.greet(peer, simulator.near[peer][round - 15])
+        for one in simulator.peers:
+            went = sum(channel.weight_until(channel.made) for edge, channel in simulator.out.items() if edge[0] == one)
+            came = sum(channel.taken_weight for edge, channel in simulator.into.items() if edge[1] == one)
+            account = simulator.put[one] - simulator.written_off[one] + came - went
+            assert float(simulator.held[one].weight) == pytest.approx(account, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_neighbours_that_forget_at_once_leave_exact_accounts(seed: int) -> None:
-    town = Forgetful(seed, float64(), peers=6)
+    simulator = Forgetful(seed, float64(), peers=6)
     for _ in range(10):
-        town.step()
-    first = town.peers[0]
-    second = town.near[first][0]
+        simulator.step()
+    first = simulator.peers[0]
+    second = simulator.near[first][0]
     for peer in (first, second):
-        town.reborn(peer, town.x[peer])
+        simulator.reborn(peer, simulator.x[peer])
     for peer in (first, second):
-        for near in town.near[peer]:
-            town.greet(peer, near)
+        for near in simulator.near[peer]:
+            simulator.greet(peer, near)
     for _ in range(20):
-        town.step()
-    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+        simulator.step()
+    assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_restart_with_all_of_its_memory_is_no_loss(seed: int) -> None:
-    town = Forgetful(seed, drawn(seed))
-    town.storm()
+    simulator = Forgetful(seed, drawn(seed))
+    simulator.storm()
     for _ in range(25):
-        town.step()
-        for peer in town.peers[:3]:
-            town.remember(peer)
-            town.restore(peer)
-            assert all(not (loss.mine or loss.theirs) for near in town.near[peer] for loss in town.meet(peer, near))
+        simulator.step()
+        for peer in simulator.peers[:3]:
+            simulator.remember(peer)
+            simulator.restore(peer)
+            assert all(
+                not (loss.mine or loss.theirs) for near in simulator.near[peer] for loss in simulator.meet(peer, near)
+            )
 
 
 def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_sums() -> None:
-    held, lanes = Mass.of(torch.ones(2)), {"b": Outgoing()}
-    mass, lanes, parcels = give(held, lanes)
-    taken, _ = transfers.take(Incoming(), parcels["b"], float64(), 2)
+    held, channels = Mass.of(torch.ones(2)), {"b": Outgoing()}
+    mass, channels, shares = give(held, channels)
+    taken, _ = transfers.take(Incoming(), shares["b"], float64(), 2)
     _, again, _ = give(mass, {"b": Outgoing()})
-    assert incarnations.meet(lanes["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.MemoryLoss(
-        mine=False, theirs=False
-    )
+    assert incarnations.meet(
+        channels["b"], Incoming(), incarnations.memory(Outgoing(), taken)
+    ) == incarnations.MemoryLoss(mine=False, theirs=False)
     assert incarnations.meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.MemoryLoss(
         mine=True, theirs=False
     )
@@ -271,13 +273,13 @@ def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_
     )
 
 
-# ------------------------------------------------------------------------------------------------------- one lane
+# ------------------------------------------------------------------------------------------------------- one channel
 
 
 def give(
-    held: Mass, lanes: dict[str, Outgoing], form: Form | None = None, at: tuple[int, int] = (1, 0)
+    held: Mass, channels: dict[str, Outgoing], form: Form | None = None, at: tuple[int, int] = (1, 0)
 ) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    return transfers.give(held, lanes, 0.2, form or float64(), at, np.random.default_rng(0))
+    return transfers.give(held, channels, 0.2, form or float64(), at, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(("name", "wire"), PLAIN)
@@ -285,52 +287,52 @@ def give(
 def test_shares_are_those_of_push_sum_to_the_last_bit(name: str, wire: torch.dtype, copies: int) -> None:
     held = Mass.of(torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(copies)), 1.7)
     kept, sent = share_of(held, 0.2, copies=copies, wire=wire)
-    left, lanes, parcels = give(held, {str(n): Outgoing() for n in range(copies)}, FORMS[name])
+    left, channels, shares = give(held, {str(n): Outgoing() for n in range(copies)}, FORMS[name])
     assert torch.equal(left.value_D, kept.value_D)
     assert torch.equal(left.weight, kept.weight)
-    for peer, parcel in parcels.items():
-        _, mass = transfers.take(Incoming(), parcel, FORMS[name], 50)
+    for peer, share in shares.items():
+        _, mass = transfers.take(Incoming(), share, FORMS[name], 50)
         assert torch.equal(mass.value_D, sent.value_D)
-        assert lanes[peer].open == (parcel,)
+        assert channels[peer].open == (share,)
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_both_ends_of_a_lane_hold_the_same_reference(name: str) -> None:
-    held, lanes, into = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing()}, Incoming()
+    held, channels, into = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing()}, Incoming()
     for round in range(6):
         before = held.value_D
-        held, lanes, parcels = give(held, lanes, FORMS[name], (round, 0))
-        into, mass = transfers.take(into, parcels["b"], FORMS[name], 300)
+        held, channels, shares = give(held, channels, FORMS[name], (round, 0))
+        into, mass = transfers.take(into, shares["b"], FORMS[name], 300)
         torch.testing.assert_close(held.value_D + mass.value_D, before, atol=1e-15, rtol=0)
         if round % 2:
-            lanes["b"], _ = transfers.acknowledged(lanes["b"], into.taken, FORMS[name])
-            mine_D, theirs_D = lanes["b"].reference_D, into.reference_D
+            channels["b"], _ = transfers.acknowledged(channels["b"], into.taken, FORMS[name])
+            mine_D, theirs_D = channels["b"].reference_D, into.reference_D
             assert (mine_D is None) == (theirs_D is None) == (not FORMS[name].relative)
             assert mine_D is None or theirs_D is None or torch.equal(mine_D, theirs_D)
 
 
 def test_the_last_gift_of_one_who_leaves_is_plain_and_whole() -> None:
-    held, lanes = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing(), "c": Outgoing()}
-    held, lanes, _ = give(held, lanes, top_k(share=0.1))
+    held, channels = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing(), "c": Outgoing()}
+    held, channels, _ = give(held, channels, top_k(share=0.1))
     draws = np.random.default_rng(0)
-    left, _, parcels = transfers.give(held, lanes, 0.5, top_k(share=0.1), (1, 1), draws, whole=True)
-    assert {parcel.form for parcel in parcels.values()} == {"float32"}
+    left, _, shares = transfers.give(held, channels, 0.5, top_k(share=0.1), (1, 1), draws, whole=True)
+    assert {share.form for share in shares.values()} == {"float32"}
     assert float(left.weight) == pytest.approx(0, abs=1e-16)
     assert float(left.value_D.abs().max()) < 1e-7
 
 
 def test_a_lane_rests_at_two_open_transfers_and_goes_on_when_one_is_taken() -> None:
-    held, lanes, _ = give(Mass.of(torch.ones(2)), {"b": Outgoing()})
-    assert not transfers.resting(lanes["b"])
-    held, lanes, _ = give(held, lanes)
-    assert transfers.resting(lanes["b"])
+    held, channels, _ = give(Mass.of(torch.ones(2)), {"b": Outgoing()})
+    assert not transfers.resting(channels["b"])
+    held, channels, _ = give(held, channels)
+    assert transfers.resting(channels["b"])
     with pytest.raises(AssertionError, match="rests"):
-        give(held, lanes)
-    lane, receipt = transfers.acknowledged(lanes["b"], 1, float64())
-    assert (receipt, lane.acked, lane.acked_weight, transfers.resting(lane)) == (Receipt.NEWS, 1, 0.2, False)
+        give(held, channels)
+    channel, receipt = transfers.acknowledged(channels["b"], 1, float64())
+    assert (receipt, channel.acked, channel.acked_weight, transfers.resting(channel)) == (Receipt.NEWS, 1, 0.2, False)
     for taken, expected in ((0, Receipt.NOTHING), (1, Receipt.NOTHING), (3, Receipt.UNKNOWN), (2**62, Receipt.UNKNOWN)):
-        same, receipt = transfers.acknowledged(lane, taken, float64())
-        assert (same, receipt) == (lane, expected)
+        same, receipt = transfers.acknowledged(channel, taken, float64())
+        assert (same, receipt) == (channel, expected)
 
 
 def test_who_has_little_waits_until_it_has_received() -> None:
@@ -340,24 +342,24 @@ def test_who_has_little_waits_until_it_has_received() -> None:
 
 
 def test_who_has_much_under_way_waits_for_answers() -> None:
-    held, lanes, _ = give(Mass.of(torch.ones(1)), {"b": Outgoing()})
-    assert not transfers.overdrawn(held, lanes.values()), "0.2 under way, 0.8 held"
-    held, lanes, _ = give(held, lanes)
-    assert transfers.overdrawn(held, lanes.values()), "0.36 under way, 0.64 held"
-    lanes["b"], _ = transfers.acknowledged(lanes["b"], 1, float64())
-    assert not transfers.overdrawn(held, lanes.values())
+    held, channels, _ = give(Mass.of(torch.ones(1)), {"b": Outgoing()})
+    assert not transfers.overdrawn(held, channels.values()), "0.2 under way, 0.8 held"
+    held, channels, _ = give(held, channels)
+    assert transfers.overdrawn(held, channels.values()), "0.36 under way, 0.64 held"
+    channels["b"], _ = transfers.acknowledged(channels["b"], 1, float64())
+    assert not transfers.overdrawn(held, channels.values())
 
 
 def test_the_verdict_on_every_number() -> None:
-    held, lane, made = Mass.of(torch.ones(2)), Outgoing(), list[NumberedTransfer]()
+    held, channel, made = Mass.of(torch.ones(2)), Outgoing(), list[NumberedTransfer]()
     for round in range(6):
-        held, lanes, parcels = give(held, {"b": lane}, at=(round, 0))
-        lane, _ = transfers.acknowledged(lanes["b"], round + 1, float64())
-        made.append(parcels["b"])
+        held, channels, shares = give(held, {"b": channel}, at=(round, 0))
+        channel, _ = transfers.acknowledged(channels["b"], round + 1, float64())
+        made.append(shares["b"])
     into = Incoming()
-    for parcel in made[:3]:
-        into, _ = transfers.take(into, parcel, float64(), 2)
-    found = [transfers.judge(into, parcel) for parcel in made]
+    for share in made[:3]:
+        into, _ = transfers.take(into, share, float64(), 2)
+    found = [transfers.judge(into, share) for share in made]
     assert found == [
         *[TransferDecision.REPEATED] * 3,
         TransferDecision.TAKE,

@@ -50,39 +50,39 @@ class Limited(Forgetful):
             super()._give(peer)
         self.near[peer] = kept
 
-    def _judged(self, source: str, me: str, parcel: NumberedTransfer) -> None:
-        lane = self.into[source, me]
-        if transfers.judge(lane, parcel) is transfers.TransferDecision.TAKE:
+    def _judged(self, source: str, me: str, share: NumberedTransfer) -> None:
+        channel = self.into[source, me]
+        if transfers.judge(channel, share) is transfers.TransferDecision.TAKE:
             held = float(self.held[me].weight)
             before = self.before.get((me, source), 0.0)
-            found = self.limits.refusal(self.out[me, source], lane, held, parcel.weight, before)
+            found = self.limits.refusal(self.out[me, source], channel, held, share.weight, before)
             if found is not None:
                 self.refused.append((found, source, me))
                 return
-        super()._judged(source, me, parcel)
+        super()._judged(source, me, share)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=4))
 def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> None:
     """Loss, repeats, delays, edges cut in one direction, and members that lose their memory."""
-    town = Limited(seed, peers=3 + seed % 6)
+    simulator = Limited(seed, peers=3 + seed % 6)
     for round in range(80):
         if round % 20 == 0:
-            town.storm()
-        for peer in [town.peers[each % len(town.peers)] for each in births if each == round]:
-            town.reborn(peer, town.held[peer].estimate_D)
-            for near in town.near[peer]:
-                town.greet(peer, near)
-        town.step()
-        assert not town.refused
-    town.heal()
-    town.settle()
-    assert float(town.everything().weight) == pytest.approx(town.accounts(), abs=1e-9)
+            simulator.storm()
+        for peer in [simulator.peers[each % len(simulator.peers)] for each in births if each == round]:
+            simulator.reborn(peer, simulator.held[peer].estimate_D)
+            for near in simulator.near[peer]:
+                simulator.greet(peer, near)
+        simulator.step()
+        assert not simulator.refused
+    simulator.heal()
+    simulator.settle()
+    assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
 
 
 class Lying(Limited):
-    """Some make weight out of nothing: to each neighbour as much as the two ends of the lane bear, and keep all."""
+    """Some make weight out of nothing: to each neighbour as much as the two ends of the channel bear, and keep all."""
 
     liars: frozenset[str] = frozenset()
 
@@ -91,14 +91,14 @@ class Lying(Limited):
             super()._give(peer)
             return
         for near in self.near[peer]:
-            lane = self.out[peer, near]
-            if transfers.resting(lane):
+            channel = self.out[peer, near]
+            if transfers.resting(channel):
                 continue
-            gone = lane.weight_until(lane.made) - self.into[near, peer].taken_weight
+            gone = channel.weight_until(channel.made) - self.into[near, peer].taken_weight
             weight = min(self.limits.share, max(self.limits.net - gone, 0.25))
             mass = Mass.of(torch.ones(2), weight)
-            _, lanes, _ = transfers.give(mass, {near: lane}, 1.0, self.form, (self.now, 0), self.rng, whole=True)
-            self.out[peer, near] = lanes[near]
+            _, channels, _ = transfers.give(mass, {near: channel}, 1.0, self.form, (self.now, 0), self.rng, whole=True)
+            self.out[peer, near] = channels[near]
 
 
 @pytest.mark.parametrize(("members", "liars"), [(4, 1), (8, 2)])
@@ -108,36 +108,36 @@ def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_the
 ) -> None:
     """Only liars are charged, for what no other can induce, and what is there among the honest is what they put in and
     the bounds let in."""
-    town = Lying(seed, peers=members)
-    town.liars = frozenset(town.peers[:liars])
-    honest = town.peers[liars:]
+    simulator = Lying(seed, peers=members)
+    simulator.liars = frozenset(simulator.peers[:liars])
+    honest = simulator.peers[liars:]
     for round in range(300):
         if round % 50 == 0:
-            town.storm(0.3)
-        town.step()
-        there = sum(float(town.held[peer].weight) for peer in honest)
+            simulator.storm(0.3)
+        simulator.step()
+        there = sum(float(simulator.held[peer].weight) for peer in honest)
         assert there <= len(honest) * (1 + liars * (members - 1)) * (1 + 1e-6)
-    charged = {source for code, source, me in town.refused if code == "bad_weight" and me not in town.liars}
-    assert charged == town.liars
+    charged = {source for code, source, me in simulator.refused if code == "bad_weight" and me not in simulator.liars}
+    assert charged == simulator.liars
     assert there > len(honest) * 1.5, "they did what they could"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_liars_that_are_born_again_and_again_load_others_no_more_than_others(seed: int) -> None:
     """Weight from all incarnations of a liar counts; without `before` it would grow with each birth."""
-    town = Lying(seed, peers=4)
-    town.liars = frozenset(town.peers[:1])
-    (liar,), honest = town.peers[:1], town.peers[1:]
+    simulator = Lying(seed, peers=4)
+    simulator.liars = frozenset(simulator.peers[:1])
+    (liar,), honest = simulator.peers[:1], simulator.peers[1:]
     for round in range(300):
         if round % 10 == 9:
-            town.reborn(liar, torch.ones(2))
-            for near in town.near[liar]:
-                town.greet(liar, near)
-        town.step()
-        there = sum(float(town.held[peer].weight) for peer in honest)
+            simulator.reborn(liar, torch.ones(2))
+            for near in simulator.near[liar]:
+                simulator.greet(liar, near)
+        simulator.step()
+        there = sum(float(simulator.held[peer].weight) for peer in honest)
         assert there <= len(honest) * (1 + 3) * (1 + 1e-6)
-        assert all(float(town.held[peer].weight) <= town.limits.held for peer in honest)
-    assert {(code, source) for code, source, me in town.refused if me != liar} == {("bad_weight", liar)}
+        assert all(float(simulator.held[peer].weight) <= simulator.limits.held for peer in honest)
+    assert {(code, source) for code, source, me in simulator.refused if me != liar} == {("bad_weight", liar)}
 
 
 def test_the_bounds_of_a_group() -> None:

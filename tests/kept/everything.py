@@ -1,4 +1,4 @@
-"""An entry of every kind in which nothing is as it is by default, and a ledger in which nothing is as it begins.
+"""An entry of every kind in which nothing is as it is by default, and a durable state in which nothing is as it begins.
 
 Their bytes, as each release wrote them, are kept beside the states that its peers left (`entries.txt`); values here
 never change. Run as a program this writes that file: `python -m tests.kept.everything > entries.txt`.
@@ -29,7 +29,7 @@ DIGEST, SIGNATURE = bytes(range(32)), bytes(range(64))
 OWNER = {"peer": "ann", "federation": "00ff", "contract": "abcd"}
 
 ENTRIES: dict[str, entries.Entry] = {
-    "Started": entries.Started(life=7),
+    "Started": entries.Started(generation=7),
     "Began": entries.Began(round=5),
     "Learnt": entries.LocalTrained(round=5, x_n=torch.tensor([0.5, -2.0]), s_k=torch.tensor([1, 2], dtype=torch.uint8)),
     "Opened": entries.Opened(
@@ -43,12 +43,12 @@ ENTRIES: dict[str, entries.Entry] = {
         whole=True,
         noise_key=b"key",
         noise_scale=0.125,
-        asleep=True,
+        inactive=True,
     ),
     "Closed": entries.Closed(group="all", without=("bob",)),
-    "Took": entries.ShareApplied(group="all", sender="bob", parcel=PARCEL, at_once=True),
+    "Took": entries.ShareApplied(group="all", sender="bob", share=PARCEL, at_once=True),
     "Acked": entries.Acked(group="all", peer="bob", taken=3),
-    "Met": entries.Met(peer="bob", incarnation=2, life=4, nonce=99),
+    "Met": entries.Met(peer="bob", incarnation=2, generation=4, nonce=99),
     "Reborn": entries.Reborn(incarnation=3),
     "Adopted": entries.Adopted(group="all", value_D=torch.tensor([1.0, 2.0, 3.0])),
     "Returned": entries.Returned(group="all", peer="bob"),
@@ -69,8 +69,8 @@ ENTRIES: dict[str, entries.Entry] = {
 }
 
 
-def ledger() -> DurableState:
-    """A ledger in which nothing is as it begins."""
+def durable() -> DurableState:
+    """A durable state in which nothing is as it begins."""
     reference_D = torch.tensor([9.0, 8.0, 7.0])
     holding = GroupState(
         Mass.of(torch.tensor([1.0, 2.0, 3.0]), 0.75),
@@ -81,20 +81,20 @@ def ledger() -> DurableState:
         expect=("bob", "cas"),
         told=frozenset({"cas"}),
         nothing=frozenset({(5, 1, "dan")}),
-        awake=True,
+        active=True,
         settled_D=reference_D,
         put=2.0,
         written_off=0.375,
     )
-    chamber = ConsensusState(
+    consensus_state = ConsensusState(
         client=b"client",
         holding=Bounds(2, Proposal(6, 9, 2, DIGEST), Certificate(Proposal(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
-        electorates={2: VoterSet(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
+        voter_sets={2: VoterSet(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
         stand=HardState(6, "bob"),
         models={DIGEST: b"content"},
         settled=8,
         study=PendingUpdate(9, b"update", b"client"),
-        sworn=True,
+        voting_allowed=True,
         lost=1,
         rosters={2: b"{}"},
     )
@@ -108,17 +108,17 @@ def ledger() -> DurableState:
         round=5,
         trained=True,
         incarnation=3,
-        life=7,
+        generation=7,
         met={"bob": 2},
         met_as={"bob": (4, 99, b"")},
         left=True,
-        chambers={"all": chamber},
+        chambers={"all": consensus_state},
     )
 
 
 def kept_bytes() -> dict[str, bytes]:
     """Each entry by its name, and the snapshot."""
-    return {name: entry_bytes(each) for name, each in ENTRIES.items()} | {"snapshot": snapshot_bytes(ledger(), OWNER)}
+    return {name: entry_bytes(each) for name, each in ENTRIES.items()} | {"snapshot": snapshot_bytes(durable(), OWNER)}
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from fedpeer.cli.asking import asked_again
 from fedpeer.cli.peer_config import load_peer
+from fedpeer.cli.simulate_options import asked_again
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.runtime.prepared import prepare_peer
@@ -18,14 +18,14 @@ from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state import tags
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Began, Entry
-from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire import consensus_wire
 from fedpeer.peer.wire.ballots import Message as Said
 from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation as prepare_simulation
 from fedpeer.sims.simulate import run_prepared
-from tests.kept.everything import ENTRIES, OWNER, ledger
+from tests.kept.everything import ENTRIES, OWNER, durable
 from tests.kept.release import FOLDER, PEERS, OldRelease, moved, unpacked
 from tests.peer.runtime.whole import whole
 
@@ -90,8 +90,8 @@ def test_there_are_bytes_of_every_kind_of_entry() -> None:
 
 
 def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:
-    whole_one = ledger()
-    found = ledger_of(WRITTEN["snapshot"], (), whole_one.rules, whole_one.index, OWNER)
+    whole_one = durable()
+    found = durable_state_of(WRITTEN["snapshot"], (), whole_one.rules, whole_one.index, OWNER)
     assert snapshot_bytes(found, OWNER) == snapshot_bytes(whole_one, OWNER)
 
 
@@ -99,11 +99,11 @@ def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:
 
 
 def resumed(folder: Path, peer: str) -> DurableState:
-    """The ledger of a peer that is started on its kept state."""
+    """The durable state of a peer that is started on its kept state."""
     found: list[DurableState] = []
     config = load_peer(folder / peer / f"{peer}.yaml")
     with whole(prepare_peer(config.file, config.federation)) as running:
-        found.append(running.inside(running.life.ledger.copy))
+        found.append(running.inside(running.state.durable.copy))
         assert not [line for line in running.lines if line.what in ("snapshot_corrupt", "journal_corrupt")]
     return found[0]
 
@@ -117,18 +117,18 @@ def kept_rounds(folder: Path, peer: str) -> int:
 def test_killed_peers_of_the_release_go_on_and_nothing_of_the_mass_is_missing(tmp_path: Path) -> None:
     folder = moved(unpacked("gossip", tmp_path))
     rounds = {peer: kept_rounds(folder, peer) for peer in PEERS}
-    ledgers = {peer: resumed(folder, peer) for peer in PEERS}
-    assert {peer: each.round for peer, each in ledgers.items()} == rounds
+    durable_states = {peer: resumed(folder, peer) for peer in PEERS}
+    assert {peer: each.round for peer, each in durable_states.items()} == rounds
     assert min(rounds.values()) > 1
-    assert all(set(each.met) == set(PEERS) - {peer} for peer, each in ledgers.items())
-    holdings = {peer: each.groups["everyone"] for peer, each in ledgers.items()}
+    assert all(set(each.met) == set(PEERS) - {peer} for peer, each in durable_states.items())
+    holdings = {peer: each.groups["everyone"] for peer, each in durable_states.items()}
     assert any(each.waiting for each in holdings.values())
     under_way = [
-        parcel.weight
+        share.weight
         for peer, holding in holdings.items()
-        for other, lane in holding.out.items()
-        for parcel in lane.open
-        if parcel.seq > holdings[other].into[peer].taken
+        for other, channel in holding.out.items()
+        for share in channel.open
+        if share.seq > holdings[other].into[peer].taken
     ]
     assert under_way
     total = sum(each.weight for each in holdings.values()) + sum(under_way)

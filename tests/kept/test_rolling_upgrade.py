@@ -201,10 +201,12 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(old_release: Old
             assert spoken[len(behind) :] == [("newer_version", each) for each in PEERS[number + 1 :]]
             refused = [line["fields"]["code"] for line in made.log(peer) if line["what"] == "refused"]
             assert "version_unsupported" not in refused, "who finds the version that both speak warns of nothing"
-        ledgers = {peer: ledger_in(made.file(peer)) for peer in PEERS}
-        assert {ledger.incarnation for ledger in ledgers.values()} == {1}
-        assert all(ledger.met == dict.fromkeys({*PEERS} - {peer}, 1) for peer, ledger in ledgers.items())
-        assert all(holding.written_off == 0 for ledger in ledgers.values() for holding in ledger.groups.values())
+        durable_states = {peer: ledger_in(made.file(peer)) for peer in PEERS}
+        assert {durable.incarnation for durable in durable_states.values()} == {1}
+        assert all(durable.met == dict.fromkeys({*PEERS} - {peer}, 1) for peer, durable in durable_states.items())
+        assert all(
+            holding.written_off == 0 for durable in durable_states.values() for holding in durable.groups.values()
+        )
         errors = mass_errors([made.file(peer) for peer in PEERS])
         assert errors.keys() == {"everyone"}
         assert errors["everyone"] < 1e-9

@@ -45,7 +45,7 @@ def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, networ
     filled = found.federation
     assert (str(filled.network), filled.learning.loss, str(filled.learning.start)) == (network, loss, start)
     assert list(filled.partial_models) == ["everyone"]
-    assert found.asked == Federation()
+    assert found.options == Federation()
     assert tuple(found.module(shape.example(3)).shape) == (3, shape.classes or shape.targets)
 
 
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_said(
 
 def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
     found = made(TABLE, parse_choice("mlp:4+9+3"), network="mlp:4+5+3")
-    assert (str(found.federation.network), str(found.asked.network)) == ("mlp:4+9+3", "mlp:4+5+3")
+    assert (str(found.federation.network), str(found.options.network)) == ("mlp:4+9+3", "mlp:4+5+3")
     assert found.layout.n == 4 * 9 + 9 + 9 * 3 + 3
 
 

@@ -23,10 +23,10 @@ def test_what_is_computed_is_what_the_encoder_makes(one: str, other: str, times:
     envelope = Envelope(
         federation=bytes(16), sender=one, recipient=other, incarnation=1, to_incarnation=1, version=NEWEST
     )
-    parcel = NumberedTransfer(
+    share = NumberedTransfer(
         seq=54 * times, round=round, exchange=1, weight=0.2, form="float32", payload=torch.zeros(100)
     )
-    transfer = Transfer(group="everyone", parcel=parcel, total=11.2 * times, signature=bytes(64))
+    transfer = Transfer(group="everyone", share=share, total=11.2 * times, signature=bytes(64))
     ack = Ack(group="everyone", taken=54 * times, round=round, total=11.2 * times, signature=bytes(64))
     head, tail = encode(envelope, transfer)
     assert len(tail) == 400

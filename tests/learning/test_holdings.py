@@ -34,9 +34,9 @@ def table(folder: Path) -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"simulation__normalise": "standard"}, {"learning__common_start": False}])
 def test_a_part_of_the_simulation_is_what_simulate_gives(settings: dict[str, Any]) -> None:
-    asked = federation(**settings)
-    made = world(asked)
-    mine, twin = outfit(peer({"simulation": 3}), asked, "cpu").learner, learners(made)["peer3"]
+    options = federation(**settings)
+    made = world(options)
+    mine, twin = outfit(peer({"simulation": 3}), options, "cpu").learner, learners(made)["peer3"]
     assert torch.equal(mine.start(), twin.start())
     s_k = torch.zeros(0)
     ours, theirs = (LocalTrainer(each, parse_choice("local"), imported, made.peers) for each in (mine, twin))
@@ -77,10 +77,10 @@ def test_ones_own_file_is_brought_to_a_common_scale_on_its_training_part(tmp_pat
 
 
 def test_a_network_of_ones_own_is_built_and_the_federation_stays_what_all_agree_on() -> None:
-    asked = federation()
-    made = outfit(peer({"simulation": 1}, network="mlp:64+20+10"), asked, "cpu")
+    options = federation()
+    made = outfit(peer({"simulation": 1}, network="mlp:64+20+10"), options, "cpu")
     assert made.assembly.layout.n == 64 * 20 + 20 + 20 * 10 + 10
-    assert made.assembly.asked.digest() == asked.digest()
+    assert made.assembly.options.digest() == options.digest()
 
 
 def test_code_of_the_federation_file_needs_leave_and_ones_own_does_not(

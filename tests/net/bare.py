@@ -91,7 +91,7 @@ class Host:
         self._news = asyncio.Event()
         self._open: dict[int, list[asyncio.Task[None]]] = {number: [] for number in neighbours}
 
-    async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def on_event(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 sender, exchange = HEAD.unpack(await reader.readexactly(HEAD.size))
@@ -144,7 +144,7 @@ async def run(
     neighbours = {numbers[name]: Neighbour(where, client) for name, where in address.items() if name != me}
     host = Host(numbers[me], length, neighbours)
     listening = as_peers_do(socket.create_server((address[me], PORT)))
-    await asyncio.start_server(host.hear, sock=listening, ssl=server)
+    await asyncio.start_server(host.on_event, sock=listening, ssl=server)
     async with asyncio.timeout(PATIENCE_S):
         await host.exchange(0, 0.0)  # all are there, and connected
     print(*[f"{await host.exchange(number, work):.4f}" for number in range(1, exchanges + 1)], flush=True)

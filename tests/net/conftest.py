@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts, missing
 from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
 from tests.net.relay import Relay
-from tests.net.wards import LABEL, WARDS, write_tables
 
 #: Of a small part of a second each; who is done waits for those who are not.
 ROUNDS = 20

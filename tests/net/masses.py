@@ -17,25 +17,25 @@ from fedpeer.peer.node.node_setup import owner_of, rules_of, setup_of
 from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.store import Store
 from fedpeer.peer.state.durable_state import DurableState
-from fedpeer.peer.state.journal import ledger_of
+from fedpeer.peer.state.journal import durable_state_of
 from tests.reference import audit
 
 
 def ledger_in(file: Path) -> DurableState:
-    """The ledger of the peer with this file, as it is on its disk."""
+    """The durable state of the peer with this file, as it is on its disk."""
     loaded = load_peer(file, "")
     prepared = prepare_peer(loaded.file, loaded.federation)
     assembly, me = prepared.outfit.assembly, loaded.file.id
     setup = setup_of(assembly, prepared.roster, me, nonce=0, held=prepared.going.held)
     rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples, setup.held.text)
-    index = {group.id: group.index_D for group in setup.circle.groups.values()}
+    index = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     assert loaded.file.state is not None, "whole paths, by now"
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(loaded.file.state, Path(place) / "state")
         with Store.open(Path(place) / "state") as store:
             recovered = store.recover()
             assert recovered.snapshot is not None, f"{me} has saved itself"
-            return ledger_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
+            return durable_state_of(recovered.snapshot, recovered.entries, rules, index, owner_of(setup))
 
 
 def mass_errors(files: Sequence[Path]) -> dict[str, float]:

@@ -85,7 +85,7 @@ def pass_on(relay: Relay, ports: list[socket.socket]) -> None:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     sockets = [opened(port) for port in sys.argv[2:]]
     print(READY, flush=True)
-    pass_on(Relay(**asked), sockets)
+    pass_on(Relay(**options), sockets)

@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 
 from tests.net.conftest import LONG, federation
+from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts, missing
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer, finish, mean_accuracy, settle, until
-from tests.net.wards import LABEL, WARDS, write_tables
 
 #: Seconds between two kills, at random: from before a peer has read its file to some rounds after it.
 APART_S = (1.0, 12.0)
@@ -85,23 +85,23 @@ def main() -> int:
     parser.add_argument("--cut", type=float, default=30.0, help="seconds in the middle; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=300)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if lacks := missing():
         print(f"no soak between hosts: {lacks}")
         return 0
     found = {}
     with tempfile.TemporaryDirectory() as place:
-        for name, kills, loss, cut in (("calm", 0, 0.0, 0.0), ("soak", asked.kills, asked.loss, asked.cut)):
+        for name, kills, loss, cut in (("calm", 0, 0.0, 0.0), ("soak", options.kills, options.loss, options.cut)):
             began, folder = time.monotonic(), Path(place) / name
             folder.mkdir()
-            peers, late = soak(folder, kills=kills, loss=loss, cut=cut, seed=asked.seed, rounds=asked.rounds)
+            peers, late = soak(folder, kills=kills, loss=loss, cut=cut, seed=options.seed, rounds=options.rounds)
             error, accuracy = max(mass_errors([peer.file for peer in peers]).values()), mean_accuracy(peers)
             found[name] = accuracy
             print(
                 f"{name}: mass error {error:.1e}, accuracy {accuracy:.4f}, {time.monotonic() - began:.0f} s", flush=True
             )
     below = found["calm"] - found["soak"]
-    print(f"{100 * below:+.2f} points below the calm run; {late} of {asked.kills} kills came after the end")
+    print(f"{100 * below:+.2f} points below the calm run; {late} of {options.kills} kills came after the end")
     return int(error > MASS_ERROR_MAX or below > ACCURACY_LOSS_MAX or late > 0)
 
 

@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.net.conftest import Calm
+from tests.net.groups import WARDS
 from tests.net.masses import mass_errors
-from tests.net.wards import WARDS
 
 pytestmark = pytest.mark.slow
 

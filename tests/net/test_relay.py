@@ -64,18 +64,18 @@ def between(relay: Relay, hearer: str, speaker: str, amount: int, folder: Path) 
     if lacks := missing(relay):
         pytest.skip(f"no relay: {lacks}")
     with Hosts(["ann", "bob"], relay) as hosts:
-        heard = hosts.start("ann", [sys.executable, "-c", hearer], folder=folder, out=subprocess.PIPE)
-        assert heard.stdout is not None, "it was asked for"
-        assert heard.stdout.readline() == b"ready\n"
+        received = hosts.start("ann", [sys.executable, "-c", hearer], folder=folder, out=subprocess.PIPE)
+        assert received.stdout is not None, "it was asked for"
+        assert received.stdout.readline() == b"ready\n"
         words = [sys.executable, "-c", speaker, hosts.address["ann"], str(amount)]
         said = hosts.start("bob", words, folder=folder, out=subprocess.PIPE)
-        return heard.communicate(timeout=60)[0].decode(), said.communicate(timeout=60)[0].decode()
+        return received.communicate(timeout=60)[0].decode(), said.communicate(timeout=60)[0].decode()
 
 
 def test_packets_come_late_twice_or_never_and_overtake_one_another(tmp_path: Path) -> None:
     relay = Relay(delay=(0.02, 0.08), lost=0.1, repeated=0.2, seed=1)
-    heard, _ = between(relay, HEAR, SAY, PACKETS, tmp_path)
-    came = [(int(number), float(late_s)) for number, late_s in map(str.split, heard.splitlines())]
+    received, _ = between(relay, HEAR, SAY, PACKETS, tmp_path)
+    came = [(int(number), float(late_s)) for number, late_s in map(str.split, received.splitlines())]
     assert min(late_s for _, late_s in came) >= relay.delay[0]
     numbers = [number for number, _ in came]
     overtaken = sum(later < before for before, later in pairwise(numbers))
@@ -86,6 +86,6 @@ def test_packets_come_late_twice_or_never_and_overtake_one_another(tmp_path: Pat
 
 
 def test_a_connection_over_it_carries_the_same_bytes(tmp_path: Path) -> None:
-    heard, said = between(Relay(delay=(0.0, 0.01), repeated=0.1, seed=1), SINK, SOURCE, BYTES, tmp_path)
-    assert heard == said
+    received, said = between(Relay(delay=(0.0, 0.01), repeated=0.1, seed=1), SINK, SOURCE, BYTES, tmp_path)
+    assert received == said
     assert said

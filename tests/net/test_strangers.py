@@ -21,10 +21,10 @@ from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Ack, Message, RejectMessage, Transfer
 from tests.net.conftest import federation
+from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in
 from tests.net.peers import Peer, settle, until
-from tests.net.wards import LABEL, WARDS, write_tables
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ class Town:
 
 
 @pytest.fixture(scope="module")
-def town(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def simulator(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
     with Hosts([*WARDS, "guest"]) as hosts:
         yield Town(hosts, folder, settle(hosts, folder, write_tables(folder), federation(rounds=ENDLESS), LABEL))
@@ -101,25 +101,25 @@ class Speaker:
 
 
 def next_transfers(peer: Peer, to: str) -> list[Transfer]:
-    """What this peer, which does not run, would say next on its lane: what is open there, and one more."""
+    """What this peer, which does not run, would say next on its channel: what is open there, and one more."""
     holding = ledger_in(peer.file).groups["everyone"]
-    lane, (round, exchange) = holding.out[to], holding.at
-    share = NumberedTransfer(
-        seq=lane.made + 1,
+    channel, (round, exchange) = holding.out[to], holding.at
+    next_share = NumberedTransfer(
+        seq=channel.made + 1,
         round=round,
         exchange=exchange,
         weight=0.01,
         form="float32",
         payload=(0.01 * holding.held.estimate_D).float(),
     )
-    return [Transfer(group="everyone", parcel=parcel) for parcel in (*lane.open, share)]
+    return [Transfer(group="everyone", share=share) for share in (*channel.open, next_share)]
 
 
-def test_forged_replayed_expired_and_foreign(town: Town) -> None:
-    north, east, _, west = town.learning(*WARDS)
-    authority = open_authority(town.folder / "office")
+def test_forged_replayed_expired_and_foreign(simulator: Town) -> None:
+    north, east, _, west = simulator.learning(*WARDS)
+    authority = open_authority(simulator.folder / "office")
     west.kill()
-    speaker = Speaker(town.hosts, west, authority.roster.federation_id)
+    speaker = Speaker(simulator.hosts, west, authority.roster.federation_id)
 
     # A message in another's name.
     said = speaker.say("north", Ack(group="everyone", taken=1, round=1), sender="east")
@@ -145,7 +145,7 @@ def test_forged_replayed_expired_and_foreign(town: Town) -> None:
         authority.identity.key,
         "west",
         key.public_key(),
-        town.hosts.address["west"],
+        simulator.hosts.address["west"],
         then,
         then + timedelta(30),
     )
@@ -160,33 +160,35 @@ def test_forged_replayed_expired_and_foreign(town: Town) -> None:
     speaker.certificate.write_bytes(valid)
 
 
-def test_another_federation_is_not_let_in(town: Town, tmp_path: Path) -> None:
+def test_another_federation_is_not_let_in(simulator: Town, tmp_path: Path) -> None:
     """With the same file, the same names and the same hosts, but an authority of its own."""
-    (north,), west = town.learning("north"), town.peers["west"]
+    (north,), west = simulator.learning("north"), simulator.peers["west"]
     if west.runs:
         west.kill()
-    known = len(north.logged("handshake_cut", town.hosts.address["west"]))
-    other = settle(town.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
+    known = len(north.logged("handshake_cut", simulator.hosts.address["west"]))
+    other = settle(simulator.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
     other.start()
     assert "authority" in other.logs("link_down", "authority")
     # It is the one who connects that sees another authority first, and breaks off; north cannot tell why.
-    until(lambda: len(north.logged("handshake_cut", town.hosts.address["west"])) > known, "the other one breaks off")
+    until(
+        lambda: len(north.logged("handshake_cut", simulator.hosts.address["west"])) > known, "the other one breaks off"
+    )
     other.kill()
 
 
 @pytest.mark.soak  # a real flood takes a whole core, which tests beside it do not leave
-def test_who_fills_all_places_keeps_no_member_out(town: Town) -> None:
+def test_who_fills_all_places_keeps_no_member_out(simulator: Town) -> None:
     """From five addresses of a host that belongs to nobody; a member that starts meanwhile meets who is flooded, and
     the others go on with it."""
-    north, _, _ = town.learning("north", "east", "south")
-    west, hosts = town.peers["west"], town.hosts
+    north, _, _ = simulator.learning("north", "east", "south")
+    west, hosts = simulator.peers["west"], simulator.hosts
     if west.runs:
         west.kill()
     floods = hosts.more_addresses("guest", 4)
     flooder = hosts.start(
         "guest",
         [sys.executable, FLOODER, hosts.address["north"], "7401", *floods],
-        folder=town.folder,
+        folder=simulator.folder,
         out=subprocess.PIPE,
     )
     assert flooder.stdout is not None, "it was asked for"
@@ -199,10 +201,10 @@ def test_who_fills_all_places_keeps_no_member_out(town: Town) -> None:
     flooder.kill()
 
 
-def test_of_two_processes_with_one_identity_the_earlier_stops(town: Town) -> None:
+def test_of_two_processes_with_one_identity_the_earlier_stops(simulator: Town) -> None:
     """On one folder the second does not start: it names the first."""
-    north, _, _ = town.learning("north", "east", "south")
-    hosts = town.hosts
+    north, _, _ = simulator.learning("north", "east", "south")
+    hosts = simulator.hosts
     copy = north.folder.parent / "copy"
     subprocess.run(["cp", "-r", north.folder, copy], check=True)
     twin = Peer(hosts, "guest", "north", copy / "north.yaml")

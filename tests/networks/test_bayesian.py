@@ -96,16 +96,16 @@ def test_every_estimator_has_the_exact_mean_and_variance(kind: str, estimator: E
     """Whatever the signs of flipout are, its output is affine in the perturbation of the weights."""
     made, x = layer(kind, estimator)
     mean, variance = made.moments(x)
-    asked: list[Tensor] = []
+    options: list[Tensor] = []
     draw = drawn_noise(generator(3))
 
     def recording(like: Tensor) -> Tensor:
-        asked.append(draw(like))
-        return asked[-1]
+        options.append(draw(like))
+        return options[-1]
 
     sampled(made, x, recording)
     torch.testing.assert_close(sampled(made, x, torch.zeros_like), mean)
-    torch.testing.assert_close(spread(lambda *noise: sampled(made, x, handed(noise)), asked), variance)
+    torch.testing.assert_close(spread(lambda *noise: sampled(made, x, handed(noise)), options), variance)
 
 
 def test_flipout_is_one_perturbation_with_signs_of_each_example_on_both_sides() -> None:
@@ -254,11 +254,11 @@ def test_clients_in_one_program_are_clients_one_by_one(estimator: Estimator) -> 
     stacks = {
         name: p.detach() + 0.1 * torch.randn(clients, *p.shape, generator=draw) for name, p in net.named_parameters()
     }
-    asked: list[Tensor] = []
+    options: list[Tensor] = []
 
     def recording(like: Tensor) -> Tensor:
-        asked.append(torch.randn(clients, *like.shape, generator=draw))
-        return asked[-1][0]
+        options.append(torch.randn(clients, *like.shape, generator=draw))
+        return options[-1][0]
 
     sampled(net, x_PBF[0], recording)
 
@@ -275,9 +275,9 @@ def test_clients_in_one_program_are_clients_one_by_one(estimator: Estimator) -> 
     def alone(parameters: dict[str, Tensor], x: Tensor, noise: list[Tensor]) -> Any:
         return functional_call(sampling, {f"net.{name}": p for name, p in parameters.items()}, (x, noise))
 
-    together = vmap(alone)(stacks, x_PBF, asked)
+    together = vmap(alone)(stacks, x_PBF, options)
     for p in range(clients):
-        one = alone({name: each[p] for name, each in stacks.items()}, x_PBF[p], [each[p] for each in asked])
+        one = alone({name: each[p] for name, each in stacks.items()}, x_PBF[p], [each[p] for each in options])
         torch.testing.assert_close(together[p], one)
 
 

@@ -43,7 +43,7 @@ from fedpeer.peer.wire.wire_types import (
 )
 from fedpeer.rejection import RejectionError
 from tests.peer.frames import LENGTH, MODEL_BYTES, PARTY, UPDATE_BYTES
-from tests.peer.hostile import craft
+from tests.peer.hostile import craft_frame
 
 #: Every kind of message in every version of the wire that has it.
 SPOKEN = [(version, kind) for version in VERSIONS for kind in KINDS.values() if spoken_in(version, kind)]
@@ -137,7 +137,7 @@ def frame(kind: type[Message], version: int, draws: np.random.Generator, *, grou
         changed["group"] = group
     for name, value in changed.items():
         plain[names.index(name)] = value
-    return craft(PARTY, kind.spec.number, plain, tail, version=version)
+    return craft_frame(PARTY, kind.spec.number, plain, tail, version=version)
 
 
 def tail_of(kind: type[Message], plain: list[Any], draws: np.random.Generator) -> tuple[dict[str, Any], bytes]:
@@ -223,6 +223,6 @@ def hostile_frames(kind: type[Message], version: int, draws: np.random.Generator
     for place, (name, wire_type) in zip(places, elements, strict=True):
         for bad, code in hostile(wire_type, version, draws):
             wrong = [*plain[:place], bad, *plain[place + 1 :]]
-            yield f"{name}={bad!r}"[:60], craft(PARTY, kind.spec.number, wrong, version=version), code
-    yield "too few", craft(PARTY, kind.spec.number, plain[:-1], version=version), "bad_metadata"
-    yield "too many", craft(PARTY, kind.spec.number, [*plain, 1], version=version), "bad_metadata"
+            yield f"{name}={bad!r}"[:60], craft_frame(PARTY, kind.spec.number, wrong, version=version), code
+    yield "too few", craft_frame(PARTY, kind.spec.number, plain[:-1], version=version), "bad_metadata"
+    yield "too many", craft_frame(PARTY, kind.spec.number, [*plain, 1], version=version), "bad_metadata"

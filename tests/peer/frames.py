@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedpeer.gossip.claims import Advert, Claim
-from fedpeer.gossip.proofs import LaneProof, LifeProof
+from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire import consensus_wire
@@ -28,10 +28,10 @@ from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePo
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
+    ChannelState,
     ConsensusMessage,
     Contract,
     Hello,
-    LaneState,
     Message,
     ModelReply,
     ModelRequest,
@@ -83,7 +83,7 @@ POLICY = MessagePolicy(
             )
         },
     },
-    councils={
+    consensus_by_group={
         "all": ConsensusSpec(members=MEMBERS, update_bytes=(20, UPDATE_BYTES), model_bytes=(30, MODEL_BYTES)),
         "closed": ConsensusSpec(members=frozenset({"bob", "cas"}), update_bytes=(0, 40), model_bytes=(0, 40)),
     },
@@ -106,7 +106,7 @@ PARTY = Party(
 _ADVERT = Advert(
     address="https://10.0.0.1:7401",
     roster=2,
-    life=5,
+    generation=5,
     nonce=77,
     round=12,
     score=0.5,
@@ -120,12 +120,12 @@ CLAIMS = (
 _VALUE_D = torch.tensor([1.5, -2.25, 0.0, -0.0, 1e-40, 3e38, -7.0])
 
 HELLO = Hello(
-    life=5,
+    generation=5,
     nonce=2**63 - 1,
-    known_life=4,
+    known_generation=4,
     contract=b"c" * 32,
     groups=(("all", b"a" * 32), ("far", b"f" * 32)),
-    lanes=(LaneState(group="all", made=9, acked=7, taken=8, made_weight=1.5, taken_weight=0.25),),
+    channels=(ChannelState(group="all", made=9, acked=7, taken=8, made_weight=1.5, taken_weight=0.25),),
     round=12,
     begun=True,
     roster=2,
@@ -136,24 +136,25 @@ HELLO = Hello(
 )
 TRANSFER = Transfer(
     group="all",
-    parcel=NumberedTransfer(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D),
+    share=NumberedTransfer(seq=1, round=12, exchange=3, weight=0.2, form="float32", payload=_VALUE_D),
     total=0.7,
     signature=b"t" * 64,
 )
 
 _DECREE = Proposal(term=5, round=12, roster=2, digest=b"m" * 32)
 _SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
-#: One of everything that is said in an election and about a decree.
+#: One of everything that is said in an election and about a committed round.
 SAYINGS: tuple[Said, ...] = (
     VoteRequest(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
     VoteReply(term=5, pre=False, granted=True, signature=b"v" * 64),
     Heartbeat(
-        mandate=LeaderCertificate(term=5, candidate="ann", roster=2, votes=_SIGNED), progress=Progress(11, 12, 4)
+        leader_certificate=LeaderCertificate(term=5, candidate="ann", roster=2, votes=_SIGNED),
+        progress=Progress(11, 12, 4),
     ),
     HeartbeatReply(term=5, progress=Progress(11, 11, 4)),
-    Propose(decree=_DECREE),
+    Propose(proposal=_DECREE),
     Accept(term=5, round=12, signature=b"y" * 64),
-    Commit(certificate=Certificate(decree=_DECREE, acceptances=_SIGNED)),
+    Commit(certificate=Certificate(proposal=_DECREE, acceptances=_SIGNED)),
 )
 
 
@@ -170,17 +171,17 @@ MESSAGES: dict[str, Message] = {
     "transfer": TRANSFER,
     "transfer-float64": Transfer(
         group="wide",
-        parcel=NumberedTransfer(seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double()),
+        share=NumberedTransfer(seq=2, round=12, exchange=3, weight=4.0, form="float64", payload=_VALUE_D.double()),
     ),
     "transfer-bfloat16": Transfer(
         group="half",
-        parcel=NumberedTransfer(
+        share=NumberedTransfer(
             seq=2, round=12, exchange=3, weight=5e-324, form="bfloat16", payload=_VALUE_D.bfloat16()
         ),
     ),
     "transfer-int8": Transfer(
         group="bytes",
-        parcel=NumberedTransfer(
+        share=NumberedTransfer(
             seq=2,
             round=12,
             exchange=3,
@@ -191,7 +192,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "transfer-top-k": Transfer(
         group="few",
-        parcel=NumberedTransfer(
+        share=NumberedTransfer(
             seq=2,
             round=12,
             exchange=3,
@@ -205,14 +206,14 @@ MESSAGES: dict[str, Message] = {
     "ack": Ack(group="all", taken=8, round=12, total=0.5, signature=b"k" * 64),
     "ping": Ping(number=1, claims=CLAIMS),
     "ping-request": PingRequest(number=2, target="cas", claims=CLAIMS[:1]),
-    "pong": Pong(number=2, target="cas", heard=False, claims=()),
+    "pong": Pong(number=2, target="cas", received=False, claims=()),
     "fetch": ValueRequest(group="far"),
     "value": Value(group="all", round=12, value_D=_VALUE_D),
     "roster-news": RosterNews(number=2, text=b'{"number":2}'),
     "refused-duplicate": RejectMessage(code="duplicate_peer", group="", seq=0, text="One is later.", claims=CLAIMS[:1]),
     "reminder": Reminder(
-        life=LifeProof(incarnation=2, life=5, nonce=2**62, signature=b"l" * 64),
-        lanes=(LaneProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
+        generation=GenerationProof(incarnation=2, generation=5, nonce=2**62, signature=b"l" * 64),
+        channels=(ChannelProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
     ),
     "refused": RejectMessage(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
     **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", said=said) for said in SAYINGS},

@@ -46,7 +46,7 @@ class Hostile:
     build: Callable[[Party], bytes]
 
 
-def craft(
+def craft_frame(
     party: Party,
     kind: int,
     fields: Sequence[Any],
@@ -106,15 +106,15 @@ def transfer(party: Party, *, tail: bytes | None = None, tail_bytes: int | None 
         name: changed.pop(name) for name in ("federation", "sender", "recipient", "to_incarnation") if name in changed
     }
     assert changed.keys() <= fields.keys()
-    return craft(party, TRANSFER, [*(fields | changed).values()], tail, tail_bytes=tail_bytes, **sealed)
+    return craft_frame(party, TRANSFER, [*(fields | changed).values()], tail, tail_bytes=tail_bytes, **sealed)
 
 
 def ack(party: Party, *fields: Any, **changed: Any) -> bytes:
-    return craft(party, ACK, fields or (party.group, 1, 1), **changed)
+    return craft_frame(party, ACK, fields or (party.group, 1, 1), **changed)
 
 
 def bad_metadata(data: bytes) -> Callable[[Party], bytes]:
-    return lambda party: craft(party, ACK, (), metadata=data)
+    return lambda party: craft_frame(party, ACK, (), metadata=data)
 
 
 def instead(field: int, value: Any) -> Callable[[Party], bytes]:
@@ -131,7 +131,9 @@ def instead(field: int, value: Any) -> Callable[[Party], bytes]:
 def named(letters: bytes) -> Callable[[Party], bytes]:
     """An acknowledgement for a group whose name is these bytes."""
     mark = "?" * len(letters)
-    return lambda party: craft(party, ACK, (), metadata=ack(party, mark, 1, 1)[20:].replace(mark.encode(), letters))
+    return lambda party: craft_frame(
+        party, ACK, (), metadata=ack(party, mark, 1, 1)[20:].replace(mark.encode(), letters)
+    )
 
 
 def with_number(at: int, value: float) -> Callable[[Party], bytes]:
@@ -146,7 +148,7 @@ def with_number(at: int, value: float) -> Callable[[Party], bytes]:
 def repeated_key(party: Party) -> bytes:
     """An acknowledgement whose last field is a map with the same key twice."""
     good = ack(party)[20:]
-    return craft(party, ACK, (), metadata=good[:-1] + b"\x82\xa1a\x01\xa1a\x02")
+    return craft_frame(party, ACK, (), metadata=good[:-1] + b"\x82\xa1a\x01\xa1a\x02")
 
 
 NAN, INFINITY = math.nan, math.inf
@@ -161,7 +163,7 @@ HOSTILE = (
     Hostile("E03-header", "header_truncated", lambda p: ack(p)[:19]),
     Hostile("E03-metadata", "header_truncated", lambda p: ack(p)[:-1]),
     Hostile("E03-empty", "header_truncated", lambda p: b""),
-    Hostile("E04-one-more", "metadata_too_large", lambda p: craft(p, ACK, (), metadata=bytes(4097))),
+    Hostile("E04-one-more", "metadata_too_large", lambda p: craft_frame(p, ACK, (), metadata=bytes(4097))),
     Hostile("E04-declared", "metadata_too_large", lambda p: ack(p, metadata_bytes=2**32 - 1)),
     Hostile("E05-short", "tail_length_wrong", lambda p: transfer(p, tail=bytes(4 * p.length - 1))),
     Hostile("E05-long", "tail_length_wrong", lambda p: transfer(p, tail=bytes(4 * p.length + 4))),
@@ -169,7 +171,7 @@ HOSTILE = (
     Hostile("E05-declared", "tail_length_wrong", lambda p: transfer(p, tail_bytes=2**63)),
     Hostile("E05-negative", "tail_length_wrong", lambda p: transfer(p, tail_bytes=2**64 - 4)),
     Hostile("E05-of-nothing", "tail_length_wrong", lambda p: ack(p, tail=b"1234")),
-    Hostile("E05-contract", "tail_length_wrong", lambda p: craft(p, CONTRACT, [b""], bytes(65_537))),
+    Hostile("E05-contract", "tail_length_wrong", lambda p: craft_frame(p, CONTRACT, [b""], bytes(65_537))),
     Hostile("E06", "trailing_bytes", lambda p: transfer(p) + b"\0"),
     Hostile("E08", "wrong_recipient", lambda p: ack(p, recipient=p.third)),
     Hostile("E09", "wrong_federation", lambda p: ack(p, federation=bytes(16))),
@@ -177,8 +179,8 @@ HOSTILE = (
     Hostile("E12-unmet", "stale_incarnation", lambda p: transfer(p, to_incarnation=0)),
     Hostile("E14", "own_message", lambda p: ack(p, sender=p.recipient, recipient=p.sender)),
     Hostile("M01-not-msgpack", "bad_metadata", bad_metadata(b"\xc1")),
-    Hostile("M01-cut", "bad_metadata", lambda p: craft(p, ACK, (), metadata=ack(p)[20:-1])),
-    Hostile("M01-more", "bad_metadata", lambda p: craft(p, ACK, (), metadata=ack(p)[20:] + b"\0")),
+    Hostile("M01-cut", "bad_metadata", lambda p: craft_frame(p, ACK, (), metadata=ack(p)[20:-1])),
+    Hostile("M01-more", "bad_metadata", lambda p: craft_frame(p, ACK, (), metadata=ack(p)[20:] + b"\0")),
     Hostile("M01-nothing", "bad_metadata", bad_metadata(b"")),
     Hostile("M01-reserved-byte", "bad_metadata", lambda p: ack(p, reserved=1)),
     Hostile("M02-nested", "bad_metadata", bad_metadata(b"\x91" * 4095 + b"\x90")),
@@ -214,8 +216,8 @@ HOSTILE = (
     Hostile("M06-no-array", "bad_metadata", bad_metadata(packed(7))),
     Hostile("M06-whole-weight", "bad_metadata", lambda p: transfer(p, weight=1)),
     Hostile("M06-incarnation", "bad_metadata", lambda p: ack(p, incarnation=True)),
-    Hostile("M07-0", "unknown_kind", lambda p: craft(p, 0, ())),
-    Hostile("M07-255", "unknown_kind", lambda p: craft(p, 255, ())),
+    Hostile("M07-0", "unknown_kind", lambda p: craft_frame(p, 0, ())),
+    Hostile("M07-255", "unknown_kind", lambda p: craft_frame(p, 255, ())),
     Hostile("M08-negative", "field_out_of_range", instead(2, -1)),
     Hostile("M08-2^63", "field_out_of_range", instead(1, 2**63)),
     Hostile("M08-2^64-1", "field_out_of_range", instead(1, 2**64 - 1)),
@@ -225,13 +227,13 @@ HOSTILE = (
     Hostile("M08-incarnation-0", "field_out_of_range", lambda p: ack(p, incarnation=0)),
     Hostile("S01", "unknown_group", lambda p: transfer(p, group="nobody-knows")),
     Hostile("S01-ack", "unknown_group", instead(0, "nobody-knows")),
-    Hostile("S01-fetch", "unknown_group", lambda p: craft(p, FETCH, ["nobody-knows"])),
+    Hostile("S01-fetch", "unknown_group", lambda p: craft_frame(p, FETCH, ["nobody-knows"])),
     Hostile("S02", "group_not_shared", lambda p: transfer(p, group=p.closed)),
-    Hostile("S02-fetch", "group_not_shared", lambda p: craft(p, FETCH, [p.closed])),
+    Hostile("S02-fetch", "group_not_shared", lambda p: craft_frame(p, FETCH, [p.closed])),
     Hostile("S04-scalar", "wrong_shape", lambda p: transfer(p, shape=[], tail=numbers(1))),
     Hostile("S04-one", "wrong_shape", lambda p: transfer(p, shape=[1], tail=numbers(1))),
     Hostile("S04-row", "wrong_shape", lambda p: transfer(p, shape=[1, p.length])),
-    Hostile("S04-value", "wrong_shape", lambda p: craft(p, VALUE, [p.group, 1, [1]], numbers(1))),
+    Hostile("S04-value", "wrong_shape", lambda p: craft_frame(p, VALUE, [p.group, 1, [1]], numbers(1))),
     Hostile("S04-huge", "wrong_shape", lambda p: transfer(p, shape=[2**62])),
     Hostile("S05-big-endian", "wrong_dtype", lambda p: transfer(p, form=">f4")),
     Hostile("S05-unknown", "wrong_dtype", lambda p: transfer(p, form="float16")),
@@ -239,7 +241,9 @@ HOSTILE = (
     Hostile("S06-nan", "not_finite", with_number(0, NAN)),
     Hostile("S06-infinity", "not_finite", with_number(-1, INFINITY)),
     Hostile("S06-minus-infinity", "not_finite", with_number(1, -INFINITY)),
-    Hostile("S06-value", "not_finite", lambda p: craft(p, VALUE, [p.group, 1, [p.length]], numbers(*[NAN] * p.length))),
+    Hostile(
+        "S06-value", "not_finite", lambda p: craft_frame(p, VALUE, [p.group, 1, [p.length]], numbers(*[NAN] * p.length))
+    ),
     Hostile("S07-zero", "bad_weight", lambda p: transfer(p, weight=0.0)),
     Hostile("S07-negative", "bad_weight", lambda p: transfer(p, weight=-0.25)),
     Hostile("S07-nan", "bad_weight", lambda p: transfer(p, weight=NAN)),

@@ -30,14 +30,14 @@ def saved_before_said(rows: Iterable[Row]) -> list[str]:
     """Whatever is said, everything asked to be saved before it is durable."""
     wrong: list[str] = []
     waiting: dict[str, deque[int]] = defaultdict(deque)  # of each effect to be said: how many saves come before it
-    asked: dict[str, int] = defaultdict(int)
+    options: dict[str, int] = defaultdict(int)
     saved: dict[str, int] = defaultdict(int)
     for tick, what, peer, *rest in rows:
         if what == "asked":
             if rest[0] == "say":
-                waiting[peer].append(asked[peer])
+                waiting[peer].append(options[peer])
             else:
-                asked[peer] += 1
+                options[peer] += 1
         elif what == "saved":
             saved[peer] += rest[0]
         elif what == "said":
@@ -45,39 +45,40 @@ def saved_before_said(rows: Iterable[Row]) -> list[str]:
                 wrong.append(f"tick {tick}: {peer} says {rest[0]} before the save that contains it")
         elif what == "kill":
             waiting[peer].clear()
-            asked[peer] = saved[peer] = 0
+            options[peer] = saved[peer] = 0
     return wrong[:SHOWN_MAX]
 
 
 def durable(rows: Iterable[Row]) -> list[Row]:
     """(tick, peer, fact) of every save with a fact, when it became durable and in that order."""
     facts: list[Row] = []
-    asked: dict[str, deque[Any]] = defaultdict(deque)
+    options: dict[str, deque[Any]] = defaultdict(deque)
     for tick, what, peer, *rest in rows:
         if what == "asked" and rest[0] != "say":
-            asked[peer].append(rest[1] if len(rest) > 1 else None)
+            options[peer].append(rest[1] if len(rest) > 1 else None)
         elif what in ("saved", "kill"):
             for _ in range(rest[0]):
-                fact = asked[peer].popleft()
+                fact = options[peer].popleft()
                 if fact is not None:
                     facts.append((tick, peer, fact))
             if what == "kill":
-                asked[peer].clear()
+                options[peer].clear()
     return facts
 
 
 def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
-    """Of the durable facts ("took", lane, number): on each lane 1, 2, 3, ... A lane is whatever names it: the receiver
+    """Of the durable facts ("took", channel, number): on each channel 1, 2, 3, ... A channel is whatever names it: the
+    receiver
     with its incarnation, the sender with its own, the group."""
     wrong = []
     last: dict[Any, int] = defaultdict(int)
     for tick, peer, fact in facts:
         if fact[0] != "took":
             continue
-        _, lane, number = fact
-        if number != last[peer, lane] + 1:
-            wrong.append(f"tick {tick}: {peer} takes number {number} of {lane} after {last[peer, lane]}")
-        last[peer, lane] = number
+        _, channel, number = fact
+        if number != last[peer, channel] + 1:
+            wrong.append(f"tick {tick}: {peer} takes number {number} of {channel} after {last[peer, channel]}")
+        last[peer, channel] = number
     return wrong[:SHOWN_MAX]
 
 

@@ -29,6 +29,6 @@ def respond(held: Mass, request: Mass, *, wire: torch.dtype = torch.float64) -> 
 
 def exchange(mine: Mass, theirs: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
     """A whole meeting: both hold the mean of the two masses, up to the rounding of the wire."""
-    kept, asked = request(mine, wire=wire)
-    theirs, answer = respond(theirs, asked, wire=wire)
+    kept, options = request(mine, wire=wire)
+    theirs, answer = respond(theirs, options, wire=wire)
     return receive(kept, answer), theirs

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedpeer.runs.compare import compare
 from fedpeer.runs.summary import summarise
-from tests.runs.making import made
+from tests.runs.run_factory import made
 
 
 def test_only_settings_that_differ_are_shown_and_all_results(tmp_path: Path) -> None:

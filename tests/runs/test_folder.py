@@ -24,7 +24,7 @@ from fedpeer.runs.disk import RunError, dumps, read_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Index
-from tests.runs.making import made, row, settings
+from tests.runs.run_factory import made, row, settings
 
 
 def begun(root: Path, name: str = "digits") -> RunFolder:

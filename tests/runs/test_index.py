@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.runs.index import Index, row_of
-from tests.runs.making import METHODS, made
+from tests.runs.run_factory import METHODS, made
 
 
 def test_a_row_holds_what_a_listing_shows(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_row_made_from_the_folder_is_the_row_of_the_index(tmp_path: Path) -> N
 MANY = """
 import sys
 from pathlib import Path
-from tests.runs.making import made
+from tests.runs.run_factory import made
 sys.stdin.readline()
 print(*(made(Path(sys.argv[1]), rounds=1).id for _ in range(8)))
 """

@@ -12,7 +12,7 @@ import pytest
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
 from fedpeer.runs.svg import drawing_only
-from tests.runs.making import described, made, row, settings
+from tests.runs.run_factory import described, made, row, settings
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 EVIL = """<img src=x onerror="alert(1)">&'$\\frac"""
@@ -173,8 +173,8 @@ def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_n
 
 
 def test_text_from_outside_is_never_markup(tmp_path: Path) -> None:
-    asked = settings(name=EVIL, command=EVIL, simulation={"dataset": EVIL, "split": EVIL, "peers": 4})
-    run = RunFolder.create(tmp_path, name=EVIL, settings=asked, environment={"device": EVIL})
+    options = settings(name=EVIL, command=EVIL, simulation={"dataset": EVIL, "split": EVIL, "peers": 4})
+    run = RunFolder.create(tmp_path, name=EVIL, settings=options, environment={"device": EVIL})
     for number in (1, 2):
         run.record({**row("local", number), "method": EVIL})
         run.record({**row("full-averaging", number), "disagreement": {EVIL: 1e-4}, "weight": {EVIL: [0.9, 1.1]}})

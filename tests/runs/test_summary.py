@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.runs.summary import count_text, headline, score_text, summarise
-from tests.runs.making import row
+from tests.runs.run_factory import row
 
 SCORES = [[0.9, 0.8, 0.7], [0.5, 0.9, 0.7]]  # seeds by peers
 

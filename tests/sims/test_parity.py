@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpeer.cli.asking import options_of
+from fedpeer.cli.simulate_options import options_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder

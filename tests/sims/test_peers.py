@@ -16,7 +16,7 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.vector.tasks import Evaluate, Train, Worker
+from fedpeer.sims.vector.tasks import EvaluateBlock, TrainBlock, Worker
 from fedpeer.sims.vector.workspace import States
 from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import federation, relative, start_of, trainer_of
@@ -54,7 +54,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
 }
 
 
-def bench(made: World) -> Worker:
+def context(made: World) -> Worker:
     """The vector engine's own hands, on plain tensors."""
     job = job_of(made, "cpu")
     stepper = job.stepper()
@@ -77,16 +77,16 @@ def two_rounds(learner: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     dataset, settings = WORLDS[name]
     made = build_world(federation(**settings), dataset, 0)
-    hands, alone = bench(made), [trainer_of(made, peer) for peer in made.peers]
+    hands, alone = context(made), [trainer_of(made, peer) for peer in made.peers]
     workspace = hands.workspace
     assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
     for round in (1, 2):
         for peer in range(len(made.peers)):
-            hands.do(Train((peer,), (round - 1,), round, round - 1))
+            hands.do(TrainBlock((peer,), (round - 1,), round, round - 1))
     x_Pn, s_Pk = (torch.stack(rows) for rows in zip(*map(two_rounds, alone), strict=True))
     assert relative(x_Pn, workspace.x[0]) < 1e-6
     torch.testing.assert_close(s_Pk, hands.states.clients[0].optimizer_k, rtol=1e-5, atol=1e-6)
-    wanted = hands.do(Evaluate(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
+    wanted = hands.do(EvaluateBlock(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
     found = [learner.evaluate(x_n) for learner, x_n in zip(alone, workspace.x[0], strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 

@@ -38,10 +38,12 @@ def zeros() -> Dataset:
 
 def binary(**settings: Any) -> World:
     """Six peers of 40 digits, each of whom sees the pixels in an order of its own."""
-    return build_world(asked(**{"simulation__split": "blocks:40,shuffle=true,test=50/pixels", **settings}), zeros(), 0)
+    return build_world(
+        options(**{"simulation__split": "blocks:40,shuffle=true,test=50/pixels", **settings}), zeros(), 0
+    )
 
 
-def asked(**settings: Any) -> Federation:
+def options(**settings: Any) -> Federation:
     """Linear models of two classes."""
     plain = {"network": "linear", "learning__loss": "binary", "simulation__split": "blocks:40,shuffle=true,test=50"}
     return federation(**{**plain, **settings})
@@ -124,12 +126,12 @@ def test_what_does_not_fit_is_said_before_anything_is_begun(
     method: str, settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(AlgorithmError, match=words):
-        api.simulate(federation=asked(**settings), data=zeros(), methods=(method,), out=tmp_path)
+        api.simulate(federation=options(**settings), data=zeros(), methods=(method,), out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_it_is_simulated_and_scored_on_each_peers_test_part(tmp_path: Path) -> None:
-    found = api.simulate(federation=asked(), data=zeros(), methods=("global,lam=0.01",), out=tmp_path)
+    found = api.simulate(federation=options(), data=zeros(), methods=("global,lam=0.01",), out=tmp_path)
     (result,) = found.summary["methods"].values()
     assert result["bytes_sent"] == 0
     assert result["scores"]["PM"]["final"] > 0.95, "who never says zero is right in nine of ten"

@@ -75,13 +75,13 @@ def by_samples(made: World, peers: list[int], models: dict[int, Tensor]) -> Tens
 
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_fedavg_with_half_of_the_peers_is_what_an_obvious_loop_computes(batch_size: int) -> None:
-    asked = federation(
+    options = federation(
         learning__participation=0.5,
         learning__batch_size=batch_size,
         simulation__split="slicing:10",
         simulation__peers=4,
     )
-    made = world(asked)
+    made = world(options)
     server_n = made.drawn("")
     own = dict.fromkeys(range(4), server_n)
     for number in (1, 2, 3):
@@ -360,8 +360,8 @@ def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Pa
         learning__rounds=4,
     )
     found = api.simulate(federation=settings, methods=("fedavg",), out=tmp_path)
-    asked = [client for number in (1, 2, 3, 4) for client in drawn(world(settings), number)]
-    most = max(asked.count(client) for client in asked)
+    options = [client for number in (1, 2, 3, 4) for client in drawn(world(settings), number)]
+    most = max(options.count(client) for client in options)
     told = found.summary["privacy"]
     assert told["rounds"] == most
     assert told["epsilon"] == pytest.approx(epsilon(rounds=most, noise=2.0, delta=1e-5))

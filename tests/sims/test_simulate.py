@@ -35,8 +35,8 @@ def request(**settings: Any) -> SimulationRequest:
     return SimulationRequest(federation=federation(**settings), seeds=(0, 1), device="cpu", workers=2)
 
 
-def folder(root: Path, asked: SimulationRequest) -> RunFolder:
-    return RunFolder.create(root, name="test", settings=asked.to_json(), environment={})
+def folder(root: Path, options: SimulationRequest) -> RunFolder:
+    return RunFolder.create(root, name="test", settings=options.to_json(), environment={})
 
 
 def measured(run: RunFolder) -> list[dict[str, Any]]:
@@ -45,16 +45,16 @@ def measured(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def test_a_request_survives_its_settings_file() -> None:
-    asked = request(
+    options = request(
         partial_models={"a": {"neurons": {"hidden1": 3, "input": "all", "output": [1, 2]}, "members": ["peer1"]}}
     )
-    assert SimulationRequest.from_json(asked.to_json()) == asked
+    assert SimulationRequest.from_json(options.to_json()) == options
 
 
 def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
-    asked, events = request(), list[Event]()
-    run = folder(tmp_path, asked)
-    summary = run_prepared(prepare_simulation(asked), run, events.append)
+    options, events = request(), list[Event]()
+    run = folder(tmp_path, options)
+    summary = run_prepared(prepare_simulation(options), run, events.append)
     assert isinstance(events[0], SimulationStarted)
     assert events[0].cells == tuple((m, s) for s in (0, 1) for m in ("local", "partial-averaging", "full-averaging"))
     assert [type(each) for each in events[1:]] == [MethodStarted, RoundDone, RoundDone, RoundDone, MethodDone] * 6
@@ -84,19 +84,19 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_is_its_seed(tmp_path: Path) -> None:
-    asked = request()
-    one, two = folder(tmp_path, asked), folder(tmp_path, asked)
-    run_prepared(prepare_simulation(asked), one)
-    run_prepared(prepare_simulation(asked), two)
+    options = request()
+    one, two = folder(tmp_path, options), folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), one)
+    run_prepared(prepare_simulation(options), two)
     assert measured(one) == measured(two)
     assert measured(one)[2] != measured(one)[11]  # the same method, another seed
 
 
 @pytest.mark.parametrize("after", [4, *(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (1, 5, 9))])
 def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
-    asked = request()
-    whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
-    expected = run_prepared(prepare_simulation(asked), whole)
+    options = request()
+    whole, broken = folder(tmp_path, options), folder(tmp_path, options)
+    expected = run_prepared(prepare_simulation(options), whole)
     stop, rounds = threading.Event(), 0
 
     def tell(event: Event) -> None:
@@ -105,11 +105,11 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
         if rounds == after:
             stop.set()
 
-    partial = run_prepared(prepare_simulation(asked), broken, tell, stop)
+    partial = run_prepared(prepare_simulation(options), broken, tell, stop)
     assert broken.status == "interrupted"
     assert partial["methods"]
     again = RunFolder.open(tmp_path, broken.id)
-    assert run_prepared(prepare_simulation(asked), again)["methods"].keys() == expected["methods"].keys()
+    assert run_prepared(prepare_simulation(options), again)["methods"].keys() == expected["methods"].keys()
     assert measured(again) == measured(whole)
     assert again.status == "finished"
 
@@ -117,9 +117,9 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["evaluate", "disagreement", "close"])
 def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request()
-    whole, broken = folder(tmp_path, asked), folder(tmp_path, asked)
-    run_prepared(prepare_simulation(asked), whole)
+    options = request()
+    whole, broken = folder(tmp_path, options), folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), whole)
     of = GossipRounds if phase == "close" else VectorEngine
     stop, original, calls = threading.Event(), getattr(of, phase), itertools.count()
 
@@ -130,20 +130,20 @@ def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(of, phase, stopping)
-        run_prepared(prepare_simulation(asked), broken, stop=stop)
+        run_prepared(prepare_simulation(options), broken, stop=stop)
     assert len(broken.rows()) < len(whole.rows())
-    run_prepared(prepare_simulation(asked), RunFolder.open(tmp_path, broken.id))
+    run_prepared(prepare_simulation(options), RunFolder.open(tmp_path, broken.id))
     assert measured(broken) == measured(whole)
 
 
 @pytest.mark.slow
 def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:
-    asked = request()
-    whole, killed = folder(tmp_path, asked), folder(tmp_path, asked)
-    run_prepared(prepare_simulation(asked), whole)
+    options = request()
+    whole, killed = folder(tmp_path, options), folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), whole)
     for row in whole.rows()[:5]:
         killed.record(row)
-    run_prepared(prepare_simulation(asked), killed)
+    run_prepared(prepare_simulation(options), killed)
     assert measured(killed) == measured(whole)
 
 
@@ -153,7 +153,7 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
     x = draws.normal(size=(200, 3))
     y = 1000 + 50 * (x @ [1.0, -2.0, 0.5])
     path.write_text("a,b,c,y\n" + "\n".join(",".join(map(str, [*row, value])) for row, value in zip(x, y, strict=True)))
-    asked = SimulationRequest(
+    options = SimulationRequest(
         federation=federation(
             network="mlp:3+12+1,activation=tanh",
             learning__start="torch",
@@ -165,7 +165,7 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
         device="cpu",
         workers=1,
     )
-    found = run_prepared(prepare_simulation(asked), folder(tmp_path, asked))["methods"]["full-averaging"]
+    found = run_prepared(prepare_simulation(options), folder(tmp_path, options))["methods"]["full-averaging"]
     assert 0 < found["error_mean"] < 0.3 * y.std()  # a third of what the best constant leaves; 1000 off unless undone
     assert found["error_worst"] == max(found["error_per_peer"])
 
@@ -186,7 +186,7 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
     x = {"images": x.reshape(-1, 1, 8, 8) / 16, "tokens": x.astype(np.int64), "digits": x / 16}[dataset]
     np.savez(tmp_path / "digits.npz", x=x, y=y)
     kind = {"images": "image", "tokens": "tokens", "digits": "features"}[dataset]
-    asked = SimulationRequest(
+    options = SimulationRequest(
         federation=federation(
             network=network,
             learning__start="torch",
@@ -201,8 +201,8 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
         device="cpu",
         workers=1,
     )
-    run = folder(tmp_path, asked)
-    run_prepared(prepare_simulation(asked), run)
+    run = folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), run)
     plan = run.read("plan")
     assert plan is not None
     parts = {part["name"]: part for part in plan["kinds"][0]["parts"]}
@@ -211,12 +211,12 @@ def test_other_networks_learn_slice_by_slice(tmp_path: Path, network: str, datas
 
 
 def test_batch_normalisation_of_single_examples_is_refused_before_the_run() -> None:
-    asked = SimulationRequest(
+    options = SimulationRequest(
         federation=federation(network="python:tests.sims.test_simulate:normalised", learning__batch_size=1),
         device="cpu",
     )
     with pytest.raises(NetworkError, match="batch_size = 1"):
-        prepare_simulation(asked)
+        prepare_simulation(options)
 
 
 def normalised() -> nn.Module:
@@ -224,9 +224,9 @@ def normalised() -> nn.Module:
 
 
 def test_a_users_own_network_starts_as_it_was_built() -> None:
-    asked = federation(network="python:tests.sims.test_simulate:normalised")
+    options = federation(network="python:tests.sims.test_simulate:normalised")
     module = normalised()
-    made = build_world(asked, load_dataset(asked.simulation.dataset), 0, module)
+    made = build_world(options, load_dataset(options.simulation.dataset), 0, module)
     x_Pn = start_of(made)
     assert torch.equal(x_Pn, made.layout.flatten(module).expand_as(x_Pn))
 
@@ -248,26 +248,26 @@ def failing() -> nn.Module:
     ],
 )
 def test_a_users_function_gets_its_settings_as_numbers(network: Any) -> None:
-    asked = federation(network=network)
-    made = build_world(asked, load_dataset(asked.simulation.dataset), 0)
+    options = federation(network=network)
+    made = build_world(options, load_dataset(options.simulation.dataset), 0)
     assert made.module[0].out_features == 7  # type: ignore[index]
 
 
 def test_a_users_function_that_fails_is_the_users_mistake() -> None:
-    asked = federation(network="python:tests.sims.test_simulate:failing")
+    options = federation(network="python:tests.sims.test_simulate:failing")
     with pytest.raises(NetworkError, match="KeyError: 'no weights here'"):
-        build_world(asked, load_dataset(asked.simulation.dataset), 0)
+        build_world(options, load_dataset(options.simulation.dataset), 0)
 
 
 def test_a_loss_that_is_lost_is_said_once(tmp_path: Path) -> None:
-    asked = SimulationRequest(
+    options = SimulationRequest(
         federation=federation(learning__optimizer="sgd,lr=1e30"),
         methods=(parse_choice("local"),),
         device="cpu",
         workers=1,
     )
     events = list[Event]()
-    run_prepared(prepare_simulation(asked), folder(tmp_path, asked), events.append)
+    run_prepared(prepare_simulation(options), folder(tmp_path, options), events.append)
     remarks = [event.text for event in events if isinstance(event, Remark)]
     assert len(remarks) == 1
     assert "smaller learning rate" in remarks[0]

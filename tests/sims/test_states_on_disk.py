@@ -126,13 +126,13 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everybody trains, so nothing is left to chance: two sides and the update of each; the models, once more."""
-    asked = SimulationRequest(
+    options = SimulationRequest(
         federation=federation(network="mlp:64+400+10", simulation__peers=12),
         methods=(parse_choice("scaffold"), parse_choice("full-averaging")),
         device="cpu",
         workers=1,
     )
-    simulation = prepare_simulation(asked)
+    simulation = prepare_simulation(options)
     model = 4 * simulation.world.layout.n
     found = footprint(simulation)
     assert found is not None
@@ -214,20 +214,20 @@ module.run_prepared(prepare_simulation(asked), Dying.open(Path(sys.argv[2]), "la
 def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, algorithm: str) -> None:
     from tests.sims.test_simulate import folder, measured
 
-    asked = SimulationRequest.from_json(ASKED.to_json() | {"methods": [algorithm]})
-    whole, killed = folder(tmp_path / "whole", asked), folder(tmp_path / "killed", asked)
+    options = SimulationRequest.from_json(ASKED.to_json() | {"methods": [algorithm]})
+    whole, killed = folder(tmp_path / "whole", options), folder(tmp_path / "killed", options)
     killed.finish({}, "interrupted")
-    run_prepared(prepare_simulation(asked), whole)
-    ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps(asked.to_json()), str(tmp_path / "killed")])
+    run_prepared(prepare_simulation(options), whole)
+    ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps(options.to_json()), str(tmp_path / "killed")])
     assert ended.returncode == -signal.SIGKILL
     assert list(killed.path.glob("work-*")), "what it had on the disk is left"
     with safe_open(killed.path / "checkpoint.safetensors", framework="numpy") as file:
         held = {name.split()[1] for name in file.keys() if name.startswith("client ")}  # noqa: SIM118
-    made = world(asked.federation)
+    made = world(options.federation)
     assert held == {str(peer) for number in (1, 2, 3) for peer in drawn(made, number)}, "those that have trained"
     assert len(held) < 12
     again = RunFolder.open(tmp_path / "killed", killed.id)
-    run_prepared(prepare_simulation(asked), again)
+    run_prepared(prepare_simulation(options), again)
     assert measured(again) == measured(whole)
     names = [run.models(algorithm, 0) for run in (whole, again)]
     with safe_open(names[0], framework="pt") as one, safe_open(names[1], framework="pt") as other:

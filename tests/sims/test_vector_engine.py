@@ -148,13 +148,13 @@ def test_semi_local_models_average_among_their_members_only() -> None:
 
 
 def test_weights_by_samples_give_the_weighted_mean() -> None:
-    asked = federation(
+    options = federation(
         learning__weights="samples",
         gossip={"protocol": "exact"},
         simulation__split="slicing:10",
         simulation__peers=4,
     )
-    made = world(asked)
+    made = world(options)
     counts = np.array([len(share.train_M) for share in made.split.shares], float)
     assert counts.max() > counts.min()
     with engine(made, "full-averaging") as running:
@@ -163,7 +163,9 @@ def test_weights_by_samples_give_the_weighted_mean() -> None:
     mean = (torch.from_numpy(counts)[:, None] * trained).sum(0) / counts.sum()
     assert torch.allclose(mixed.double(), mean.expand_as(trained), atol=1e-7)
     gossiped = world(
-        asked.model_copy(update={"gossip": asked.gossip.model_copy(update={"protocol": "push-sum", "tolerance": 1e-9})})
+        options.model_copy(
+            update={"gossip": options.gossip.model_copy(update={"protocol": "push-sum", "tolerance": 1e-9})}
+        )
     )
     assert relative(played(gossiped, method="full-averaging"), played(made, method="full-averaging")) < PARITY
 
@@ -285,10 +287,10 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(phase: str, monkeypatc
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_normalisation_is_averaged_or_stays_local_as_the_federation_says(buffers: str) -> None:
     network = "cnn:4,hidden=8,kernel=3,norm=batch"
-    asked = federation(network=network, learning__buffers=buffers, gossip={"protocol": "exact"})
-    digits = load_dataset(asked.simulation.dataset)
+    options = federation(network=network, learning__buffers=buffers, gossip={"protocol": "exact"})
+    digits = load_dataset(options.simulation.dataset)
     images = dataclasses.replace(digits, x=digits.x.reshape(-1, 1, 8, 8), input_kind="image")
-    with engine(build_world(asked, images, 0), "full-averaging") as running:
+    with engine(build_world(options, images, 0), "full-averaging") as running:
         running.step()
         one, two = (running._job.layout.unflatten(x_n) for x_n in running.x_Pn[:2])
     norm = {"norm1.weight", "norm1.bias", "norm1.running_mean", "norm1.running_var"}

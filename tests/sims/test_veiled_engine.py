@@ -22,14 +22,14 @@ METHOD = "full-averaging"
 UNEVEN: dict[str, Any] = {"simulation__split": "slicing:10", "simulation__peers": 5, "gossip__deadline": 120.0}
 
 
-def asked(privacy: str = "none", **gossip: Any) -> Any:
+def options(privacy: str = "none", **gossip: Any) -> Any:
     return world(
         federation(**UNEVEN, gossip__privacy=privacy, **{f"gossip__{key}": each for key, each in gossip.items()})
     )
 
 
 def averaged(privacy: str, rounds: int = 1, **gossip: Any) -> Tensor:
-    with engine(asked(privacy, **gossip), METHOD) as running:
+    with engine(options(privacy, **gossip), METHOD) as running:
         for _ in range(rounds):
             running.step()
         return running.x_Pn.clone()
@@ -99,14 +99,14 @@ def test_real_processes_have_secrets_of_their_own_and_come_to_the_same(tmp_path:
 def test_a_phase_is_an_exchange_more() -> None:
     counts = []
     for privacy in ("none", "noise"):
-        with engine(asked(privacy, topology="ring", exchanges=3), METHOD) as running:
+        with engine(options(privacy, topology="ring", exchanges=3), METHOD) as running:
             running.step()
             counts.append(running.traffic[0][0])
     assert counts == [6, 8]
 
 
 def test_neither_workers_nor_a_stop_change_a_bit() -> None:
-    made = asked("noise,scale=0.5", topology="ring", exchanges=3)
+    made = options("noise,scale=0.5", topology="ring", exchanges=3)
     with engine(made, METHOD, workers=2) as running:
         running.step()
         tensors, state = running.snapshot()

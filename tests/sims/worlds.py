@@ -36,8 +36,8 @@ def federation(**settings: Any) -> Federation:
     return Federation.model_validate(data)
 
 
-def world(asked: FederationSettings, seed: int = 0) -> World:
-    return build_world(asked, load_dataset(asked.simulation.dataset), seed)
+def world(options: FederationSettings, seed: int = 0) -> World:
+    return build_world(options, load_dataset(options.simulation.dataset), seed)
 
 
 def engine(

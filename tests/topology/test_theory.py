@@ -1,4 +1,4 @@
-"""What is foretold of crowds: the predictions for federations where they are exact, else dense eigenvalues."""
+"""Predictions for large simulations: exact for federations, else from dense eigenvalues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Graphs of crowds: edge by edge those of networkx where nothing is drawn, and of the same kind where something is."""
+"""Graphs of large simulations: edge by edge those of networkx where nothing is drawn, and of the same kind where
+something is.
+"""
 
 from __future__ import annotations
 

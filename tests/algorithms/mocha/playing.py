@@ -45,7 +45,7 @@ class Tasks:
         return Tasks(xs, ys, bias)
 
     @cached_property
-    def bench(self) -> Workbench:
+    def context(self) -> Workbench:
         module = linear_network((self.xs[0].shape[1],), 1, bias=self.bias).double()
         choice = OptimizerChoice("SGD", {"lr": 0.1})
         made = Workbench.of(module, LOSSES[self.loss], choice, clients=len(self.xs))
@@ -78,7 +78,7 @@ class Play:
 
     def __init__(self, algorithm: Algorithm, tasks: Tasks, seed: int = 0) -> None:
         self.algorithm, self.tasks, self.draws, self.round = algorithm, tasks, Draws(seed), 0
-        start_n = torch.full((tasks.bench.layout.n,), 0.25, dtype=torch.float64)
+        start_n = torch.full((tasks.context.layout.n,), 0.25, dtype=torch.float64)
         self.server: Any = algorithm.start_server(start_n)
         self.clients = [algorithm.start_client(start_n, tasks.examples(t)) for t in range(len(tasks.xs))]
 
@@ -87,10 +87,10 @@ class Play:
             self.one()
         return self
 
-    def one(self, asked: Iterable[int] | None = None, late: Iterable[int] = ()) -> None:
+    def one(self, options: Iterable[int] | None = None, late: Iterable[int] = ()) -> None:
         """A round of those who are asked, or all; the updates of those who are late do not count."""
         self.round += 1
-        numbers, missing = sorted(range(len(self.clients)) if asked is None else asked), set(late)
+        numbers, missing = sorted(range(len(self.clients)) if options is None else options), set(late)
         told = self.algorithm.open(self.server, self.round)
         ended = {
             t: self.algorithm.train(

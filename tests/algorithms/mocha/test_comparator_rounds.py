@@ -36,7 +36,7 @@ def orders_of(play: Play, round: int) -> list[Order]:
 
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_rounds_of_cocoa(loss: Any) -> None:
-    algorithm = Cocoa(TASKS.bench, loss=loss, theta=0.3, **RELATED)
+    algorithm = Cocoa(TASKS.context, loss=loss, theta=0.3, **RELATED)
     play, problem = Play(algorithm, TASKS), problem_of(algorithm.local_loss)
     state, sigma_T = State.zero(problem.tasks), dual.sigma_primes(problem.coupling_TT)
     for number in range(1, 4):
@@ -48,7 +48,7 @@ def test_rounds_of_cocoa(loss: Any) -> None:
 
 @pytest.mark.parametrize("loss", ["hinge", "squared"])
 def test_rounds_of_minibatch_sdca(loss: Any) -> None:
-    algorithm = MinibatchSdca(TASKS.bench, loss=loss, batch=5, beta=4.0, **RELATED)
+    algorithm = MinibatchSdca(TASKS.context, loss=loss, batch=5, beta=4.0, **RELATED)
     play, problem = Play(algorithm, TASKS), problem_of(algorithm.local_loss)
     state = State.zero(problem.tasks)
     for number in range(1, 4):
@@ -62,10 +62,10 @@ def test_rounds_of_minibatch_sdca(loss: Any) -> None:
 
 def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_made_more() -> None:
     """A round's moves are beta / (batch * clients) of each, whoever takes part, so that beta = 1 stays safe."""
-    play = Play(MinibatchSdca(TASKS.bench, batch=8, beta=1.0, **RELATED), TASKS)
+    play = Play(MinibatchSdca(TASKS.context, batch=8, beta=1.0, **RELATED), TASKS)
     problem, before = play.problem(), 0.0
-    for asked in ([0], [0, 1, 2], [1, 2], [2]):
-        play.one(asked)
+    for options in ([0], [0, 1, 2], [1, 2], [2]):
+        play.one(options)
         now = dual.dual(problem, play.state.alphas)
         assert now < before
         before = now
@@ -74,7 +74,7 @@ def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_ma
 
 @pytest.mark.parametrize("loss", ["hinge", "smoothed-hinge", "logistic", "squared"])
 def test_rounds_of_minibatch_sgd(loss: Any) -> None:
-    algorithm = MinibatchSgd(TASKS.bench, loss=loss, batch=4, beta=0.3, **RELATED)
+    algorithm = MinibatchSgd(TASKS.context, loss=loss, batch=4, beta=0.3, **RELATED)
     play, problem = Play(algorithm, TASKS), problem_of(algorithm.local_loss)
     w_TF = torch.zeros(3, 5, dtype=torch.float64)
     for number in range(1, 4):
@@ -92,7 +92,7 @@ def test_rounds_of_minibatch_sgd(loss: Any) -> None:
 
 
 def test_sgd_learns_relations_too_and_takes_no_lies_about_numbers() -> None:
-    algorithm = MinibatchSgd(TASKS.bench, lam=0.1, beta=0.05, inner=3, loss="squared")
+    algorithm = MinibatchSgd(TASKS.context, lam=0.1, beta=0.05, inner=3, loss="squared")
     play = Play(algorithm, TASKS).rounds(3)
     wanted_TT = omega.coupling_of_covariance(omega.trace_constrained(play.w_TF, 1e-3), 0.05)
     torch.testing.assert_close(play.server.coupling.matrix_TT, wanted_TT)
@@ -107,7 +107,7 @@ def test_sgd_learns_relations_too_and_takes_no_lies_about_numbers() -> None:
 
 @pytest.mark.parametrize("kind", [Cocoa, MinibatchSdca, MinibatchSgd])
 def test_a_block_is_each_alone(kind: Any) -> None:
-    algorithm = kind(TASKS.bench, **RELATED)
+    algorithm = kind(TASKS.context, **RELATED)
     play = Play(algorithm, TASKS).rounds(2)
     told, keys = algorithm.open(play.server, 3), (11, 12, 13)
     nodes, said = algorithm.train(stack_states(play.clients), told, TASKS.block([0, 1, 2]), keys)
@@ -120,10 +120,10 @@ def test_a_block_is_each_alone(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("made", "rounds", "near"),
     [
-        (Mocha(TASKS.bench, loss="squared", passes=2, **RELATED), 60, 1e-6),
-        (Cocoa(TASKS.bench, loss="squared", **RELATED), 60, 1e-6),
-        (MinibatchSdca(TASKS.bench, loss="squared", batch=9, beta=4.0, **RELATED), 120, 1e-2),
-        (MinibatchSgd(TASKS.bench, loss="squared", batch=9, beta=1.0, **RELATED), 120, 2e-2),
+        (Mocha(TASKS.context, loss="squared", passes=2, **RELATED), 60, 1e-6),
+        (Cocoa(TASKS.context, loss="squared", **RELATED), 60, 1e-6),
+        (MinibatchSdca(TASKS.context, loss="squared", batch=9, beta=4.0, **RELATED), 120, 1e-2),
+        (MinibatchSgd(TASKS.context, loss="squared", batch=9, beta=1.0, **RELATED), 120, 2e-2),
     ],
     ids=["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"],
 )

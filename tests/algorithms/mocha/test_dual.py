@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha import dual, sdca
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, DualLoss
-from tests.algorithms.mocha.making import LOSSES, covariance, feasible, normal, problem_of
+from tests.algorithms.mocha.problem_factory import LOSSES, covariance, feasible, normal, problem_of
 from tests.reference import mocha as reference
 
 SEEDS = st.integers(0, 2**32 - 1)

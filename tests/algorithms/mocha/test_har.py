@@ -27,7 +27,7 @@ def test_a_relative_gap_of_a_thousandth_within_a_minute_before_and_after_the_rel
         xs.append(torch.from_numpy(dataset.x[mine]))
         ys.append(torch.from_numpy(dataset.y[mine]))
     tasks = Tasks(tuple(xs), tuple(ys))
-    play = Play(Mocha(tasks.bench, lam=0.01, passes=8, inner=60), tasks)
+    play = Play(Mocha(tasks.context, lam=0.01, passes=8, inner=60), tasks)
     play.one()  # compiles
     for last in (60, 119):
         began = time.process_time()

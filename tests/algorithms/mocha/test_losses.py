@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha.losses import SQUARED, DualLoss, coordinate
-from tests.algorithms.mocha.making import LOSSES
+from tests.algorithms.mocha.problem_factory import LOSSES
 
 SIGNS = st.sampled_from([-1.0, 1.0])
 MARGINS = st.floats(-20, 20)

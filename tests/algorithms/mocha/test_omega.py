@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.mocha import omega
 from fedpeer.algorithms.mocha.dual import regulariser
-from tests.algorithms.mocha.making import covariance, normal
+from tests.algorithms.mocha.problem_factory import covariance, normal
 from tests.reference import mocha as reference
 
 SEEDS = st.integers(0, 2**32 - 1)

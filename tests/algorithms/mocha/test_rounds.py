@@ -18,8 +18,8 @@ from fedpeer.algorithms.mocha import dual, omega
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of
 from fedpeer.algorithms.servers.mocha import LossName, Mocha, MochaUpdate
-from tests.algorithms.mocha.making import covariance
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
+from tests.algorithms.mocha.problem_factory import covariance
 from tests.reference.mocha import minimise
 
 TASKS = Tasks.drawn(1)
@@ -38,7 +38,7 @@ def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> Tensor:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: Any) -> None:
     """With related tasks, each its own sigma', and orders that the functions are given too: a pass and a half."""
-    algorithm = Mocha(TASKS.bench, omega="fixed", loss=loss, average=average, sigma=sigma, passes=1.5, shuffle=False)
+    algorithm = Mocha(TASKS.context, omega="fixed", loss=loss, average=average, sigma=sigma, passes=1.5, shuffle=False)
     play = Play(algorithm, TASKS)
     made = features_of(TASKS, DualTask.averaged if average == "mean" else DualTask.summed)
     coupling_TT = omega.coupling_of_covariance(covariance(np.random.default_rng(2), 3), 0.2)
@@ -72,13 +72,13 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
     rounds: list[tuple[set[int], set[int]]], loss: LossName, seed: int
 ) -> None:
     algorithm = Mocha(
-        TASKS.bench, omega="mean-regularised", lam=0.4, ridge=0.05, loss=loss, passes=2, low=0.1, drop=0.2
+        TASKS.context, omega="mean-regularised", lam=0.4, ridge=0.05, loss=loss, passes=2, low=0.1, drop=0.2
     )
     play = Play(algorithm, TASKS, seed)
     before = dual.dual(play.problem(), play.state.alphas)
-    for asked, late in rounds:
+    for options, late in rounds:
         held = [client.alpha_S for client in play.clients]
-        play.one(asked, late)
+        play.one(options, late)
         problem, state = play.problem(), play.state
         torch.testing.assert_close(state.v_TF, dual.v_of(problem.tasks, state.alphas), rtol=0, atol=1e-13)
         now = dual.dual(problem, state.alphas)
@@ -86,15 +86,17 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
         before = now
         w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
         for t in range(3):
-            if t not in asked - late:
+            if t not in options - late:
                 assert torch.equal(play.clients[t].alpha_S, held[t]), "what did not count is taken back"
-            if t in asked:
+            if t in options:
                 assert torch.equal(play.clients[t].model_n, w_TF[t]), "it has w_t after the round, counted or not"
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: LossName) -> None:
-    algorithm = Mocha(TASKS.bench, omega="mean-regularised", lam=0.5, ridge=0.1, loss=loss, passes=6, low=0.3, drop=0.2)
+    algorithm = Mocha(
+        TASKS.context, omega="mean-regularised", lam=0.5, ridge=0.1, loss=loss, passes=6, low=0.3, drop=0.2
+    )
     play = Play(algorithm, TASKS)
     while not 0 <= play.rounds(10).statistic("gap").sum().item() <= 1e-6:
         assert play.round < 400
@@ -103,7 +105,7 @@ def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: Lo
 
 
 def test_a_node_that_never_answers_ends_elsewhere() -> None:
-    without = Mocha(TASKS.bench, omega="mean-regularised", lam=0.5, ridge=0.1, loss="squared", passes=3, dropped=(1,))
+    without = Mocha(TASKS.context, omega="mean-regularised", lam=0.5, ridge=0.1, loss="squared", passes=3, dropped=(1,))
     play = Play(without, TASKS).rounds(200)
     assert not play.state.alphas[1].any()
     assert play.statistic("steps").tolist() == [27, 0, 21]
@@ -113,7 +115,7 @@ def test_a_node_that_never_answers_ends_elsewhere() -> None:
 
 @pytest.mark.slow
 def test_budgets_are_drawn_anew_for_each_node_and_round_and_the_key_names_them() -> None:
-    algorithm = Mocha(TASKS.bench, passes=4, low=0.25, high=1.0, drop=0.25)
+    algorithm = Mocha(TASKS.context, passes=4, low=0.25, high=1.0, drop=0.25)
     seen = []
     for seed in (0, 0, 1):
         play, steps = Play(algorithm, TASKS, seed), []
@@ -137,7 +139,7 @@ def test_budgets_are_drawn_anew_for_each_node_and_round_and_the_key_names_them()
 def test_relations_are_learned_after_every_inner_rounds_and_w_follows_at_once(
     kind: Any, settings_of_it: dict[str, Any]
 ) -> None:
-    algorithm = Mocha(TASKS.bench, omega=kind, lam=0.1, inner=3, passes=3, **settings_of_it)
+    algorithm = Mocha(TASKS.context, omega=kind, lam=0.1, inner=3, passes=3, **settings_of_it)
     play = Play(algorithm, TASKS)
     first_TT = play.server.coupling.matrix_TT
     play.rounds(2)
@@ -166,7 +168,7 @@ def test_tasks_that_are_alike_or_opposite_are_seen_to_be() -> None:
     xs = tuple(torch.from_numpy(draws.standard_normal((40, 6))) for _ in range(4))
     ys = tuple(((x @ plane) * sign > 0).long() for x, sign in zip(xs, (1, 1, -1, -1), strict=True))
     tasks = Tasks(xs, ys)
-    play = Play(Mocha(tasks.bench, lam=0.1, inner=5, passes=3), tasks).rounds(10)
+    play = Play(Mocha(tasks.context, lam=0.1, inner=5, passes=3), tasks).rounds(10)
     found_TT = play.algorithm.relations(play.server)
     assert found_TT is not None
     wanted_TT = torch.tensor([[1, 1, -1, -1], [1, 1, -1, -1], [-1, -1, 1, 1], [-1, -1, 1, 1]]).double()
@@ -174,19 +176,19 @@ def test_tasks_that_are_alike_or_opposite_are_seen_to_be() -> None:
     assert torch.equal(found_TT.sign(), wanted_TT)
     assert found_TT.abs().min() > 0.5
     for kind in ("fixed", "local", "global", "mean-regularised"):
-        unlearned = Mocha(TASKS.bench, omega=kind, ridge=0.1 if kind == "mean-regularised" else 0.0)
+        unlearned = Mocha(TASKS.context, omega=kind, ridge=0.1 if kind == "mean-regularised" else 0.0)
         assert unlearned.relations(unlearned.start_server(torch.zeros(5))) is None
 
 
 def test_the_lasso_tells_how_good_its_relations_are() -> None:
-    play = Play(Mocha(TASKS.bench, omega="sparse-precision", sparsity=1e-3, lam=0.1, inner=1), TASKS).rounds(2)
+    play = Play(Mocha(TASKS.context, omega="sparse-precision", sparsity=1e-3, lam=0.1, inner=1), TASKS).rounds(2)
     assert play.statistic("excess").shape == (3,)
     assert 0 <= play.statistic("excess").max() < 1e-6
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(omega, "LASSO_STEPS_MAX", 2)
         play.one()
     assert play.statistic("excess").min() > 0.01
-    assert "excess" not in Play(Mocha(TASKS.bench), TASKS).algorithm.statistics(play.clients[0], play.server)
+    assert "excess" not in Play(Mocha(TASKS.context), TASKS).algorithm.statistics(play.clients[0], play.server)
 
 
 def closed(algorithm: Mocha, gap: float) -> Play:
@@ -200,11 +202,11 @@ def closed(algorithm: Mocha, gap: float) -> Play:
 @pytest.mark.slow
 def test_local_is_each_task_alone_and_global_all_examples_as_one() -> None:
     made = features_of(TASKS)
-    local = closed(Mocha(TASKS.bench, omega="local", lam=0.3, passes=6), 1e-9)
+    local = closed(Mocha(TASKS.context, omega="local", lam=0.3, passes=6), 1e-9)
     for task, w_F in zip(made, local.w_TF, strict=True):
         alone = DualProblem(local.problem().loss, (task,), torch.ones(1, 1, dtype=torch.float64) / 0.3)
         torch.testing.assert_close(w_F, optimum(alone)[0], rtol=0, atol=1e-4)
-    together = closed(Mocha(TASKS.bench, omega="global", lam=0.3, loss="squared", passes=6), 1e-13)
+    together = closed(Mocha(TASKS.context, omega="global", lam=0.3, loss="squared", passes=6), 1e-13)
     x_SF, y_S = torch.cat([task.x_SF for task in made]), torch.cat([task.y_S for task in made])
     weight_S = torch.cat([torch.full((len(task.y_S),), task.weight) for task in made]).double()
     normal_FF = x_SF.mT @ (weight_S[:, None] * x_SF) + 0.3 * torch.eye(5, dtype=torch.float64)
@@ -213,7 +215,7 @@ def test_local_is_each_task_alone_and_global_all_examples_as_one() -> None:
 
 
 def test_a_block_is_each_alone() -> None:
-    algorithm, play = Mocha(TASKS.bench, low=0.2), Play(Mocha(TASKS.bench), TASKS).rounds(2)
+    algorithm, play = Mocha(TASKS.context, low=0.2), Play(Mocha(TASKS.context), TASKS).rounds(2)
     told, keys = algorithm.open(play.server, 3), (11, 12, 13)
     nodes, said = algorithm.train(stack_states(play.clients), told, TASKS.block([0, 1, 2]), keys)
     settled = algorithm.settle(stack_states(play.clients), nodes, play.server, torch.tensor([True, False, True]))
@@ -225,11 +227,11 @@ def test_a_block_is_each_alone() -> None:
 
 
 def test_the_model_is_that_of_the_network_with_its_bias_as_one_more_feature() -> None:
-    play = Play(Mocha(TASKS.bench, passes=3), TASKS).rounds(5)
+    play = Play(Mocha(TASKS.context, passes=3), TASKS).rounds(5)
     with_ones = Tasks(tuple(torch.cat([x, torch.ones(len(x), 1)], 1).double() for x in TASKS.xs), TASKS.ys, bias=False)
-    torch.testing.assert_close(Play(Mocha(with_ones.bench, passes=3), with_ones).rounds(5).w_TF, play.w_TF)
+    torch.testing.assert_close(Play(Mocha(with_ones.context, passes=3), with_ones).rounds(5).w_TF, play.w_TF)
     for task, x, w_F in zip(features_of(TASKS), TASKS.xs, play.w_TF, strict=True):
-        z_S1 = functional_call(TASKS.bench.module, TASKS.bench.layout.unflatten(w_F), x)
+        z_S1 = functional_call(TASKS.context.module, TASKS.context.layout.unflatten(w_F), x)
         torch.testing.assert_close(z_S1[:, 0], task.x_SF @ w_F)
 
 
@@ -238,7 +240,9 @@ def test_numbers_are_learned_with_the_squared_loss() -> None:
     xs = tuple(torch.from_numpy(draws.standard_normal((6, 3))).float() for _ in range(2))
     ys = tuple(torch.from_numpy(draws.standard_normal((6, 1))).float() for _ in range(2))
     tasks = Tasks(xs, ys, bias=False, loss="mean-squared-error")
-    play = Play(Mocha(tasks.bench, omega="local", lam=0.2, loss="squared", average="sum", passes=3), tasks).rounds(150)
+    play = Play(Mocha(tasks.context, omega="local", lam=0.2, loss="squared", average="sum", passes=3), tasks).rounds(
+        150
+    )
     for x, y, w_F in zip(xs, ys, play.w_TF, strict=True):
         wanted_F = torch.linalg.solve(
             x.double().mT @ x.double() + 0.2 * torch.eye(3).double(), (x.double().mT @ y.double())[:, 0]
@@ -247,7 +251,7 @@ def test_numbers_are_learned_with_the_squared_loss() -> None:
 
 
 def test_a_client_that_was_never_asked_has_its_initial_model_and_types_stay() -> None:
-    algorithm, start_Bn = Mocha(TASKS.bench), torch.rand(2, 5)
+    algorithm, start_Bn = Mocha(TASKS.context), torch.rand(2, 5)
     block = algorithm.start_client(start_Bn, torch.tensor([9, 5]))
     assert torch.equal(algorithm.personal_model(block), start_Bn)
     assert block.alpha_S.shape == (2, 9)
@@ -266,7 +270,7 @@ def test_a_client_that_was_never_asked_has_its_initial_model_and_types_stay() ->
 
 
 def test_the_number_of_no_task_is_a_lie_and_moves_nothing() -> None:
-    play = Play(Mocha(TASKS.bench), TASKS).rounds(1)
+    play = Play(Mocha(TASKS.context), TASKS).rounds(1)
     told = MochaUpdate(torch.ones(3, 5, dtype=torch.float64), torch.tensor([-1, 3, 1]))
     moved_TF = play.algorithm.close(play.server, told).v_TF - play.server.v_TF
     assert torch.equal(moved_TF.abs().sum(-1) > 0, torch.tensor([False, True, False]))

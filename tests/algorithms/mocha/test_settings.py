@@ -20,14 +20,14 @@ from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import linear_network, mlp
 from tests.algorithms.mocha.playing import Tasks
 
-BENCH = Tasks.drawn(1).bench
+BENCH = Tasks.drawn(1).context
 
 
-def made(text: str, bench: Workbench = BENCH) -> Any:
+def made(text: str, context: Workbench = BENCH) -> Any:
     """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
     choice = parse_choice(text)
     algorithm = ALGORITHMS[choice.name]
-    return algorithm(bench, **bind_settings(choice, algorithm))
+    return algorithm(context, **bind_settings(choice, algorithm))
 
 
 def test_choices_become_settings() -> None:

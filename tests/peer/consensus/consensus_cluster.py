@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import Election
+from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.wire.ballots import (
     Accept,
     ApplyModel,
@@ -69,7 +69,7 @@ class Saved:
 
 def machine(
     me: str,
-    electorates: Collection[VoterSet],
+    voter_sets: Collection[VoterSet],
     disk: Disk,
     rng: np.random.Generator,
     *,
@@ -84,7 +84,7 @@ def machine(
     election = Election(
         me,
         scope=SCOPE,
-        electorates=electorates,
+        voter_sets=voter_sets,
         force=disk.holding.roster,
         stand=disk.stand,
         progress=disk.holding.progress,
@@ -119,7 +119,7 @@ class ConsensusCluster:
         repeat: float = 0.0,
         delay: int = 4,
         kind: type[RoundCommit] = RoundCommit,
-        electorates: Collection[VoterSet] = (),
+        voter_sets: Collection[VoterSet] = (),
         liars: Mapping[str, Lie] | None = None,
     ) -> None:
         self.liars = dict(liars or {})
@@ -127,8 +127,8 @@ class ConsensusCluster:
         self.loss, self.repeat, self.delay, self.kind = loss, repeat, delay, kind
         self.peers = list(ids(count))
         everyone = frozenset(self.peers)
-        self.electorates = list(electorates) or [VoterSet(1, everyone, everyone)]
-        first = min(each.number for each in self.electorates)
+        self.voter_sets = list(voter_sets) or [VoterSet(1, everyone, everyone)]
+        first = min(each.number for each in self.voter_sets)
         self.disks = {peer: Disk(CommitState(first)) for peer in self.peers}
         self.alive: dict[str, RoundCommit] = {}
         self.began: dict[str, int] = {}
@@ -153,10 +153,10 @@ class ConsensusCluster:
         patience = self.peers.index(peer) / len(self.peers)
         rng = np.random.default_rng(self.rng.integers(2**32))
         disk = self.disks[peer]
-        decrees = machine(peer, self.electorates, disk, rng, patience=patience, kind=self.kind)
-        self.alive[peer], self.began[peer] = decrees, self.now
+        round_commit = machine(peer, self.voter_sets, disk, rng, patience=patience, kind=self.kind)
+        self.alive[peer], self.began[peer] = round_commit, self.now
         for digest in sorted(disk.models):
-            self.carry_out(peer, decrees.holds(digest))
+            self.carry_out(peer, round_commit.holds(digest))
 
     def kill(self, peer: str) -> None:
         self.alive.pop(peer, None)
@@ -205,25 +205,25 @@ class ConsensusCluster:
     @property
     def term(self) -> int:
         """The highest."""
-        return max(decrees.election.stand.term for decrees in self.alive.values())
+        return max(round_commit.election.stand.term for round_commit in self.alive.values())
 
     @property
     def rounds(self) -> int:
         """What every living peer has applied."""
-        return min(decrees.holding.round for decrees in self.alive.values())
+        return min(round_commit.holding.round for round_commit in self.alive.values())
 
     # -------------------------------------------------------------------------------------------------------------- how
 
     def _learn(self, peer: str) -> None:
-        decrees = self.alive[peer]
-        if not decrees.gathering:
+        round_commit = self.alive[peer]
+        if not round_commit.gathering:
             self._due.pop(peer, None)
         elif self.now >= self._due.setdefault(peer, self.now + ROUND):
             del self._due[peer]
             self._models += 1
             digest = self._models.to_bytes(32, "big")
             self.disks[peer].models.add(digest)
-            self.carry_out(peer, decrees.propose(digest))
+            self.carry_out(peer, round_commit.propose(digest))
 
     def _do(self, peer: str, output: Out) -> None:
         match output:
@@ -239,8 +239,8 @@ class ConsensusCluster:
                 self._post(peer, to, message)
             case Fetch(holder, digest):
                 self._post(peer, holder, Wanted(digest, found=False))
-            case ApplyModel(decree):
-                self.applied.append((self.now, peer, decree))
+            case ApplyModel(proposal):
+                self.applied.append((self.now, peer, proposal))
             case LeaderChanged():
                 self.turns.append((self.now, peer, output))
             case Rejection(code):
@@ -269,7 +269,7 @@ class ConsensusCluster:
         if to not in self.alive or (sender, to) in self.apart:
             return
         if not isinstance(message, Wanted):
-            self.carry_out(to, self.alive[to].heard(sender, message))
+            self.carry_out(to, self.alive[to].received(sender, message))
         elif message.found:
             self.disks[to].models.add(message.digest)
             self.carry_out(to, self.alive[to].holds(message.digest))
@@ -283,18 +283,20 @@ def effects(count: int) -> int:
     return 4 * count + 4
 
 
-def bereaved(court: ConsensusCluster, outputs: int) -> tuple[str, int | None]:
+def bereaved(consensus_cluster: ConsensusCluster, outputs: int) -> tuple[str, int | None]:
     """The coordinator is killed after so many more outputs; who it was, and ticks until somebody else coordinates."""
-    assert court.run(400, lambda: court.rounds >= 1), "a court begins"
-    court.run(int(court.rng.integers(2 * ROUND)))
-    assert court.run(200, lambda: court.coordinator is not None), "a court has a coordinator again"
-    victim = court.coordinator
+    assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 1), "a court begins"
+    consensus_cluster.run(int(consensus_cluster.rng.integers(2 * ROUND)))
+    assert consensus_cluster.run(200, lambda: consensus_cluster.coordinator is not None), (
+        "a court has a coordinator again"
+    )
+    victim = consensus_cluster.coordinator
     assert victim is not None
-    court.doomed = victim, outputs
-    assert court.run(100, lambda: victim not in court.alive), "a coordinator goes on speaking"
-    killed = court.now
-    found = court.run(400, lambda: court.coordinator is not None)
-    return victim, court.now - killed if found else None
+    consensus_cluster.doomed = victim, outputs
+    assert consensus_cluster.run(100, lambda: victim not in consensus_cluster.alive), "a coordinator goes on speaking"
+    killed = consensus_cluster.now
+    found = consensus_cluster.run(400, lambda: consensus_cluster.coordinator is not None)
+    return victim, consensus_cluster.now - killed if found else None
 
 
 # --------------------------------------------------------------------------------------------------------------- judges
@@ -316,7 +318,7 @@ def forks(history: Iterable[Saved]) -> list[int]:
     """Rounds of which two different models were applied."""
     models: dict[int, set[bytes]] = {}
     for _, certificate in applications(history):
-        models.setdefault(certificate.decree.round, set()).add(certificate.decree.digest)
+        models.setdefault(certificate.proposal.round, set()).add(certificate.proposal.digest)
     return [round_ for round_, digests in models.items() if len(digests) > 1]
 
 
@@ -325,14 +327,14 @@ def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
     last: Counter[str] = Counter()
     found = []
     for saved, certificate in applications(history):
-        if certificate.decree.round <= last[saved.peer]:
-            found.append((saved.peer, certificate.decree.round))
-        last[saved.peer] = certificate.decree.round
+        if certificate.proposal.round <= last[saved.peer]:
+            found.append((saved.peer, certificate.proposal.round))
+        last[saved.peer] = certificate.proposal.round
     return found
 
 
-def unsupported(history: Iterable[Saved], electorates: Mapping[int, VoterSet]) -> list[int]:
-    """Rounds that somebody applied before a majority had accepted that very decree, durably."""
+def unsupported(history: Iterable[Saved], voter_sets: Mapping[int, VoterSet]) -> list[int]:
+    """Rounds that somebody applied before a majority had accepted that very committed round, durably."""
     accepted: dict[Proposal, set[str]] = {}
     last: dict[str, Certificate | None] = {}
     found = []
@@ -343,9 +345,9 @@ def unsupported(history: Iterable[Saved], electorates: Mapping[int, VoterSet]) -
             accepted.setdefault(saved.what.accepted, set()).add(saved.peer)
         applied = saved.what.applied
         if applied is not None and applied != last.get(saved.peer):
-            voters = electorates[applied.decree.roster].voters
-            if 2 * len(accepted.get(applied.decree, set()) & voters) <= len(voters):
-                found.append(applied.decree.round)
+            voters = voter_sets[applied.proposal.roster].voters
+            if 2 * len(accepted.get(applied.proposal, set()) & voters) <= len(voters):
+                found.append(applied.proposal.round)
             last[saved.peer] = applied
     return found
 
@@ -373,15 +375,15 @@ def rivals(turns: Iterable[tuple[int, str, LeaderChanged]]) -> list[int]:
     return [term for term, peers in seen.items() if len(peers) > 1]
 
 
-def judge(court: ConsensusCluster) -> dict[str, object]:
+def judge(consensus_cluster: ConsensusCluster) -> dict[str, object]:
     """What is wrong with a history; empty if nothing."""
-    electorates = {each.number: each for each in court.electorates}
+    voter_sets = {each.number: each for each in consensus_cluster.voter_sets}
     findings: dict[str, object] = {
-        "forks": forks(court.history),
-        "doubles": doubles(court.history),
-        "unsupported": unsupported(court.history, electorates),
-        "perjuries": perjuries(court.history),
-        "rivals": rivals(court.turns),
-        "rash": court.rash,
+        "forks": forks(consensus_cluster.history),
+        "doubles": doubles(consensus_cluster.history),
+        "unsupported": unsupported(consensus_cluster.history, voter_sets),
+        "perjuries": perjuries(consensus_cluster.history),
+        "rivals": rivals(consensus_cluster.turns),
+        "rash": consensus_cluster.rash,
     }
     return {name: found for name, found in findings.items() if found}

@@ -40,20 +40,20 @@ A, B, C, D, E = ids(5)
 TIMING = ElectionTiming()
 
 
-def electorate(*voters: str, number: int = 1) -> VoterSet:
+def voter_set(*voters: str, number: int = 1) -> VoterSet:
     return VoterSet(number, frozenset(voters), frozenset(voters))
 
 
 def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), stand: HardState | None = None) -> Election:
     """A machine whose lease for whoever it may have heard before it began is over."""
     disk = Disk(CommitState(1), stand or HardState(3))
-    election = machine(me, [electorate(*among)], disk, np.random.default_rng(0)).election
+    election = machine(me, [voter_set(*among)], disk, np.random.default_rng(0)).election
     for now in range(TIMING.shortest + 1):
         election.tick(now, ())
     return election
 
 
-def mandate(candidate: str, term: int, votes: Iterable[str], roster: int = 1) -> LeaderCertificate:
+def leader_certificate(candidate: str, term: int, votes: Iterable[str], roster: int = 1) -> LeaderCertificate:
     signed = ((author, signature(author, vote_text(SCOPE, author, term, roster, candidate))) for author in votes)
     return LeaderCertificate(term, candidate, roster, tuple(signed))
 
@@ -66,7 +66,7 @@ def refused(out: Iterable[Out]) -> list[str]:
     return [output.code for output in out if isinstance(output, Rejection)]
 
 
-def canvass(term: int, *, pre: bool = False, progress: Progress | None = None) -> VoteRequest:
+def vote_request(term: int, *, pre: bool = False, progress: Progress | None = None) -> VoteRequest:
     return VoteRequest(term, pre, 1, progress or Progress())
 
 
@@ -78,10 +78,10 @@ def late(count: int, loss: float, seeds: Iterable[int]) -> np.ndarray:
     waits = []
     for outputs in range(1, effects(count) + 1):
         for seed in seeds:
-            court = ConsensusCluster(1000 * seed + outputs, count, loss=loss, repeat=0.1)
-            _, ticks = bereaved(court, outputs)
+            consensus_cluster = ConsensusCluster(1000 * seed + outputs, count, loss=loss, repeat=0.1)
+            _, ticks = bereaved(consensus_cluster, outputs)
             assert ticks is not None, f"replay with seed={1000 * seed + outputs}"
-            assert not judge(court), f"replay with seed={1000 * seed + outputs}"
+            assert not judge(consensus_cluster), f"replay with seed={1000 * seed + outputs}"
             waits.append(ticks)
     return np.array(waits)
 
@@ -108,29 +108,29 @@ def test_another_peer_leads_soon_whatever_the_coordinator_did_last(count: int, s
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_peer_that_speaks_but_hears_nothing_keeps_nobody_from_being_elected(seed: int) -> None:
-    court = ConsensusCluster(seed, 5)
-    assert court.run(200, lambda: court.rounds >= 1)
-    victim = court.coordinator
+    consensus_cluster = ConsensusCluster(seed, 5)
+    assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 1)
+    victim = consensus_cluster.coordinator
     assert victim is not None
-    deaf = next(peer for peer in court.peers if peer != victim)
-    court.apart = frozenset((peer, deaf) for peer in court.peers)
-    court.kill(victim)
-    assert not court.run(20, lambda: court.coordinator is not None)
-    others = {peer for peer in court.alive if peer != deaf}
-    assert court.run(180, lambda: court.coordinator in others)
-    assert not judge(court)
+    deaf = next(peer for peer in consensus_cluster.peers if peer != victim)
+    consensus_cluster.apart = frozenset((peer, deaf) for peer in consensus_cluster.peers)
+    consensus_cluster.kill(victim)
+    assert not consensus_cluster.run(20, lambda: consensus_cluster.coordinator is not None)
+    others = {peer for peer in consensus_cluster.alive if peer != deaf}
+    assert consensus_cluster.run(180, lambda: consensus_cluster.coordinator in others)
+    assert not judge(consensus_cluster)
 
 
 def test_a_capable_peer_coordinates_first_but_need_not() -> None:
     firsts = []
     for seed in range(20):
-        court = ConsensusCluster(seed, 5)  # patience grows with the place in the roster
-        court.run(TIMING.shortest + TIMING.spread + TIMING.jitter + 20)
-        firsts.append(court.turns[0][2].coordinator)
+        consensus_cluster = ConsensusCluster(seed, 5)  # patience grows with the place in the roster
+        consensus_cluster.run(TIMING.shortest + TIMING.spread + TIMING.jitter + 20)
+        firsts.append(consensus_cluster.turns[0][2].coordinator)
     assert sum(first in (A, B) for first in firsts) >= 15
-    court.kill(A)
-    court.kill(B)
-    assert court.run(200, lambda: court.coordinator in (C, D, E))
+    consensus_cluster.kill(A)
+    consensus_cluster.kill(B)
+    assert consensus_cluster.run(200, lambda: consensus_cluster.coordinator in (C, D, E))
 
 
 # ------------------------------------------------------------------------------------------------------ votes and terms
@@ -138,14 +138,16 @@ def test_a_capable_peer_coordinates_first_but_need_not() -> None:
 
 def test_a_vote_is_durable_before_it_is_said_and_there_is_one_a_term() -> None:
     election = voter()
-    out = election.heard_canvass(A, canvass(4))
+    out = election.on_vote_request(A, vote_request(4))
     assert out[0] == PersistConsensus(HardState(4, A))
     (answer,) = said(out[1:])
     assert answer == VoteReply(4, False, True, signature(B, vote_text(SCOPE, B, 4, 1, A)))
-    assert said(election.heard_canvass(C, canvass(4))) == [VoteReply(4, False, False, b"")]
-    assert said(election.heard_canvass(A, canvass(4))) == [answer]
+    assert said(election.on_vote_request(C, vote_request(4))) == [VoteReply(4, False, False, b"")]
+    assert said(election.on_vote_request(A, vote_request(4))) == [answer]
     again = voter(stand=HardState(4, A))
-    assert said(again.heard_canvass(C, canvass(4))) == [VoteReply(4, False, False, b"")], "a restart forgets no vote"
+    assert said(again.on_vote_request(C, vote_request(4))) == [VoteReply(4, False, False, b"")], (
+        "a restart forgets no vote"
+    )
 
 
 def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
@@ -157,7 +159,7 @@ def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
     ]:
         election = voter()
         election.progress = mine
-        out = election.heard_canvass(A, canvass(4, progress=theirs))
+        out = election.on_vote_request(A, vote_request(4, progress=theirs))
         assert (PersistConsensus(HardState(4, A)) in out) is granted
         assert election.stand == (HardState(4, A) if granted else HardState(3))
         assert [m.granted for m in said(out) if isinstance(m, VoteReply)] == [granted]
@@ -165,56 +167,64 @@ def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
 
 def test_a_promise_changes_nothing_that_survives() -> None:
     election = voter()
-    assert election.heard_canvass(A, canvass(4, pre=True)) == [SendConsensus(A, VoteReply(4, True, True, b""))]
+    assert election.on_vote_request(A, vote_request(4, pre=True)) == [SendConsensus(A, VoteReply(4, True, True, b""))]
     assert election.stand == HardState(3)
 
 
 def test_who_has_heard_the_coordinator_lately_promises_and_votes_nothing() -> None:
     election = voter()
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     for pre in (True, False):
-        assert election.heard_canvass(C, canvass(5, pre=pre)) == [SendConsensus(C, VoteReply(4, pre, False, b""))]
+        assert election.on_vote_request(C, vote_request(5, pre=pre)) == [
+            SendConsensus(C, VoteReply(4, pre, False, b""))
+        ]
     for now in range(TIMING.shortest + 1, 2 * TIMING.shortest + 2):
         election.tick(now, ())
-    assert said(election.heard_canvass(C, canvass(5))) == [
+    assert said(election.on_vote_request(C, vote_request(5))) == [
         VoteReply(5, False, True, signature(B, vote_text(SCOPE, B, 5, 1, C)))
     ]
 
 
 def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
-    court = ConsensusCluster(4, 5)
-    court.run(200, lambda: court.rounds >= 2)
-    away = next(peer for peer in court.peers if peer != court.coordinator)
-    term = court.alive[away].election.stand.term
-    court.apart = frozenset(pair for p in court.peers for pair in ((p, away), (away, p)))
-    court.run(400)
-    court.apart = frozenset()
-    before = court.coordinator
-    assert court.run(100, lambda: court.rounds == max(d.holding.round for d in court.alive.values()))
-    assert (court.coordinator, court.alive[away].election.stand.term) == (before, term)
+    consensus_cluster = ConsensusCluster(4, 5)
+    consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
+    away = next(peer for peer in consensus_cluster.peers if peer != consensus_cluster.coordinator)
+    term = consensus_cluster.alive[away].election.stand.term
+    consensus_cluster.apart = frozenset(pair for p in consensus_cluster.peers for pair in ((p, away), (away, p)))
+    consensus_cluster.run(400)
+    consensus_cluster.apart = frozenset()
+    before = consensus_cluster.coordinator
+    assert consensus_cluster.run(
+        100, lambda: consensus_cluster.rounds == max(d.holding.round for d in consensus_cluster.alive.values())
+    )
+    assert (consensus_cluster.coordinator, consensus_cluster.alive[away].election.stand.term) == (before, term)
 
 
 def test_a_coordinator_without_a_majority_steps_down_and_a_minority_opens_no_round() -> None:
-    court = ConsensusCluster(5, 5)
-    court.run(200, lambda: court.rounds >= 2)
-    first = court.coordinator
+    consensus_cluster = ConsensusCluster(5, 5)
+    consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
+    first = consensus_cluster.coordinator
     assert first is not None
-    minority = {first, next(peer for peer in court.peers if peer != first)}
-    court.apart = frozenset((p, q) for p in court.peers for q in court.peers if (p in minority) != (q in minority))
-    assert court.run(TIMING.quorum + TIMING.beat + 1, lambda: not court.alive[first].election.leading)
-    stopped = {peer: court.alive[peer].holding.round for peer in minority}
-    court.run(300)
-    assert {peer: court.alive[peer].holding.round for peer in minority} == stopped
-    assert court.coordinator not in minority, "the majority goes on"
-    court.apart = frozenset()
-    newest = max(decrees.holding.round for decrees in court.alive.values())
-    assert court.run(100, lambda: court.rounds > newest)
-    assert not judge(court)
+    minority = {first, next(peer for peer in consensus_cluster.peers if peer != first)}
+    consensus_cluster.apart = frozenset(
+        (p, q) for p in consensus_cluster.peers for q in consensus_cluster.peers if (p in minority) != (q in minority)
+    )
+    assert consensus_cluster.run(
+        TIMING.quorum + TIMING.beat + 1, lambda: not consensus_cluster.alive[first].election.leading
+    )
+    stopped = {peer: consensus_cluster.alive[peer].holding.round for peer in minority}
+    consensus_cluster.run(300)
+    assert {peer: consensus_cluster.alive[peer].holding.round for peer in minority} == stopped
+    assert consensus_cluster.coordinator not in minority, "the majority goes on"
+    consensus_cluster.apart = frozenset()
+    newest = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values())
+    assert consensus_cluster.run(100, lambda: consensus_cluster.rounds > newest)
+    assert not judge(consensus_cluster)
 
 
 def test_a_pause_of_this_process_is_no_silence_of_the_coordinator() -> None:
     election = voter()
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     assert election.tick(100_000, ()) == []
     assert election.coordinator == A
 
@@ -227,8 +237,8 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
         now += 8
         assert all(isinstance(each, HeartbeatReply) for each in said(election.tick(now, ()))), "it asks for no votes"
     assert election.coordinator == A
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")]
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
+    assert said(election.on_vote_request(C, vote_request(5, pre=True))) == [VoteReply(4, True, False, b"")]
 
 
 def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
@@ -238,29 +248,29 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
     def patience(until: int) -> int:
         """Ticks until it asks who would vote for it."""
         nonlocal now
-        heard = now
-        while now < heard + until and election.coordinator is not None:
+        received = now
+        while now < received + until and election.coordinator is not None:
             election.tick(now := now + 1, ())
-        return now - heard
+        return now - received
 
     first = patience(1000)
     assert TIMING.shortest <= first <= TIMING.shortest + TIMING.spread + TIMING.jitter
     for _ in range(40):
         election.tick(now := now + 1, ())
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     second = patience(1000)
     assert second >= 3 * (first + 40) // 2
-    election.heard_lead(C, mandate(C, 5, (B, C, D)))
+    election.on_heartbeat(C, leader_certificate(C, 5, (B, C, D)))
     for _ in range(200):
         election.tick(now := now + 1, ())
-        election.heard_lead(C, mandate(C, 5, (B, C, D)))
-    assert "stale_term" in refused(election.heard_lead(A, mandate(A, 4, (A, B, C))))
-    election.heard_lead(C, mandate(C, 5, (B, C, D)))
+        election.on_heartbeat(C, leader_certificate(C, 5, (B, C, D)))
+    assert "stale_term" in refused(election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C))))
+    election.on_heartbeat(C, leader_certificate(C, 5, (B, C, D)))
     assert patience(1000) >= TIMING.longest, "it was there, if not in time"
-    election.heard_lead(D, mandate(D, 6, (B, C, D)))
+    election.on_heartbeat(D, leader_certificate(D, 6, (B, C, D)))
     for _ in range(3 * TIMING.slow):
         election.tick(now := now + 1, ())
-        election.heard_lead(D, mandate(D, 6, (B, C, D)))
+        election.on_heartbeat(D, leader_certificate(D, 6, (B, C, D)))
     assert patience(1000) <= TIMING.shortest + TIMING.spread + TIMING.jitter
 
 
@@ -270,18 +280,24 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
 def test_a_coordinator_whose_machine_refuses_connections_is_replaced_at_once_however_long_leases_are() -> None:
     election, now = led(4), TIMING.shortest
     election.tick(now := now + 1000, ())  # it stood still, so leases are as long as they get
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    heard = now
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
+    received = now
     election.nobody_listens(C)
     election.nobody_listens(A)
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")], "just heard"
-    while now < heard + TIMING.refused - 1:
+    assert said(election.on_vote_request(C, vote_request(5, pre=True))) == [VoteReply(4, True, False, b"")], (
+        "just heard"
+    )
+    while now < received + TIMING.refused - 1:
         election.tick(now := now + 1, ())
-    assert said(election.heard_canvass(C, canvass(5, pre=True))) == [VoteReply(4, True, False, b"")], "one may be late"
+    assert said(election.on_vote_request(C, vote_request(5, pre=True))) == [VoteReply(4, True, False, b"")], (
+        "one may be late"
+    )
     while election.coordinator is not None:
         election.tick(now := now + 1, ())
-    assert TIMING.refused <= now - heard <= TIMING.refused + TIMING.spread + TIMING.jitter
-    assert said(election.heard_canvass(A, canvass(5, pre=True))) == [VoteReply(5, True, True, b"")], "nobody leads it"
+    assert TIMING.refused <= now - received <= TIMING.refused + TIMING.spread + TIMING.jitter
+    assert said(election.on_vote_request(A, vote_request(5, pre=True))) == [VoteReply(5, True, True, b"")], (
+        "nobody leads it"
+    )
 
 
 def test_a_coordinator_waits_for_nobodys_update_whose_process_has_ended() -> None:
@@ -291,7 +307,7 @@ def test_a_coordinator_waits_for_nobodys_update_whose_process_has_ended() -> Non
     assert not election.silent(C)
     election.nobody_listens(C)
     assert election.silent(C)
-    election.heard_follow(C, HeartbeatReply(4, Progress()))
+    election.on_heartbeat_reply(C, HeartbeatReply(4, Progress()))
     assert not election.silent(C), "it is back"
 
 
@@ -301,7 +317,7 @@ def test_a_heartbeat_says_that_the_coordinator_is_there_whatever_its_machine_ref
     for _ in range(200):
         now += 1
         if now % TIMING.beat == 0:
-            election.heard_lead(A, mandate(A, 4, (A, B, C)))
+            election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
             election.nobody_listens(A)
         election.tick(now, ())
     assert election.coordinator == A
@@ -309,8 +325,8 @@ def test_a_heartbeat_says_that_the_coordinator_is_there_whatever_its_machine_ref
 
 def test_who_hears_nothing_of_the_coordinator_says_something_to_know_whether_it_listens() -> None:
     election, now = led(4), TIMING.shortest
-    asked = [now + n for n in range(1, TIMING.shortest) if said(election.tick(now + n, ()))]
-    assert asked == [now + TIMING.refused, now + 2 * TIMING.refused]
+    options = [now + n for n in range(1, TIMING.shortest) if said(election.tick(now + n, ()))]
+    assert options == [now + TIMING.refused, now + 2 * TIMING.refused]
 
 
 def until_it_asks(election: Election, now: int) -> int:
@@ -324,7 +340,7 @@ def until_it_asks(election: Election, now: int) -> int:
 def promise(election: Election, term: int) -> None:
     """Two of four others would vote for it."""
     for peer in (C, D):
-        election.heard_answer(peer, VoteReply(term, True, True, b""))
+        election.on_vote_reply(peer, VoteReply(term, True, True, b""))
     assert election.stand == HardState(term, B)
 
 
@@ -334,10 +350,10 @@ def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
     now = until_it_asks(election, TIMING.shortest)
     promise(election, 4)
     votes = {peer: VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))) for peer in (C, D)}
-    election.heard_answer(C, votes[C])
+    election.on_vote_reply(C, votes[C])
     until_it_asks(election, now)
     assert election.stand == HardState(4, B)
-    election.heard_answer(D, votes[D])
+    election.on_vote_reply(D, votes[D])
     assert election.leading
     assert election.stand.term == 4
 
@@ -347,9 +363,9 @@ def test_votes_of_a_term_that_is_over_elect_nobody() -> None:
     now = until_it_asks(election, TIMING.shortest)
     promise(election, 4)
     until_it_asks(election, now)
-    election.heard_canvass(E, canvass(5))
+    election.on_vote_request(E, vote_request(5))
     for peer in (C, D):
-        election.heard_answer(peer, VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))))
+        election.on_vote_reply(peer, VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))))
     assert not election.leading
 
 
@@ -370,7 +386,7 @@ def test_polls_last_longer_each_time_that_nobody_is_elected() -> None:
 def led(term: int, by: str = A) -> Election:
     """B follows this coordinator."""
     election = voter()
-    election.heard_lead(by, mandate(by, term, (A, B, C)))
+    election.on_heartbeat(by, leader_certificate(by, term, (A, B, C)))
     return election
 
 
@@ -382,7 +398,7 @@ def leading() -> tuple[Election, int]:
     for pre in (True, False):
         for peer in (C, D):
             vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
-            election.heard_answer(peer, VoteReply(4, pre, True, vote))
+            election.on_vote_reply(peer, VoteReply(4, pre, True, vote))
     assert election.leading
     return election, now
 
@@ -394,8 +410,8 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
         before = election.stand, election.coordinator
         for term in range(5, 40):
             for pre in (True, False):
-                assert election.heard_answer(E, VoteReply(term, pre, False, b"")) == []
-            assert election.heard_follow(E, HeartbeatReply(term, Progress())) == []
+                assert election.on_vote_reply(E, VoteReply(term, pre, False, b"")) == []
+            assert election.on_heartbeat_reply(E, HeartbeatReply(term, Progress())) == []
         assert (election.stand, election.coordinator) == before
     assert coordinating.leading
 
@@ -406,7 +422,7 @@ def test_a_canvass_raises_no_term_while_there_is_a_coordinator() -> None:
         before = election.stand, election.coordinator
         found = []
         for term in range(5, 40):
-            found += refused(election.heard_canvass(E, canvass(term)))
+            found += refused(election.on_vote_request(E, vote_request(term)))
         assert (election.stand, election.coordinator) == before
         assert found == ["too_many_terms"] * 34, "the first may be honest"
 
@@ -416,32 +432,32 @@ def test_who_stands_in_one_term_after_the_other_is_voted_for_ever_more_seldom() 
     for _ in range(40 * TIMING.shortest):
         election.tick(now := now + 1, ())
         before = election.stand.term
-        election.heard_canvass(E, canvass(before + 1))
+        election.on_vote_request(E, vote_request(before + 1))
         if election.stand.term > before and election.stand.voted == E:
             raised.append(now)
     waits = [later - earlier for earlier, later in pairwise(raised)]
     assert waits[:5] == [TIMING.shortest << n for n in range(5)]
     election.decreed(election.stand.term)
     before = election.stand.term
-    election.heard_canvass(E, canvass(before + 1))
+    election.on_vote_request(E, vote_request(before + 1))
     assert election.stand.term == before + 1, "a round came of it: all begin anew"
 
 
 def test_who_asks_again_for_a_vote_keeps_nobody_from_standing() -> None:
-    election, now, asked = voter(), TIMING.shortest + 1, list[object]()
+    election, now, options = voter(), TIMING.shortest + 1, list[object]()
     for _ in range(3 * TIMING.shortest):
-        election.heard_canvass(E, canvass(4))
-        asked += said(election.tick(now := now + 1, ()))
-    assert canvass(5, pre=True) in asked
+        election.on_vote_request(E, vote_request(4))
+        options += said(election.tick(now := now + 1, ()))
+    assert vote_request(5, pre=True) in options
 
 
 def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
     for pre in (True, False):
         election = voter()
-        out = election.heard_canvass(A, canvass(3 + RAISE_MAX + 1, pre=pre))
+        out = election.on_vote_request(A, vote_request(3 + RAISE_MAX + 1, pre=pre))
         assert said(out) == [VoteReply(3, pre, False, b"")]
         assert election.stand == HardState(3)
-    assert voter().heard_lead(A, mandate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == PersistConsensus(
+    assert voter().on_heartbeat(A, leader_certificate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == PersistConsensus(
         HardState(3 + RAISE_MAX + 1, A)
     ), "it is proven"
     election = voter()
@@ -455,76 +471,85 @@ def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> 
     election, now = voter(), TIMING.shortest
     while not (out := election.tick(now := now + 1, ())):
         pass
-    assert canvass(4, pre=True) in said(out)
+    assert vote_request(4, pre=True) in said(out)
     for peer, term in ((A, 9), (C, 15), (D, 7)):
-        election.heard_answer(peer, VoteReply(term, True, False, b""))
-    asked = set[object]()
+        election.on_vote_reply(peer, VoteReply(term, True, False, b""))
+    options = set[object]()
     for _ in range(TIMING.answer + 1):
-        asked.update(said(election.tick(now := now + 1, ())))
-    assert asked == {canvass(4, pre=True), canvass(10, pre=True)}
+        options.update(said(election.tick(now := now + 1, ())))
+    assert options == {vote_request(4, pre=True), vote_request(10, pre=True)}
     assert election.stand == HardState(3), "asking is no standing"
     for peer in (A, D):
-        election.heard_answer(peer, VoteReply(10, True, True, b""))
+        election.on_vote_reply(peer, VoteReply(10, True, True, b""))
     assert election.stand == HardState(10, B)
 
 
 def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_term() -> None:
     """It deposes nobody, and gets no lease by it: it may stand, and promise its vote."""
     election = voter()
-    election.heard_canvass(E, canvass(6))
+    election.on_vote_request(E, vote_request(6))
     assert election.stand == HardState(6, E)
-    assert election.heard_lead(A, mandate(A, 4, (A, B, C))) == [SendConsensus(A, HeartbeatReply(6, Progress()))]
+    assert election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C))) == [
+        SendConsensus(A, HeartbeatReply(6, Progress()))
+    ]
     assert (election.coordinator, election.followed) == (None, (A, 4))
-    assert refused(election.heard_lead(D, mandate(A, 4, (A, B, C)))) == ["stale_term"]
-    assert refused(election.heard_lead(D, mandate(D, 5, (D, E)))) == ["stale_term"]
+    assert refused(election.on_heartbeat(D, leader_certificate(A, 4, (A, B, C)))) == ["stale_term"]
+    assert refused(election.on_heartbeat(D, leader_certificate(D, 5, (D, E)))) == ["stale_term"]
     now, out = TIMING.shortest, list[Out]()
     while not out:
         out = election.tick(now := now + 1, ())
-    assert said(out) == [canvass(7, pre=True)] * 4
-    election.heard_lead(C, mandate(C, 8, (A, C, D)))
+    assert said(out) == [vote_request(7, pre=True)] * 4
+    election.on_heartbeat(C, leader_certificate(C, 8, (A, C, D)))
     assert election.followed == (C, 8)
     election = voter()
     election.progress = Progress(2, 2, 3)
-    assert refused(election.heard_lead(A, mandate(A, 2, (A, B, C)))) == ["stale_term"], "older than what is in force"
+    assert refused(election.on_heartbeat(A, leader_certificate(A, 2, (A, B, C)))) == ["stale_term"], (
+        "older than what is in force"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- members that lie (B6)
 
 
-def numbers(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """Higher terms, unsigned, to all, at each tick."""
-    for to in court.alive:
-        term = court.alive[to].election.stand.term + 1 + court.now % 50
+    for to in consensus_cluster.alive:
+        term = consensus_cluster.alive[to].election.stand.term + 1 + consensus_cluster.now % 50
         yield to, HeartbeatReply(term, Progress())
-        yield to, VoteReply(term, bool(court.now % 2), False, b"")
+        yield to, VoteReply(term, bool(consensus_cluster.now % 2), False, b"")
 
 
-def canvasses(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def canvasses(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands at each tick, one term higher each time."""
-    newest = max(decrees.election.stand.term for decrees in court.alive.values())
-    for to in court.alive:
+    newest = max(round_commit.election.stand.term for round_commit in consensus_cluster.alive.values())
+    for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
 
 
-def promises(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It promises its vote to whoever may ask, and then says no."""
-    for to in court.alive:
-        term = court.alive[to].election.stand.term
+    for to in consensus_cluster.alive:
+        term = consensus_cluster.alive[to].election.stand.term
         yield to, VoteReply(term + 1, True, True, b"")
         yield to, VoteReply(term, False, False, b"")
 
 
-def mandates(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def mandates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It coordinates by its own vote."""
-    for to in court.alive:
-        yield to, Heartbeat(mandate(liar, court.alive[to].election.stand.term + 1, (liar,)), Progress())
+    for to in consensus_cluster.alive:
+        yield (
+            to,
+            Heartbeat(
+                leader_certificate(liar, consensus_cluster.alive[to].election.stand.term + 1, (liar,)), Progress()
+            ),
+        )
 
 
-def wins(court: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands as often as the others let it, and once elected does nothing."""
-    newest = max(decrees.election.stand.term for decrees in court.alive.values())
-    for to in court.alive:
-        yield to, VoteRequest(newest + 1, court.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
+    newest = max(round_commit.election.stand.term for round_commit in consensus_cluster.alive.values())
+    for to in consensus_cluster.alive:
+        yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
 LIES = (numbers, canvasses, promises, mandates, wins)
@@ -532,23 +557,23 @@ LIES = (numbers, canvasses, promises, mandates, wins)
 
 def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
     """However members lie, a coordinator is elected, stays until it dies, and another one follows."""
-    court = ConsensusCluster(
+    consensus_cluster = ConsensusCluster(
         seed, count, loss=(0.0, 0.1)[seed % 2], liars={f"peer{n:03}": lie for n, lie in lies.items()}
     )
-    assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
-    first, term, rounds = court.coordinator, court.term, court.rounds
-    court.run(400)
-    assert (court.coordinator, court.term) == (first, term), "nobody deposes the coordinator"
-    assert court.rounds > rounds + 10
+    assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= 2), "a court begins"
+    first, term, rounds = consensus_cluster.coordinator, consensus_cluster.term, consensus_cluster.rounds
+    consensus_cluster.run(400)
+    assert (consensus_cluster.coordinator, consensus_cluster.term) == (first, term), "nobody deposes the coordinator"
+    assert consensus_cluster.rounds > rounds + 10
     assert first is not None
-    court.kill(first)
-    rounds = court.rounds
-    assert court.run(1000, lambda: court.rounds >= rounds + 2), "another one follows"
-    term, first = court.term, court.coordinator
-    court.run(200)
-    assert (court.coordinator, court.term) == (first, term)
-    assert court.term < 60, "terms are those of elections"
-    assert not judge(court)
+    consensus_cluster.kill(first)
+    rounds = consensus_cluster.rounds
+    assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= rounds + 2), "another one follows"
+    term, first = consensus_cluster.term, consensus_cluster.coordinator
+    consensus_cluster.run(200)
+    assert (consensus_cluster.coordinator, consensus_cluster.term) == (first, term)
+    assert consensus_cluster.term < 60, "terms are those of elections"
+    assert not judge(consensus_cluster)
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
@@ -566,14 +591,14 @@ def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
 def replaced(seed: int, lie: Lie | None) -> int:
     """Ticks from the death of a coordinator of five until two more rounds are in force, where one member lies."""
     liars = {} if lie is None else {f"peer{1 + seed % 5:03}": lie}
-    court = ConsensusCluster(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
-    assert court.run(1000, lambda: court.rounds >= 2), "a court begins"
-    court.run(100)
-    assert court.coordinator is not None
-    court.kill(court.coordinator)
-    now, rounds = court.now, court.rounds
-    assert court.run(1000, lambda: court.rounds >= rounds + 2), "another one follows"
-    return court.now - now
+    consensus_cluster = ConsensusCluster(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
+    assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= 2), "a court begins"
+    consensus_cluster.run(100)
+    assert consensus_cluster.coordinator is not None
+    consensus_cluster.kill(consensus_cluster.coordinator)
+    now, rounds = consensus_cluster.now, consensus_cluster.rounds
+    assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= rounds + 2), "another one follows"
+    return consensus_cluster.now - now
 
 
 @pytest.mark.slow
@@ -591,74 +616,74 @@ def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
 
 
 def test_of_two_the_lower_living_id_stands_and_without_the_other_nothing_is_decided() -> None:
-    court = ConsensusCluster(1, 2)
-    assert court.run(200, lambda: court.rounds >= 2)
-    assert court.coordinator == A
-    assert not court.alive[A].election.failover
-    court.kill(A)
-    assert not court.run(400, lambda: court.coordinator is not None)
-    court.start(A)
-    rounds = court.rounds
-    assert court.run(200, lambda: court.rounds > rounds + 2)
-    assert not judge(court)
+    consensus_cluster = ConsensusCluster(1, 2)
+    assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
+    assert consensus_cluster.coordinator == A
+    assert not consensus_cluster.alive[A].election.failover
+    consensus_cluster.kill(A)
+    assert not consensus_cluster.run(400, lambda: consensus_cluster.coordinator is not None)
+    consensus_cluster.start(A)
+    rounds = consensus_cluster.rounds
+    assert consensus_cluster.run(200, lambda: consensus_cluster.rounds > rounds + 2)
+    assert not judge(consensus_cluster)
 
 
 def test_one_voter_decides_alone() -> None:
-    court = ConsensusCluster(1, 1)
-    assert court.run(100, lambda: court.rounds >= 3)
-    assert not judge(court)
+    consensus_cluster = ConsensusCluster(1, 1)
+    assert consensus_cluster.run(100, lambda: consensus_cluster.rounds >= 3)
+    assert not judge(consensus_cluster)
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
 def test_a_coordinator_needs_a_majority_of_signed_votes_for_itself() -> None:
-    good = mandate(A, 4, (A, B, C))
+    good = leader_certificate(A, 4, (A, B, C))
     other_term = LeaderCertificate(5, A, 1, good.votes)
     for sender, forged in [
-        (A, mandate(A, 4, (A, B))),
-        (A, mandate(A, 4, (A, "stranger", "other"))),
+        (A, leader_certificate(A, 4, (A, B))),
+        (A, leader_certificate(A, 4, (A, "stranger", "other"))),
         (C, good),
         (A, other_term),
         (A, LeaderCertificate(4, A, 1, ((A, b""), *good.votes[1:]))),
         (A, LeaderCertificate(4, A, 1, good.votes[:1] * 3)),
     ]:
         election = voter()
-        assert refused(election.heard_lead(sender, forged)) == ["bad_signature"]
+        assert refused(election.on_heartbeat(sender, forged)) == ["bad_signature"]
         assert (election.stand, election.coordinator) == (HardState(3), None)
-    assert refused(voter().heard_lead(A, mandate(A, 4, (A, B, C), roster=9))) == ["round_gap"]
+    assert refused(voter().on_heartbeat(A, leader_certificate(A, 4, (A, B, C), roster=9))) == ["round_gap"]
 
 
 def test_an_old_term_and_a_leap_are_refused_by_name_and_change_nothing() -> None:
     election = led(4)
-    out = election.heard_lead(C, mandate(C, 3, (C, D, E)))
+    out = election.on_heartbeat(C, leader_certificate(C, 3, (C, D, E)))
     assert refused(out) == ["stale_term"]
     assert said(out) == [HeartbeatReply(4, Progress())]
     election = voter()
     far = 3 + TERM_JUMP_MAX + 1
-    assert refused(election.heard_lead(A, mandate(A, far, (A, B, C)))) == ["term_jump"]
-    assert refused(election.heard_canvass(A, canvass(far))) == ["term_jump"]
-    assert refused(election.heard_answer(A, VoteReply(far, False, False, b""))) == ["term_jump"]
-    assert refused(election.heard_follow(A, HeartbeatReply(far, Progress()))) == ["term_jump"]
+    assert refused(election.on_heartbeat(A, leader_certificate(A, far, (A, B, C)))) == ["term_jump"]
+    assert refused(election.on_vote_request(A, vote_request(far))) == ["term_jump"]
+    assert refused(election.on_vote_reply(A, VoteReply(far, False, False, b""))) == ["term_jump"]
+    assert refused(election.on_heartbeat_reply(A, HeartbeatReply(far, Progress()))) == ["term_jump"]
     assert (election.stand, election.coordinator) == (HardState(3), None)
-    assert refused(election.heard_canvass("stranger", canvass(4))) == ["unknown_peer"]
+    assert refused(election.on_vote_request("stranger", vote_request(4))) == ["unknown_peer"]
 
 
 def test_two_coordinators_of_a_term_end_it_and_who_voted_twice_is_named() -> None:
     election = voter()
-    election.heard_lead(A, mandate(A, 4, (A, B, C)))
-    out = election.heard_lead(D, mandate(D, 4, (C, D, E)))
+    election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
+    out = election.on_heartbeat(D, leader_certificate(D, 4, (C, D, E)))
     assert [(o.code, o.sender) for o in out if isinstance(o, Rejection)] == [
         ("two_coordinators", D),
         ("double_vote", C),
     ]
     assert out[-1] == LeaderChanged(4, None)
     for sender, votes in ((A, (A, B, C)), (D, (C, D, E))):
-        assert refused(election.heard_lead(sender, mandate(sender, 4, votes))) == ["stale_term"]
+        assert refused(election.on_heartbeat(sender, leader_certificate(sender, 4, votes))) == ["stale_term"]
     out = []
     for now in range(TIMING.shortest + 1, 2 * TIMING.shortest):
         out += election.tick(now, ())
-    assert canvass(5, pre=True) in said(out), "a new election, without waiting for the lease"
+    assert vote_request(5, pre=True) in said(out), "a new election, without waiting for the lease"
 
 
 def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None:
@@ -666,14 +691,14 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
     now = TIMING.shortest
     while not (out := election.tick(now := now + 1, ())):
         pass
-    assert said(out) == [canvass(4, pre=True)] * 4
-    election.heard_answer(C, VoteReply(4, True, True, b""))
-    out = election.heard_answer(D, VoteReply(4, True, True, b""))
+    assert said(out) == [vote_request(4, pre=True)] * 4
+    election.on_vote_reply(C, VoteReply(4, True, True, b""))
+    out = election.on_vote_reply(D, VoteReply(4, True, True, b""))
     assert out[0] == PersistConsensus(HardState(4, B))
-    assert refused(election.heard_answer(C, VoteReply(4, False, True, bytes(64)))) == ["bad_signature"]
+    assert refused(election.on_vote_reply(C, VoteReply(4, False, True, bytes(64)))) == ["bad_signature"]
     vote = signature(C, vote_text(SCOPE, C, 4, 1, B))
-    assert election.heard_answer(C, VoteReply(4, False, True, vote)) == []
-    out = election.heard_lead(A, mandate(A, 4, (A, C, E)))
+    assert election.on_vote_reply(C, VoteReply(4, False, True, vote)) == []
+    out = election.on_heartbeat(A, leader_certificate(A, 4, (A, C, E)))
     assert [(o.code, o.sender) for o in out if isinstance(o, Rejection)] == [("double_vote", C)]
     assert election.coordinator == A
 
@@ -684,8 +709,8 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 8), min_size=1), st.integers(0, 8), st.data())
 def test_majorities_of_neighbouring_electorates_meet(numbers: set[int], other: int, data: st.DataObject) -> None:
-    one = electorate(*(str(n) for n in numbers))
-    two = electorate(*(str(n) for n in numbers ^ {other}))
+    one = voter_set(*(str(n) for n in numbers))
+    two = voter_set(*(str(n) for n in numbers ^ {other}))
     everyone = sorted(one.voters | two.voters)
     first, second = (data.draw(st.sets(st.sampled_from(everyone))) for _ in range(2))
     if one.carried(first) and two.carried(second):
@@ -695,20 +720,22 @@ def test_majorities_of_neighbouring_electorates_meet(numbers: set[int], other: i
 def test_no_two_statements_share_a_text() -> None:
     scopes = [SCOPE, Scope(SCOPE.federation, "else"), Scope(bytes(16), SCOPE.group)]
     votes = [(a, term, roster, c) for a in (A, B) for term in (1, 2) for roster in (1, 2) for c in (A, B)]
-    decrees = [
+    round_commit = [
         Proposal(t, r, n, d) for t in (1, 2) for r in (1, 2) for n in (1, 2) for d in (bytes(32), bytes([1] * 32))
     ]
     texts = [vote_text(scope, *vote) for scope in scopes for vote in votes]
-    texts += [acceptance_text(scope, author, decree) for scope in scopes for author in (A, B) for decree in decrees]
+    texts += [
+        acceptance_text(scope, author, proposal) for scope in scopes for author in (A, B) for proposal in round_commit
+    ]
     assert len(set(texts)) == len(texts)
 
 
 def test_a_heartbeat_is_answered_and_known_mandates_are_not_verified_again() -> None:
     election = voter()
-    first = election.heard_lead(A, mandate(A, 4, (A, B, C)))
+    first = election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     assert first == [
         PersistConsensus(HardState(4, A)),
         LeaderChanged(4, A),
         SendConsensus(A, HeartbeatReply(4, Progress())),
     ]
-    assert election.heard_lead(A, LeaderCertificate(4, A, 1, ())) == [SendConsensus(A, HeartbeatReply(4, Progress()))]
+    assert election.on_heartbeat(A, LeaderCertificate(4, A, 1, ())) == [SendConsensus(A, HeartbeatReply(4, Progress()))]

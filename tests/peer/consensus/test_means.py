@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
-from fedpeer.peer.consensus.means import course_of, mean_result, patience_in
+from fedpeer.peer.consensus.means import mean_result, patience_in, spec_of
 from fedpeer.peer.state.events import AggregateUpdates
 from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.mean_bytes import mean_from_bytes, update_of, values_of
@@ -23,7 +23,7 @@ from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)
-COURSE = course_of(torch.tensor([1.0, 2.0, 3.0]), weight_max=10.0, patience=0.5)
+COURSE = spec_of(torch.tensor([1.0, 2.0, 3.0]), weight_max=10.0, patience=0.5)
 
 
 @settings(max_examples=25)

@@ -23,7 +23,7 @@ from fedpeer.peer.state.events import (
     Effect,
     Event,
     FinishRound,
-    Heard,
+    MessageReceived,
     NewRoster,
     Note,
     RejectEffect,
@@ -58,7 +58,7 @@ from tests.faults.server_cluster import BYTES, Clerk, ServerCluster, world
 from tests.peer.frames import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
-#: What the town writes when an update leaves.
+#: What the simulator writes when an update leaves.
 SENT = ("said", "Update")
 #: Ticks in which all meet and begin.
 CALM = 200.0
@@ -66,17 +66,17 @@ CALM = 200.0
 
 def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
     """Peers that have come to this round."""
-    parliament = ServerCluster(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
-    parliament.town.start()
-    assert parliament.reach(round, 1000.0), parliament.rounds()
-    return parliament
+    consensus_cluster = ServerCluster(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
+    consensus_cluster.simulator.start()
+    assert consensus_cluster.reach(round, 1000.0), consensus_cluster.rounds()
+    return consensus_cluster
 
 
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
     """It comes as bytes, and passes the policy."""
-    heard = read(node, sender, message)
-    assert not isinstance(heard, Rejection), heard
-    return node.step(Heard(sender, node.ledger.met[sender], node.ledger.incarnation, heard))
+    received = read(node, sender, message)
+    assert not isinstance(received, Rejection), received
+    return node.step(MessageReceived(sender, node.durable.met[sender], node.durable.incarnation, received))
 
 
 def read(node: Node, sender: str, message: Message) -> Message | Rejection:
@@ -85,23 +85,26 @@ def read(node: Node, sender: str, message: Message) -> Message | Rejection:
     envelope = Envelope(
         federation=policy.federation,
         sender=sender,
-        recipient=node.life.me,
-        incarnation=node.ledger.met[sender],
-        to_incarnation=node.ledger.incarnation,
+        recipient=node.state.me,
+        incarnation=node.durable.met[sender],
+        to_incarnation=node.durable.incarnation,
     )
     found = decode(framed(message, envelope), policy)
     return found if isinstance(found, Rejection) else found[1]
 
 
-def leader_of(parliament: ServerCluster) -> Node:
-    leader = parliament.leading()
+def leader_of(consensus_cluster: ServerCluster) -> Node:
+    leader = consensus_cluster.leading()
     assert leader is not None
-    return parliament.node(leader)
+    return consensus_cluster.node(leader)
 
 
 def update(node: Node, content: bytes, *, late: int = 0) -> Update:
     """For the round that this coordinator gathers for, or an earlier one."""
-    term, round = node.councils[EVERYONE].decrees.election.stand.term, node.councils[EVERYONE].applied + 1 - late
+    term, round = (
+        node.consensus_by_group[EVERYONE].round_commit.election.stand.term,
+        node.consensus_by_group[EVERYONE].applied + 1 - late,
+    )
     return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
 
@@ -118,9 +121,9 @@ def numbers(*values: float) -> bytes:
 
 
 def test_an_update_is_taken_once_and_acknowledged_each_time() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     own = update(node, numbers(1, 2))
     for _ in range(2):
         effects = told(node, sender, own)
@@ -132,33 +135,38 @@ def test_an_update_is_taken_once_and_acknowledged_each_time() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
 def test_an_update_with_numbers_that_are_none_is_refused(bad: float) -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1, bad)))) == ["not_finite"]
 
 
 def test_an_update_that_comes_too_late_is_told_so() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1, 2), late=1))) == ["round_closed"]
 
 
 def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    council = node.councils[EVERYONE]
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
-    town = parliament.town
-    assert parliament.run(town.now + 50.0, lambda: council._gathering.closed and council.decrees.gathering)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    consensus = node.consensus_by_group[EVERYONE]
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+    simulator = consensus_cluster.simulator
+    assert consensus_cluster.run(
+        simulator.now + 50.0, lambda: consensus._gathering.closed and consensus.round_commit.gathering
+    )
     assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["round_closed"]
 
 
 def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
     """Nor is it sent for nothing while the slowest client trains, twice as long as an answer takes."""
-    parliament = sat(3, round=4, pace={"peer3": 6.0})
-    leader, said = parliament.leading(), Counter(row[2] for row in parliament.town.rows if row[1:4:2] == SENT)
+    consensus_cluster = sat(3, round=4, pace={"peer3": 6.0})
+    leader, said = (
+        consensus_cluster.leading(),
+        Counter(row[2] for row in consensus_cluster.simulator.rows if row[1:4:2] == SENT),
+    )
     assert leader is not None
     assert {peer: count for peer, count in said.items() if peer != leader} == dict.fromkeys(
         sorted({"peer1", "peer2", "peer3"} - {leader}), max(said.values())
@@ -167,19 +175,19 @@ def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
 
 
 def test_an_update_to_who_does_not_coordinate_is_refused() -> None:
-    parliament = sat()
-    leader = leader_of(parliament)
-    one, other = [peer for peer in parliament.made.peers if peer != leader.life.me]
-    assert refusals(told(parliament.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster)
+    one, other = [peer for peer in consensus_cluster.made.peers if peer != leader.state.me]
+    assert refusals(told(consensus_cluster.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
 
 
 def test_who_takes_no_part_in_a_round_is_refused() -> None:
-    parliament = sat(5, share=0.4)
-    node = leader_of(parliament)
-    part = node.councils[EVERYONE].course.takes_part(
-        node.councils[EVERYONE].applied + 1, node.councils[EVERYONE].clients
+    consensus_cluster = sat(5, share=0.4)
+    node = leader_of(consensus_cluster)
+    part = node.consensus_by_group[EVERYONE].spec.takes_part(
+        node.consensus_by_group[EVERYONE].applied + 1, node.consensus_by_group[EVERYONE].clients
     )
-    sender = next(peer for peer in parliament.made.peers if peer not in part and peer != node.life.me)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer not in part and peer != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["implausible"]
 
 
@@ -187,46 +195,46 @@ def test_who_takes_no_part_in_a_round_is_refused() -> None:
 def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
     liars = {"peer4": frozenset(range(3, 7))}
     # A round takes longer than it takes until an update is sent again.
-    parliament = sat(5, round=9, liars=liars, pace={"peer5": 5.0})
-    leader = parliament.leading()
+    consensus_cluster = sat(5, round=9, liars=liars, pace={"peer5": 5.0})
+    leader = consensus_cluster.leading()
     assert leader != "peer4", "else its own update would not count, without a word"
-    assert Counter(parliament.seen.refused) == {(leader, "not_finite", "peer4"): 4}
-    counted, _ = leader_of(parliament).councils[EVERYONE].in_force()
+    assert Counter(consensus_cluster.seen.refused) == {(leader, "not_finite", "peer4"): 4}
+    counted, _ = leader_of(consensus_cluster).consensus_by_group[EVERYONE].in_force()
     assert counted["peer4"] >= 7
-    late = parliament.town.rows
+    late = consensus_cluster.simulator.rows
     assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]
-    level = parliament.run(parliament.town.now + 400.0, parliament.level)
+    level = consensus_cluster.run(consensus_cluster.simulator.now + 400.0, consensus_cluster.level)
     assert level
-    assert not parliament.law(), "what did not count is not kept"
+    assert not consensus_cluster.law(), "what did not count is not kept"
 
 
 def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
-    first = leader_of(sat()).life.me
-    parliament = ServerCluster(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
+    first = leader_of(sat()).state.me
+    consensus_cluster = ServerCluster(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
     notes: list[str] = []
-    said = parliament.town.said
+    said = consensus_cluster.simulator.said
 
-    def hear(peer: str, effect: Effect) -> None:
+    def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, Note) and effect.what == "update_void":
             notes.append(peer)
 
-    parliament.town.said = hear
-    parliament.town.start()
-    assert parliament.reach(5, 500.0)
+    consensus_cluster.simulator.said = on_event
+    consensus_cluster.simulator.start()
+    assert consensus_cluster.reach(5, 500.0)
     assert notes == [first]
-    assert not parliament.seen.refused
+    assert not consensus_cluster.seen.refused
 
 
 @pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
     """Its training takes longer than the deadline: rounds close without it, and it is told."""
-    parliament = sat(5, round=6, pace={"peer2": 12.0})
-    assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in parliament.seen.refused}
-    assert parliament.run(parliament.town.now + 800.0, parliament.level)
-    assert not parliament.law()
-    parliament.judge()
-    assert {row[2] for row in parliament.town.rows if row[1] == "note" and row[3] == "went_on_without"}
+    consensus_cluster = sat(5, round=6, pace={"peer2": 12.0})
+    assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in consensus_cluster.seen.refused}
+    assert consensus_cluster.run(consensus_cluster.simulator.now + 800.0, consensus_cluster.level)
+    assert not consensus_cluster.law()
+    consensus_cluster.judge()
+    assert {row[2] for row in consensus_cluster.simulator.rows if row[1] == "note" and row[3] == "went_on_without"}
 
 
 @pytest.mark.slow
@@ -234,63 +242,65 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
     """Who answers no heartbeat is not waited for, and first of all not who was deposed for that; what membership would
     say of it, and the 200 ticks in which that may be false, do not matter."""
-    parliament = ServerCluster(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
-    town = parliament.town
-    town.start()
-    assert parliament.reach(3, 1000.0)
-    parliament.run(town.now + 4 * seed)
-    victim, before = parliament.leading(), max(parliament.seen.models)
+    consensus_cluster = ServerCluster(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    assert consensus_cluster.reach(3, 1000.0)
+    consensus_cluster.run(simulator.now + 4 * seed)
+    victim, before = consensus_cluster.leading(), max(consensus_cluster.seen.models)
     assert victim is not None
-    town.kill(victim)
-    training = parliament.residents.craft().work_ticks("peer1", TrainClient(1, b"", b"", ()))
+    simulator.kill(victim)
+    training = consensus_cluster.node_factory.driver().work_ticks("peer1", TrainClient(1, b"", b"", ()))
     bound = 3 * ElectionTiming().shortest + training
-    assert parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before), "no round without it"
-    again = parliament.run(town.now + bound, lambda: max(parliament.seen.models) > before + 2)
+    assert consensus_cluster.run(simulator.now + bound, lambda: max(consensus_cluster.seen.models) > before), (
+        "no round without it"
+    )
+    again = consensus_cluster.run(simulator.now + bound, lambda: max(consensus_cluster.seen.models) > before + 2)
     assert again, "nor do later rounds wait for it"
-    town.start(victim)
-    parliament.settle_down()
+    simulator.start(victim)
+    consensus_cluster.settle_down()
 
 
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """Of those who take part nobody is there: after the deadline the next round has others."""
-    parliament = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
-    alone = parliament.clerks["peer1"]
-    town = parliament.town
-    town.start()
-    assert parliament.reach(2, CALM)
-    leader = parliament.leading()
+    consensus_cluster = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
+    alone = consensus_cluster.clerks["peer1"]
+    simulator = consensus_cluster.simulator
+    simulator.start()
+    assert consensus_cluster.reach(2, CALM)
+    leader = consensus_cluster.leading()
     # The next round that a single client other than the coordinator takes part in.
-    coming = ((n, alone.spec.takes_part(n, sorted(parliament.made.peers))) for n in range(4, 200))
+    coming = ((n, alone.spec.takes_part(n, sorted(consensus_cluster.made.peers))) for n in range(4, 200))
     round, victim = next((n, part[0]) for n, part in coming if part[0] != leader)
-    assert parliament.reach(round - 2, 4000.0)
-    town.kill(victim)
-    before = parliament.seen.contents
-    assert parliament.reach(round + 1, 1200.0), parliament.rounds()
+    assert consensus_cluster.reach(round - 2, 4000.0)
+    simulator.kill(victim)
+    before = consensus_cluster.seen.contents
+    assert consensus_cluster.reach(round + 1, 1200.0), consensus_cluster.rounds()
     assert before[round] == before[round - 1]
-    assert parliament.seen.contents[round + 1] != before[round]
+    assert consensus_cluster.seen.contents[round + 1] != before[round]
 
 
 @pytest.mark.parametrize(("signer", "code"), [("peer9", "round_gap"), ("peer3", "bad_signature")])
 def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, code: str) -> None:
     """Its key is not known any more; of those whose key is, a wrong signature is one."""
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
-    applied = node.ledger.chambers[EVERYONE].holding.applied
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+    applied = node.durable.chambers[EVERYONE].holding.applied
     assert applied is not None
     signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
     signed = tuple(dict(signed).items())
-    decree = replace(applied.decree, round=applied.decree.round + 1)
-    effects = told(node, sender, ConsensusMessage(group=EVERYONE, said=Commit(Certificate(decree, signed))))
+    proposal = replace(applied.proposal, round=applied.proposal.round + 1)
+    effects = told(node, sender, ConsensusMessage(group=EVERYONE, said=Commit(Certificate(proposal, signed))))
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
 
 
 def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
-    chamber = node.ledger.chambers[EVERYONE]
-    digest, content = next(iter(chamber.models.items()))
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+    consensus_state = node.durable.chambers[EVERYONE]
+    digest, content = next(iter(consensus_state.models.items()))
     gave = told(node, sender, ModelRequest(group=EVERYONE, digest=digest))
     assert [each.message for each in gave if isinstance(each, Send)] == [
         ModelReply(group=EVERYONE, digest=digest, content=content)
@@ -310,42 +320,42 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     ids=["digest", "form", "finite"],
 )
 def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: str) -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     digest = bytes(32) if code == "digest_mismatch" else content_digest(content)
-    before = node.ledger.chambers[EVERYONE].models
-    node.councils[EVERYONE]._wanted[digest] = RetryTimer()
+    before = node.durable.chambers[EVERYONE].models
+    node.consensus_by_group[EVERYONE]._wanted[digest] = RetryTimer()
     found = read(node, sender, ModelReply(group=EVERYONE, digest=digest, content=content))
     assert isinstance(found, Rejection)
     assert found.code == code
-    assert node.ledger.chambers[EVERYONE].models == before
+    assert node.durable.chambers[EVERYONE].models == before
 
 
 def test_an_update_in_another_clients_name_is_refused() -> None:
     """As MOCHA's, which says of which task it is; here its second number says it."""
-    parliament = sat(5)
-    node = leader_of(parliament)
-    seat = node.councils[EVERYONE]
-    seat.course = replace(seat.course, number=lambda content: int(np.frombuffer(content)[1]))
-    number, sender = next(each for each in enumerate(seat.clients) if each[1] != node.life.me)
+    consensus_cluster = sat(5)
+    node = leader_of(consensus_cluster)
+    seat = node.consensus_by_group[EVERYONE]
+    seat.spec = replace(seat.spec, number=lambda content: int(np.frombuffer(content)[1]))
+    number, sender = next(each for each in enumerate(seat.clients) if each[1] != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1.0, number + 1)))) == ["wrong_client"]
     assert "R17" in REJECTIONS["wrong_client"].ids
-    other = next(each for each in enumerate(seat.clients) if each[1] not in (sender, node.life.me))
+    other = next(each for each in enumerate(seat.clients) if each[1] not in (sender, node.state.me))
     assert refusals(told(node, other[1], update(node, numbers(1.0, other[0])))) == []
 
 
 def test_whose_update_is_left_out_of_a_round_is_told() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    seat, town = node.councils[EVERYONE], parliament.town
-    assert parliament.run(town.now + 50.0, lambda: seat._gathering.closed and seat.decrees.gathering)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    seat, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
+    assert consensus_cluster.run(simulator.now + 50.0, lambda: seat._gathering.closed and seat.round_commit.gathering)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     job = AggregateUpdates(
-        seat.decrees.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
+        seat.round_commit.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
     )
     far = Rejection("too_far", "it moved by 9")
-    effects = node.step(server_result(job, bytes(BYTES), sound=True, out={sender: far, node.life.me: far}))
+    effects = node.step(server_result(job, bytes(BYTES), sound=True, out={sender: far, node.state.me: far}))
     assert refusals(effects) == ["too_far"]
     notes = [each.text for each in effects if isinstance(each, Note) and each.what == "update_void"]
     assert notes == ["this peer's own update does not count: it moved by 9"]
@@ -358,8 +368,8 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     """On all peers alike, without a start."""
     made = world(4)
     *first, new = made.peers
-    parliament = ServerCluster(made, Faults(links=QUICK), roster=first)
-    asked: dict[int, set[tuple[str, ...]]] = {}
+    consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
+    options: dict[int, set[tuple[str, ...]]] = {}
     last: dict[str, tuple[str, ...]] = {}
     work = Clerk.serve
 
@@ -369,20 +379,20 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
         if not isinstance(job, FinishRound):
             last[clerk.me] = job.clients
             if clerk.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
-                asked.setdefault(job.round, set()).add(job.clients)
+                options.setdefault(job.round, set()).add(job.clients)
         return work(clerk, job)
 
     monkeypatch.setattr(Clerk, "serve", worked)
-    parliament.town.start(*first)
-    assert parliament.reach(2, CALM)
-    invited = parliament.signed(2, made.peers)
-    parliament.admit(invited, made.peers)
-    parliament.town.tell(first[0], NewRoster(invited))
-    parliament.town.start(new)
-    assert parliament.run(parliament.town.now + 600.0, lambda: len(parliament.rounds()) == 4)
-    assert parliament.reach(max(parliament.rounds().values()) + 3, 600.0)
-    assert {len(each) for each in asked.values()} == {1}
-    assert {tuple(made.peers), tuple(first)} == set.union(*asked.values())
+    consensus_cluster.simulator.start(*first)
+    assert consensus_cluster.reach(2, CALM)
+    invited = consensus_cluster.signed(2, made.peers)
+    consensus_cluster.admit(invited, made.peers)
+    consensus_cluster.simulator.tell(first[0], NewRoster(invited))
+    consensus_cluster.simulator.start(new)
+    assert consensus_cluster.run(consensus_cluster.simulator.now + 600.0, lambda: len(consensus_cluster.rounds()) == 4)
+    assert consensus_cluster.reach(max(consensus_cluster.rounds().values()) + 3, 600.0)
+    assert {len(each) for each in options.values()} == {1}
+    assert {tuple(made.peers), tuple(first)} == set.union(*options.values())
     assert last == dict.fromkeys(made.peers, tuple(made.peers))
 
 
@@ -390,38 +400,38 @@ def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_ro
     """All alike, who say so; and so do they at their next start."""
     made = world(4)
     *first, _ = made.peers
-    parliament = ServerCluster(made, Faults(links=QUICK), roster=first)
-    for clerk in parliament.clerks.values():
+    consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
+    for clerk in consensus_cluster.clerks.values():
         clerk.fixed = True
-    town = parliament.town
-    town.start(*first)
-    assert parliament.reach(2, CALM)
-    invited = parliament.signed(2, made.peers)
-    parliament.admit(invited, made.peers)
-    town.tell(first[0], NewRoster(invited))
-    assert parliament.run(town.now + 200.0, lambda: set(town.stopped) >= set(first)), town.stopped
+    simulator = consensus_cluster.simulator
+    simulator.start(*first)
+    assert consensus_cluster.reach(2, CALM)
+    invited = consensus_cluster.signed(2, made.peers)
+    consensus_cluster.admit(invited, made.peers)
+    simulator.tell(first[0], NewRoster(invited))
+    assert consensus_cluster.run(simulator.now + 200.0, lambda: set(simulator.stopped) >= set(first)), simulator.stopped
     words = "the server has a place for each of the 3 peers of roster 1, and roster 2 has others"
     for peer in first:
-        assert town.stopped[peer].code == 2
-        assert words in town.stopped[peer].text
-    town.stopped.clear()
-    town.start(first[1])
-    assert parliament.run(town.now + 50.0, lambda: first[1] in town.stopped)
-    assert words in town.stopped[first[1]].text
+        assert simulator.stopped[peer].code == 2
+        assert words in simulator.stopped[peer].text
+    simulator.stopped.clear()
+    simulator.start(first[1])
+    assert consensus_cluster.run(simulator.now + 50.0, lambda: first[1] in simulator.stopped)
+    assert words in simulator.stopped[first[1]].text
 
 
 def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
-    parliament = sat()
-    node = leader_of(parliament)
-    sender = next(peer for peer in parliament.made.peers if peer != node.life.me)
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     content = bytes(4) + numbers(1, 2)
     assert not told(node, sender, ModelReply(group=EVERYONE, digest=content_digest(content), content=content))
-    assert content_digest(content) not in node.ledger.chambers[EVERYONE].models
+    assert content_digest(content) not in node.durable.chambers[EVERYONE].models
 
 
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both take long for a large model, and are done where messages are read, or in the trainer's thread."""
-    town, inside, slow = sat().town, [False], Counter[str]()
+    simulator, inside, slow = sat().simulator, [False], Counter[str]()
     step = Node.step
 
     def stepped(node: Node, event: Event) -> list[Effect]:
@@ -440,7 +450,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
     monkeypatch.setattr(Node, "step", stepped)
     monkeypatch.setattr(round_consensus, "content_digest", watched(content_digest))
     monkeypatch.setattr(server_cluster, "pair", watched(server_cluster.pair))  # a clerk's check calls it
-    town.run(town.now + 200.0)
+    simulator.run(simulator.now + 200.0)
     assert slow["pair"] == 0
     assert slow["content_digest"] == 0
     assert "pair" in slow, "it is called elsewhere"
@@ -448,60 +458,66 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
 def test_nobody_votes_before_most_others_know_its_process() -> None:
     """Of the voters whom a peer met before it promised anything, one at least is among more than half of the others."""
-    parliament = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
-    town, (*few, fourth, _) = parliament.town, parliament.made.peers
-    town.start(*few)
-    parliament.run(400.0)
-    assert parliament.leading() is None, "three of five are a majority, and each has met two of four others"
-    assert not any(node.ledger.chambers[EVERYONE].sworn for node in parliament.nodes().values())
-    town.start(fourth)
-    assert parliament.reach(2, 600.0)
-    assert all(node.ledger.chambers[EVERYONE].votes for node in parliament.nodes().values())
-    town.kill("peer1")
-    assert parliament.reach(max(parliament.rounds().values()) + 3, 600.0), "once sworn, three of five are enough"
+    consensus_cluster = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
+    simulator, (*few, fourth, _) = consensus_cluster.simulator, consensus_cluster.made.peers
+    simulator.start(*few)
+    consensus_cluster.run(400.0)
+    assert consensus_cluster.leading() is None, "three of five are a majority, and each has met two of four others"
+    assert not any(node.durable.chambers[EVERYONE].voting_allowed for node in consensus_cluster.nodes().values())
+    simulator.start(fourth)
+    assert consensus_cluster.reach(2, 600.0)
+    assert all(node.durable.chambers[EVERYONE].votes for node in consensus_cluster.nodes().values())
+    simulator.kill("peer1")
+    assert consensus_cluster.reach(max(consensus_cluster.rounds().values()) + 3, 600.0), (
+        "once sworn, three of five are enough"
+    )
 
 
 def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
     """It may know an earlier one, which promised something."""
-    parliament = ServerCluster(world(3, gossip__gather=1.0))
-    node = parliament.residents.node("peer1", Recovered(snapshot=None, entries=()))
+    consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
+    node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))
 
-    def hello(known_life: int) -> Hello:
+    def hello(known_generation: int) -> Hello:
         return Hello(
-            life=7,
+            generation=7,
             nonce=7,
-            known_life=known_life,
+            known_generation=known_generation,
             contract=node.setup.contract,
-            groups=((EVERYONE, node.life.digest_of(EVERYONE)),),
-            lanes=(),
+            groups=((EVERYONE, node.state.digest_of(EVERYONE)),),
+            channels=(),
             round=1,
             begun=True,
             roster=1,
             answer=True,
         )
 
-    for known_life, sworn in ((0, False), (node.ledger.life - 1, False), (node.ledger.life, True)):
+    for known_generation, voting_allowed in (
+        (0, False),
+        (node.durable.generation - 1, False),
+        (node.durable.generation, True),
+    ):
         for other in ("peer2", "peer3"):
-            node.step(Heard(other, 1, 1, hello(known_life)))
-        node.step(Tick(node.life.now + 60))
+            node.step(MessageReceived(other, 1, 1, hello(known_generation)))
+        node.step(Tick(node.state.now + 60))
         assert node.phase == "learning"
-        assert node.ledger.chambers[EVERYONE].sworn is sworn
+        assert node.durable.chambers[EVERYONE].voting_allowed is voting_allowed
 
 
 def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
-    asked = RetryTimer()
-    said = [tick for tick in range(2000) if asked.due("one", tick)]
+    options = RetryTimer()
+    said = [tick for tick in range(2000) if options.due("one", tick)]
     gaps = np.diff(said)
     assert said[0] == 0
     assert all(later == min(2 * gap, AGAIN_MAX) for gap, later in pairwise(gaps))
-    assert asked.due("another", 2000)
-    asked.answered("one")
-    assert asked.due("another", 2000 + int(gaps[0]))
-    asked.answered("another")
-    assert not asked.due("another", 10_000)
+    assert options.due("another", 2000)
+    options.answered("one")
+    assert options.due("another", 2000 + int(gaps[0]))
+    options.answered("another")
+    assert not options.due("another", 10_000)
 
 
 def test_a_course_says_how_long_states_are() -> None:
-    course: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].spec
-    assert (course.server_bytes, course.update_bytes, len(course.server), len(course.client)) == (BYTES,) * 4
+    spec: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].spec
+    assert (spec.server_bytes, spec.update_bytes, len(spec.server), len(spec.client)) == (BYTES,) * 4

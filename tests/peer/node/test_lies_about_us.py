@@ -1,5 +1,5 @@
-"""What others say of a peer moves none of its own numbers: life and incarnation follow from its own starts, and from
-what it signed itself.
+"""What others say of a peer moves none of its own numbers: generation and incarnation follow from its own starts, and
+from what it signed itself.
 
 One member lies, in any words of the wire, and the victim goes on as the process and the incarnation that it is.
 """
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpeer.peer.state.events import Heard, RejectEffect, Stop
-from fedpeer.peer.wire.messages import Hello, LaneState, RejectMessage
+from fedpeer.peer.state.events import MessageReceived, RejectEffect, Stop
+from fedpeer.peer.wire.messages import ChannelState, Hello, RejectMessage
 from tests.faults.peer_cluster import PeerCluster
 from tests.peer.node.test_node import met
 
@@ -29,40 +29,41 @@ class Victim:
     """A peer in the middle of a run, and one member who lies to it."""
 
     def __init__(self, known: bool) -> None:
-        self.village: PeerCluster
-        self.village, self.node, self.liar = met()
+        self.cluster: PeerCluster
+        self.cluster, self.node, self.liar = met()
         self.before = self.numbers()
-        for other in self.node.life.others.values():
+        for other in self.node.state.others.values():
             other.met = known
 
     def numbers(self) -> tuple[int, int]:
-        return self.node.ledger.life, self.node.ledger.incarnation
+        return self.node.durable.generation, self.node.durable.incarnation
 
     def hears(self, message: Any, *, by: str = "", to_incarnation: int = 0) -> set[str]:
         """The names by which it refuses that; it is who it was, and still there."""
-        heard = Heard(by or self.liar, 1, to_incarnation or self.node.ledger.incarnation, message)
-        effects = self.node.step(heard)
+        received = MessageReceived(by or self.liar, 1, to_incarnation or self.node.durable.incarnation, message)
+        effects = self.node.step(received)
         assert not [each for each in effects if isinstance(each, Stop)]
         assert self.node.phase != "stopped"
         assert self.numbers() == self.before
         return {each.rejection.code for each in effects if isinstance(each, RejectEffect)}
 
     def hello(self, **changed: Any) -> Hello:
-        other = self.node.life.others[self.liar]
+        other = self.node.state.others[self.liar]
         setup = self.node.setup
-        groups = tuple((group, self.node.life.digest_of(group)) for group in self.village.groups)
+        groups = tuple((group, self.node.state.digest_of(group)) for group in self.cluster.groups)
         hello = Hello(
-            life=other.life, nonce=other.nonce, known_life=self.node.ledger.life, contract=setup.contract,
-            groups=groups, lanes=(self.lane(),), round=1, begun=True, roster=1, answer=True,
+            generation=other.generation, nonce=other.nonce, known_generation=self.node.durable.generation,
+            contract=setup.contract,
+            groups=groups, channels=(self.channel(),), round=1, begun=True, roster=1, answer=True,
         )  # fmt: skip
         return replace(hello, **changed)
 
-    def lane(self, **changed: Any) -> LaneState:
-        """What the liar would say of the lanes if it told the truth."""
-        (group,) = self.village.groups
-        holding = self.node.ledger.groups[group]
+    def channel(self, **changed: Any) -> ChannelState:
+        """What the liar would say of the channels if it told the truth."""
+        (group,) = self.cluster.groups
+        holding = self.node.durable.groups[group]
         out, into = holding.out[self.liar], holding.into[self.liar]
-        true = LaneState(
+        true = ChannelState(
             group=group, made=into.taken, acked=into.taken, taken=out.made, made_weight=into.taken_weight,
             taken_weight=out.weight_until(out.made),
         )  # fmt: skip
@@ -77,15 +78,15 @@ def victim(request: pytest.FixtureRequest) -> Victim:
 Lie = Callable[[Victim, int], set[str]]
 LIES: dict[str, Lie] = {
     "its incarnation": lambda victim, far: victim.hears(victim.hello(), to_incarnation=victim.before[1] + far),
-    "its life": lambda victim, far: victim.hears(victim.hello(known_life=victim.before[0] + far)),
+    "its life": lambda victim, far: victim.hears(victim.hello(known_generation=victim.before[0] + far)),
     "its life and an incarnation that is over": lambda victim, far: victim.hears(
-        victim.hello(known_life=victim.before[0] + far), to_incarnation=victim.before[1] - 1
+        victim.hello(known_generation=victim.before[0] + far), to_incarnation=victim.before[1] - 1
     ),
     "what it made": lambda victim, far: victim.hears(
-        victim.hello(lanes=(victim.lane(taken=victim.lane().taken + far),))
+        victim.hello(channels=(victim.channel(taken=victim.channel().taken + far),))
     ),
     "what it took": lambda victim, far: victim.hears(
-        victim.hello(lanes=(victim.lane(acked=victim.lane().acked + far),))
+        victim.hello(channels=(victim.channel(acked=victim.channel().acked + far),))
     ),
 }  # fmt: skip
 
@@ -98,7 +99,7 @@ def test_a_hello_moves_no_number_of_who_hears_it(victim: Victim, lie: str, far: 
         found = LIES[lie](victim, far)
         assert found <= NAMES
         assert found or lie == "its life and an incarnation that is over"
-        victim.node.life.standing.clear()
+        victim.node.state.reputations.clear()
 
 
 @pytest.mark.slow
@@ -113,8 +114,8 @@ def test_no_number_of_members_says_that_a_later_process_has_our_identity() -> No
         victim = Victim(known)
         refused = RejectMessage(code="duplicate_peer", group="", seq=0, text="There is a later one.")
         for _ in range(10):
-            for peer in victim.village.town.peers:
-                if peer != victim.node.life.me:
+            for peer in victim.cluster.simulator.peers:
+                if peer != victim.node.state.me:
                     assert victim.hears(refused, by=peer) == {"unproven"}
 
 
@@ -123,19 +124,21 @@ def test_no_number_of_members_says_that_a_later_process_has_our_identity() -> No
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_one_member_says_of_us_we_are_who_we_are(victim: Victim, data: st.DataObject) -> None:
     far = st.one_of(st.integers(-2, 3), st.integers(0, 2**63 - 3))
-    lane = victim.lane()
+    channel = victim.channel()
     number = st.integers(0, 2**63 - 1)
-    lanes = st.builds(
-        LaneState,
-        group=st.just(lane.group),
+    channels = st.builds(
+        ChannelState,
+        group=st.just(channel.group),
         made=number,
-        acked=st.one_of(number, st.just(lane.acked)),
-        taken=st.one_of(st.just(lane.taken), number),
+        acked=st.one_of(number, st.just(channel.acked)),
+        taken=st.one_of(st.just(channel.taken), number),
         made_weight=st.floats(0, 1e9),
-        taken_weight=st.one_of(st.just(lane.taken_weight), st.floats(0, 1e9)),
+        taken_weight=st.one_of(st.just(channel.taken_weight), st.floats(0, 1e9)),
     )
     hello = victim.hello(
-        known_life=max(0, victim.before[0] + data.draw(far)), lanes=(data.draw(lanes),), answer=data.draw(st.booleans())
+        known_generation=max(0, victim.before[0] + data.draw(far)),
+        channels=(data.draw(channels),),
+        answer=data.draw(st.booleans()),
     )
     victim.hears(hello, to_incarnation=max(1, victim.before[1] + data.draw(far)))
-    victim.node.life.standing.clear()
+    victim.node.state.reputations.clear()

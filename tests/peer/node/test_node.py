@@ -15,7 +15,7 @@ from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import Enrol, Heard, OperatorCommand, Persist, RejectEffect, Stop
+from fedpeer.peer.state.events import Enrol, MessageReceived, OperatorCommand, Persist, RejectEffect, Stop
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import YOUNG_TICKS
 from fedpeer.peer.wire import codec
@@ -31,11 +31,11 @@ from tests.faults.scenarios import CALM, stormy
 
 def met() -> tuple[PeerCluster, Node, str]:
     """A run in its third round or so; one node, and a neighbour of it that has given to it."""
-    village = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
-    village.town.start()
-    village.run(80.0)
-    other, me = sorted(village.all_edges())[0]
-    return village, village.node(me), other
+    cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster.simulator.start()
+    cluster.run(80.0)
+    other, me = sorted(cluster.all_edges())[0]
+    return cluster, cluster.node(me), other
 
 
 @pytest.fixture(scope="module")
@@ -44,41 +44,41 @@ def running() -> tuple[PeerCluster, Node, str]:
     return met()
 
 
-def given(village: PeerCluster, node: Node, other: str, **changed: Any) -> Transfer:
+def given(cluster: PeerCluster, node: Node, other: str, **changed: Any) -> Transfer:
     """What this neighbour could give next, with anything changed; `ahead` numbers further on."""
-    group = village.groups[0]
-    lane = node.ledger.groups[group].into[other]
+    group = cluster.groups[0]
+    channel = node.durable.groups[group].into[other]
     good = Transfer(
         group=group,
-        parcel=NumberedTransfer(
-            seq=lane.taken + 1 + changed.pop("ahead", 0),
-            round=lane.place[0],
-            exchange=lane.place[1],
+        share=NumberedTransfer(
+            seq=channel.taken + 1 + changed.pop("ahead", 0),
+            round=channel.place[0],
+            exchange=channel.place[1],
             weight=0.25,
             form="float32",
-            payload=0.25 * node.ledger.estimate_D(group).float(),
+            payload=0.25 * node.durable.estimate_D(group).float(),
         ),
     )
-    return replace(good, parcel=replace(good.parcel, **changed))
+    return replace(good, share=replace(good.share, **changed))
 
 
-def heard(node: Node, other: str, message: Any, incarnation: int = 1) -> list[str]:
+def received(node: Node, other: str, message: Any, incarnation: int = 1) -> list[str]:
     """The codes of what the node refuses then; it must persist nothing."""
-    before = snapshot_bytes(node.ledger, {})
-    effects = node.step(Heard(other, incarnation, node.ledger.incarnation, message))
+    before = snapshot_bytes(node.durable, {})
+    effects = node.step(MessageReceived(other, incarnation, node.durable.incarnation, message))
     codes = [effect.rejection.code for effect in effects if isinstance(effect, RejectEffect)]
     if codes:
         assert not [effect for effect in effects if isinstance(effect, Persist)]
-        assert snapshot_bytes(node.ledger, {}) == before
+        assert snapshot_bytes(node.durable, {}) == before
     return codes
 
 
 @pytest.mark.slow
 def test_what_could_be_given_next_is_taken() -> None:
-    village, node, other = met()
-    taken = node.ledger.groups[village.groups[0]].into[other].taken
-    assert heard(node, other, given(village, node, other)) == []
-    assert node.ledger.groups[village.groups[0]].into[other].taken == taken + 1
+    cluster, node, other = met()
+    taken = node.durable.groups[cluster.groups[0]].into[other].taken
+    assert received(node, other, given(cluster, node, other)) == []
+    assert node.durable.groups[cluster.groups[0]].into[other].taken == taken + 1
 
 
 @pytest.mark.slow
@@ -96,48 +96,50 @@ def test_what_could_be_given_next_is_taken() -> None:
 def test_out_of_order_is_refused_by_name(
     running: tuple[PeerCluster, Node, str], code: str, changed: dict[str, Any]
 ) -> None:
-    village, node, other = running
-    assert heard(node, other, given(village, node, other, **changed)) == [code]
+    cluster, node, other = running
+    assert received(node, other, given(cluster, node, other, **changed)) == [code]
 
 
 def test_the_same_transfer_again_is_harmless() -> None:  # E10
-    village, node, other = met()
-    transfer = given(village, node, other)
-    assert heard(node, other, transfer) == []
-    assert heard(node, other, transfer) == ["repeated"]
+    cluster, node, other = met()
+    transfer = given(cluster, node, other)
+    assert received(node, other, transfer) == []
+    assert received(node, other, transfer) == ["repeated"]
 
 
 @pytest.mark.slow
 def test_an_absurd_value_is_implausible() -> None:  # S09
-    village, node, other = met()
-    absurd = torch.full_like(given(village, node, other).parcel.payload, 1e6)
-    assert heard(node, other, given(village, node, other, payload=absurd)) == ["implausible"]
+    cluster, node, other = met()
+    absurd = torch.full_like(given(cluster, node, other).share.payload, 1e6)
+    assert received(node, other, given(cluster, node, other, payload=absurd)) == ["implausible"]
 
 
 @pytest.mark.slow
 def test_who_holds_more_than_others_take_gives_smaller_shares() -> None:  # S15
     """Whoever made it so heavy: nothing that it gives has to be refused, and it goes on giving."""
-    village, node, _ = met()
-    group, me = village.groups[0], node.life.me
-    holding = node.ledger.groups[group]
-    node.ledger.groups[group] = replace(holding, held=holding.held.scaled(40.0))
-    given = len(village.town.rows)
-    village.run(village.town.now + 300.0)
-    rows = village.town.rows[given:]
+    cluster, node, _ = met()
+    group, me = cluster.groups[0], node.state.me
+    holding = node.durable.groups[group]
+    node.durable.groups[group] = replace(holding, held=holding.held.scaled(40.0))
+    given = len(cluster.simulator.rows)
+    cluster.run(cluster.simulator.now + 300.0)
+    rows = cluster.simulator.rows[given:]
     assert not [row for row in rows if row[1] == "refused" and row[3] == "bad_weight"]
-    assert not [row for row in rows if row[1:4] == ("refused", me, "no_room") and row[0] > village.town.now - 200.0]
-    for other in (receiver for sender, receiver in village.all_edges() if sender == me):
-        lane = village.node(other).ledger.groups[group].into[me]
-        back = village.node(other).ledger.groups[group].out[me]
-        assert 1.5 < lane.taken_weight - back.weight_until(back.made) <= 3.0 * (1 + 1e-6)
-        assert lane.place[0] >= node.ledger.round - 1, "it still gives"
+    assert not [
+        row for row in rows if row[1:4] == ("refused", me, "no_room") and row[0] > cluster.simulator.now - 200.0
+    ]
+    for other in (receiver for sender, receiver in cluster.all_edges() if sender == me):
+        channel = cluster.node(other).durable.groups[group].into[me]
+        back = cluster.node(other).durable.groups[group].out[me]
+        assert 1.5 < channel.taken_weight - back.weight_until(back.made) <= 3.0 * (1 + 1e-6)
+        assert channel.place[0] >= node.durable.round - 1, "it still gives"
 
 
 @pytest.mark.slow
 def test_another_plan_is_refused() -> None:  # S03
-    village, node, other = met()
-    node.life.others[other].agreed.clear()
-    assert heard(node, other, given(village, node, other)) == ["plan_mismatch"]
+    cluster, node, other = met()
+    node.state.others[other].agreed.clear()
+    assert received(node, other, given(cluster, node, other)) == ["plan_mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -149,43 +151,47 @@ def test_another_plan_is_refused() -> None:  # S03
 )
 def test_incarnations_are_fenced(running: tuple[PeerCluster, Node, str], code: str, incarnation: int) -> None:
     _, node, other = running
-    life = node.life.others[other]
+    state = node.state.others[other]
     hello = Hello(
-        life=life.life, nonce=life.nonce, known_life=0, contract=bytes(32), groups=(), lanes=(), round=1, begun=True,
-        roster=1, answer=True,
+        generation=state.generation, nonce=state.nonce, known_generation=0, contract=bytes(32), groups=(),
+        channels=(), round=1, begun=True,         roster=1, answer=True,
     )  # fmt: skip
-    assert heard(node, other, hello, incarnation) == [code]
+    assert received(node, other, hello, incarnation) == [code]
 
 
 @pytest.mark.slow
 def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may_be_the_later_one() -> None:  # E15
     for known, stops in ((True, True), (False, False)):
-        village, node, other = met()
-        assert node.life.now < YOUNG_TICKS
-        node.life.others[other].met = known
-        mine = node.life.membership.statement
+        cluster, node, other = met()
+        assert node.state.now < YOUNG_TICKS
+        node.state.others[other].met = known
+        mine = node.state.membership.statement
         assert mine.advert is not None
-        later = replace(mine, version=mine.version + 1, advert=replace(mine.advert, life=mine.advert.life + 1))
-        text = claim_text(village.residents.roster.federation_id, later)
-        later = replace(later, signature=village.residents._sign(node.life.me, text))
-        effects = node.step(Heard(other, 1, node.ledger.incarnation, Ping(number=1, claims=(later,))))
+        later = replace(
+            mine, version=mine.version + 1, advert=replace(mine.advert, generation=mine.advert.generation + 1)
+        )
+        text = claim_text(cluster.node_factory.roster.federation_id, later)
+        later = replace(later, signature=cluster.node_factory._sign(node.state.me, text))
+        effects = node.step(MessageReceived(other, 1, node.durable.incarnation, Ping(number=1, claims=(later,))))
         assert [effect.code for effect in effects if isinstance(effect, Stop)] == ([2] if stops else [])
-        assert (node.ledger.life > mine.advert.life + 1) is not stops
+        assert (node.durable.generation > mine.advert.generation + 1) is not stops
 
 
 def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str]) -> None:  # S12
-    village, node, other = running
+    cluster, node, other = running
     (stranger,) = (
-        peer for peer in village.town.peers if peer != node.life.me and (peer, node.life.me) not in village.all_edges()
+        peer
+        for peer in cluster.simulator.peers
+        if peer != node.state.me and (peer, node.state.me) not in cluster.all_edges()
     )
     envelope = Envelope(
-        federation=village.residents.roster.federation_id,
+        federation=cluster.node_factory.roster.federation_id,
         sender=stranger,
-        recipient=node.life.me,
+        recipient=node.state.me,
         incarnation=1,
         to_incarnation=1,
     )
-    frame = b"".join(map(bytes, codec.encode(envelope, given(village, node, other))))
+    frame = b"".join(map(bytes, codec.encode(envelope, given(cluster, node, other))))
     found = codec.decode(frame, node.policy(stranger))
     assert isinstance(found, Rejection)
     assert found.code == "not_a_neighbour"
@@ -194,30 +200,30 @@ def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
-    """To the last bit, after any run: a ledger is its snapshot and the entries after it."""
+    """To the last bit, after any run: a durable state is its snapshot and the entries after it."""
     made = world(4)
-    village = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill")))
-    village.town.start()
-    village.run(CALM + 400.0)
-    nodes = village.nodes()
+    cluster = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill")))
+    cluster.simulator.start()
+    cluster.run(CALM + 400.0)
+    nodes = cluster.nodes()
     assert len(nodes) == 4
     for peer in nodes:
-        village.town.tell(peer, OperatorCommand("pause"))
-    village.run(village.town.now + 100.0)
-    assert set(village.town.stopped) == set(nodes)
+        cluster.simulator.tell(peer, OperatorCommand("pause"))
+    cluster.run(cluster.simulator.now + 100.0)
+    assert set(cluster.simulator.stopped) == set(nodes)
     for peer, node in nodes.items():
-        again = village.residents.node(peer, village.town.kept(peer)).ledger
-        assert snapshot_bytes(again, {}) == snapshot_bytes(node.ledger, {})
+        again = cluster.node_factory.node(peer, cluster.simulator.kept(peer)).durable
+        assert snapshot_bytes(again, {}) == snapshot_bytes(node.durable, {})
 
 
 @pytest.mark.slow
 def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     made = world(4)
-    village = PeerCluster(made, Faults(seed=1), roster=made.peers)
-    village.town.start()
-    village.run(CALM)
-    node = village.node("peer1")
-    later = village.signed(2, made.peers[1:])
-    effects = node.step(Heard("peer2", 1, 1, RosterNews(number=2, text=to_bytes(later))))
+    cluster = PeerCluster(made, Faults(seed=1), roster=made.peers)
+    cluster.simulator.start()
+    cluster.run(CALM)
+    node = cluster.node("peer1")
+    later = cluster.signed(2, made.peers[1:])
+    effects = node.step(MessageReceived("peer2", 1, 1, RosterNews(number=2, text=to_bytes(later))))
     assert effects[-1] == Stop(2, "peer1 was put out of the federation by roster 2")
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"

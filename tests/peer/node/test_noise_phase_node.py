@@ -17,8 +17,8 @@ from fedpeer.learning.groups import averaging_among
 from fedpeer.peer.node.rounds import _noise, among_the_living
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
-from fedpeer.peer.state.events import Heard, OperatorCommand, Send
-from fedpeer.peer.state.journal import entry_bytes, ledger_of, snapshot_bytes
+from fedpeer.peer.state.events import MessageReceived, OperatorCommand, Send
+from fedpeer.peer.state.journal import durable_state_of, entry_bytes, snapshot_bytes
 from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -29,20 +29,20 @@ from tests.reference import judges
 
 def running(ticks: float, *, watched: bool = False, **settings: Any) -> Veiled:
     """`watched`: masses are looked at after each step, which takes most of the time."""
-    village = Veiled(veiled_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster = Veiled(veiled_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
     if not watched:
-        village.town.stepped = lambda peer, machine: None
-    village.town.start()
-    village.run(ticks)
-    return village
+        cluster.simulator.stepped = lambda peer, machine: None
+    cluster.simulator.start()
+    cluster.run(ticks)
+    return cluster
 
 
 def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
     """Over more than 10^4 numbers; and neither does what somebody else is told, or is told in another round."""
-    village = running(250.0, network="mlp:64+10+10")
-    first = list(village.made_up())
+    cluster = running(250.0, network="mlp:64+10+10")
+    first = list(cluster.made_up())
     sent, held = (
-        torch.cat(each) for each in zip(*((s.estimate_D, village.value_D(s.sender)) for s in first), strict=True)
+        torch.cat(each) for each in zip(*((s.estimate_D, cluster.value_D(s.sender)) for s in first), strict=True)
     )
     assert len(sent) >= 10_000
     assert abs(correlation(sent, held)) < 0.05
@@ -53,49 +53,49 @@ def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
         < 0.05
     )
     assert {s.to for s in first if s.sender == "peer1"} == {"peer2", "peer3", "peer4"}
-    later = [s for s in village.told if s.exchange == 2]
-    assert all(torch.allclose(s.estimate_D, village.truth[village.groups[0]], atol=1e-5) for s in later)
+    later = [s for s in cluster.told if s.exchange == 2]
+    assert all(torch.allclose(s.estimate_D, cluster.truth[cluster.groups[0]], atol=1e-5) for s in later)
 
 
 def test_an_estimate_is_shown_when_its_average_is_over() -> None:
     """Who asks in the middle is told what the average before came to, and before the first one nothing."""
-    village = running(0.0)
-    (group,) = village.groups
+    cluster = running(0.0)
+    (group,) = cluster.groups
     seen: list[tuple[int, Tensor, list[Value]]] = []
     while len(seen) < 40:
-        village.run(village.town.now + 3.0)
-        node = village.nodes().get("peer2")
-        if node is None or node.phase != "learning" or not node.life.others["peer1"].met:
+        cluster.run(cluster.simulator.now + 3.0)
+        node = cluster.nodes().get("peer2")
+        if node is None or node.phase != "learning" or not node.state.others["peer1"].met:
             continue
-        incarnation = node.ledger.met["peer1"]
-        effects = node.step(Heard("peer1", incarnation, node.ledger.incarnation, ValueRequest(group=group)))
+        incarnation = node.durable.met["peer1"]
+        effects = node.step(MessageReceived("peer1", incarnation, node.durable.incarnation, ValueRequest(group=group)))
         told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Value)]
-        seen.append((node.ledger.round, node.ledger.estimate_D(group), told))
+        seen.append((node.durable.round, node.durable.estimate_D(group), told))
     assert all(not told for round, _, told in seen if round == 1)
     answers = [(estimate_D, each.value_D) for _, estimate_D, told in seen for each in told]
-    truth_D = village.truth[group]
+    truth_D = cluster.truth[group]
     assert all(torch.allclose(value_D.double(), truth_D, atol=1e-5) for _, value_D in answers)
     assert any(not torch.allclose(estimate_D, truth_D, atol=0.1) for estimate_D, _ in answers), "some in the middle"
 
 
 def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
-    village = running(150.0, watched=True)
-    town, (group,) = village.town, village.groups
-    village.run(town.now + 200.0, lambda: village.node("peer3").rounds.training)
-    town.tell("peer3", OperatorCommand("leave"))
-    before = len(village.told)
-    assert village.run(town.now + 300.0, lambda: "peer3" in town.stopped)
-    handed = [s for s in village.told[before:] if s.sender == "peer3"]
+    cluster = running(150.0, watched=True)
+    simulator, (group,) = cluster.simulator, cluster.groups
+    cluster.run(simulator.now + 200.0, lambda: cluster.node("peer3").rounds.training)
+    simulator.tell("peer3", OperatorCommand("leave"))
+    before = len(cluster.told)
+    assert cluster.run(simulator.now + 300.0, lambda: "peer3" in simulator.stopped)
+    handed = [s for s in cluster.told[before:] if s.sender == "peer3"]
     first, last = handed[:3], handed[-3:]
     assert len(handed) >= 6
-    value_D = village.value_D("peer3")
-    held_D = village.truth[group]  # before it trained; Still leaves it so
+    value_D = cluster.value_D("peer3")
+    held_D = cluster.truth[group]  # before it trained; Still leaves it so
     for each in first:
         assert abs(correlation(each.estimate_D, held_D)) < 0.5
         assert not torch.allclose(each.estimate_D, held_D, atol=0.5)
     assert not any(torch.allclose(each.estimate_D, value_D, atol=0.1) for each in last)
-    village.judge()
-    assert village.ledgers()["peer3"].left
+    cluster.judge()
+    assert cluster.durable_states()["peer3"].left
 
 
 @pytest.fixture(scope="module")
@@ -120,32 +120,32 @@ def test_true_shares_wait_until_enough_were_told(
     begun: Veiled, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], made_up: bool
 ) -> None:
     """Whatever kept a peer from telling them in the exchanges that are for that."""
-    life, (group,) = begun.node("peer1").life, begun.groups
-    holding = life.ledger.groups[group]
-    free = {peer: replace(lane, open=()) for peer, lane in holding.out.items()}
-    at = (life.ledger.round, exchange)
-    life.ledger.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
-    assert bool(_noise(life, among_the_living(life, group), group, exchange, cut)) is made_up
+    state, (group,) = begun.node("peer1").state, begun.groups
+    holding = state.durable.groups[group]
+    free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
+    at = (state.durable.round, exchange)
+    state.durable.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
+    assert bool(_noise(state, among_the_living(state, group), group, exchange, cut)) is made_up
 
 
 def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     """Also to peers who do not train at all."""
-    village = running(250.0)
-    assert len({s.round for s in village.made_up()}) >= 4
-    assert not {"implausible", "out_of_reach"} & set(judges.refused(village.town.rows))
-    ledger = village.node("peer1").ledger
-    (reach,) = (ledger.reach(group) for group in ledger.groups)
+    cluster = running(250.0)
+    assert len({s.round for s in cluster.made_up()}) >= 4
+    assert not {"implausible", "out_of_reach"} & set(judges.refused(cluster.simulator.rows))
+    durable = cluster.node("peer1").durable
+    (reach,) = (durable.reach(group) for group in durable.groups)
     assert reach.refusal(torch.full((85,), 1e3), torch.ones(85), noise=1.0)
 
 
-def ledger() -> DurableState:
+def durable() -> DurableState:
     return DurableState.blank(
-        Rules("peer1", Draws(0), FLOAT32, veiled=True), {"all": torch.arange(50)}, torch.ones(50), 0
+        Rules("peer1", Draws(0), FLOAT32, masked=True), {"all": torch.arange(50)}, torch.ones(50), 0
     )
 
 
 def test_the_same_entry_makes_the_same_shares_and_another_key_others() -> None:
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "group": "all",
         "round": 1,
         "exchange": 0,
@@ -154,30 +154,30 @@ def test_the_same_entry_makes_the_same_shares_and_another_key_others() -> None:
         "fraction": 0.25,
     }
     made = [
-        ledger().apply(Opened(**asked, noise_key=key, noise_scale=0.5)) for key in (b"k" * 32, b"k" * 32, b"l" * 32)
+        durable().apply(Opened(**options, noise_key=key, noise_scale=0.5)) for key in (b"k" * 32, b"k" * 32, b"l" * 32)
     ]
-    one, again, other = ({peer: parcel.payload for peer, parcel in each.items()} for each in made)
+    one, again, other = ({peer: share.payload for peer, share in each.items()} for each in made)
     assert torch.equal(one["b"], again["b"])
     assert abs(correlation(one["b"], one["c"])) < 0.5
     assert abs(correlation(one["b"], other["b"])) < 0.5
 
 
 def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
-    before = ledger()
-    asked: dict[str, Any] = {"group": "all", "to": ("b",), "expect": (), "fraction": 0.25}
+    before = durable()
+    options: dict[str, Any] = {"group": "all", "to": ("b",), "expect": (), "fraction": 0.25}
     entries = [
-        Opened(**asked, round=1, exchange=0, noise_key=b"k", noise_scale=1.0),
-        Opened(**asked, round=1, exchange=1),
+        Opened(**options, round=1, exchange=0, noise_key=b"k", noise_scale=1.0),
+        Opened(**options, round=1, exchange=1),
     ]
-    kept = ledger()
+    kept = durable()
     for entry in entries:
         kept.apply(entry)
     assert kept.groups["all"].told == {"b"}
     for snapshot, journal in ((snapshot_bytes(kept, {}), []), (snapshot_bytes(before, {}), map(entry_bytes, entries))):
-        again = ledger_of(snapshot, journal, kept.rules, kept.index, {})
+        again = durable_state_of(snapshot, journal, kept.rules, kept.index, {})
         assert snapshot_bytes(again, {}) == snapshot_bytes(kept, {})
     kept.apply(Acked(group="all", peer="b", taken=2))
-    kept.apply(Opened(**asked, round=2, exchange=0))
+    kept.apply(Opened(**options, round=2, exchange=0))
     assert not kept.groups["all"].told
 
 
@@ -188,19 +188,19 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
 )
 def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
     """What it was sent is held again, and hides nothing any more."""
-    one = ledger()
-    asked: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": (), "fraction": 0.25}
-    one.apply(Opened(**asked, to=("b", "c"), noise_key=b"k", noise_scale=1.0))
+    one = durable()
+    options: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": (), "fraction": 0.25}
+    one.apply(Opened(**options, to=("b", "c"), noise_key=b"k", noise_scale=1.0))
     one.apply(gone)
     assert one.groups["all"].told == {"c"}
 
 
 @pytest.mark.parametrize(("trained", "comes_back_with"), [(True, 3.0), (False, 1.0)])
 def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: bool, comes_back_with: float) -> None:
-    one = ledger()
+    one = durable()
     if trained:
         one.apply(LocalTrained(round=1, x_n=torch.full((50,), 3.0), s_k=torch.zeros(0)))
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "group": "all",
             "round": 1,
             "exchange": 0,
@@ -208,7 +208,7 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
             "expect": (),
             "fraction": 0.25,
         }
-        one.apply(Opened(**asked, noise_key=b"k", noise_scale=1.0))
+        one.apply(Opened(**options, noise_key=b"k", noise_scale=1.0))
     one.apply(Reborn(incarnation=2))
     assert torch.equal(one.estimate_D("all"), torch.full((50,), comes_back_with, dtype=torch.float64))
     assert not one.groups["all"].told
@@ -243,7 +243,7 @@ def test_an_algorithm_with_a_server_has_nobody_to_tell_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topology", "pushes", "veiled"),
+    ("topology", "pushes", "masked"),
     [
         ("ring", 1, 1),
         ("ring", 9, 1),
@@ -254,15 +254,15 @@ def test_an_algorithm_with_a_server_has_nobody_to_tell_noise() -> None:
         ("one-peer-exponential", 9, 3),
     ],
 )
-def test_the_phase_is_as_long_as_it_takes_to_tell_so_many(topology: str, pushes: int, veiled: int) -> None:
+def test_the_phase_is_as_long_as_it_takes_to_tell_so_many(topology: str, pushes: int, masked: int) -> None:
     """Eight peers have three neighbours each along the exponential graph, all at once or one at a time."""
     members = tuple(f"peer{number}" for number in range(8))
     finer, noisy = (
-        averaging_among(members, "all", Federation.model_validate({"gossip": asked}).gossip, 0)
-        for asked in (
+        averaging_among(members, "all", Federation.model_validate({"gossip": options}).gossip, 0)
+        for options in (
             {"topology": topology, "tolerance": 1e-5},
             {"topology": topology, "tolerance": 1e-4, "privacy": f"noise,pushes={pushes},scale=9"},
         )
     )
-    assert (finer.veiled, noisy.veiled) == (0, veiled)
-    assert noisy.exchanges - veiled == finer.exchanges, "of ten times the spread a tenth may be left"
+    assert (finer.masked, noisy.masked) == (0, masked)
+    assert noisy.exchanges - masked == finer.exchanges, "of ten times the spread a tenth may be left"

@@ -7,30 +7,30 @@ from dataclasses import replace
 
 import pytest
 
-from fedpeer.gossip.proofs import LaneProof, LifeProof, life_text
+from fedpeer.gossip.proofs import ChannelProof, GenerationProof, generation_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.state.entries import Returned
-from fedpeer.peer.state.events import Heard, RejectEffect, Send
+from fedpeer.peer.state.events import MessageReceived, RejectEffect, Send
 from fedpeer.peer.wire.messages import Reminder
 from tests.peer.node.test_lies_about_us import Victim
 
 
-def shown(victim: Victim) -> tuple[LaneProof, LaneProof]:
+def shown(victim: Victim) -> tuple[ChannelProof, ChannelProof]:
     """What its neighbour has of it: how far it said that it made and took."""
-    (group,) = victim.village.groups
-    neighbour = victim.village.node(victim.liar).ledger.groups[group]
-    made, taken = neighbour.into[victim.node.life.me].signed, neighbour.out[victim.node.life.me].signed
+    (group,) = victim.cluster.groups
+    neighbour = victim.cluster.node(victim.liar).durable.groups[group]
+    made, taken = neighbour.into[victim.node.state.me].signed, neighbour.out[victim.node.state.me].signed
     assert made is not None
     assert taken is not None
     return (
-        LaneProof(group=group, way="made", number=made.number, weight=made.weight, signature=made.signature),
-        LaneProof(group=group, way="taken", number=taken.number, weight=taken.weight, signature=taken.signature),
+        ChannelProof(group=group, way="made", number=made.number, weight=made.weight, signature=made.signature),
+        ChannelProof(group=group, way="taken", number=taken.number, weight=taken.weight, signature=taken.signature),
     )
 
 
 def reminded(victim: Victim, reminder: Reminder) -> list[str]:
     """What it refuses of a reminder to its first incarnation."""
-    effects = victim.node.step(Heard(victim.liar, 1, 1, reminder))
+    effects = victim.node.step(MessageReceived(victim.liar, 1, 1, reminder))
     return [each.rejection.code for each in effects if isinstance(each, RejectEffect)]
 
 
@@ -42,33 +42,33 @@ def victim() -> Victim:
 
 @pytest.mark.slow
 def test_both_ends_keep_what_the_other_signed_and_it_is_what_it_was(victim: Victim) -> None:
-    (group,) = victim.village.groups
-    mine = victim.node.ledger.groups[group]
+    (group,) = victim.cluster.groups
+    mine = victim.node.durable.groups[group]
     for proof in shown(victim):
         number = mine.out[victim.liar].made if proof.way == "made" else mine.into[victim.liar].taken
         assert 0 < proof.number <= number
-        assert reminded(victim, Reminder(life=None, lanes=(proof,))) == []
+        assert reminded(victim, Reminder(generation=None, channels=(proof,))) == []
     assert victim.numbers() == victim.before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 1], ids=["made", "taken"])
 def test_what_it_signed_and_does_not_know_it_has_forgotten(victim: Victim, way: int) -> None:
-    (group,) = victim.village.groups
+    (group,) = victim.cluster.groups
     proof = shown(victim)[way]
-    holding = victim.node.ledger.groups[group]
-    victim.node.ledger.groups[group] = replace(
+    holding = victim.node.durable.groups[group]
+    victim.node.durable.groups[group] = replace(
         holding,
         out={**holding.out, victim.liar: Outgoing()},
         into={**holding.into, victim.liar: Incoming()},
     )
-    assert reminded(victim, Reminder(life=None, lanes=(proof,))) == []
+    assert reminded(victim, Reminder(generation=None, channels=(proof,))) == []
     assert victim.numbers() == (victim.before[0], 2)
-    assert reminded(victim, Reminder(life=None, lanes=(proof,))) == [], "it is of the incarnation before"
+    assert reminded(victim, Reminder(generation=None, channels=(proof,))) == [], "it is of the incarnation before"
     assert victim.numbers() == (victim.before[0], 2)
 
 
-CHANGES: dict[str, Callable[[LaneProof], LaneProof]] = {
+CHANGES: dict[str, Callable[[ChannelProof], ChannelProof]] = {
     "number": lambda proof: replace(proof, number=proof.number + 1),
     "weight": lambda proof: replace(proof, weight=proof.weight + 1e-9),
     "way": lambda proof: replace(proof, way="taken"),
@@ -79,44 +79,44 @@ CHANGES: dict[str, Callable[[LaneProof], LaneProof]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_was_changed_shows_nothing(victim: Victim, change: str) -> None:
-    assert reminded(victim, Reminder(life=None, lanes=(CHANGES[change](shown(victim)[0]),))) == ["unproven"]
+    assert reminded(victim, Reminder(generation=None, channels=(CHANGES[change](shown(victim)[0]),))) == ["unproven"]
     assert victim.numbers() == victim.before
 
 
 @pytest.mark.slow
 def test_numbers_are_never_used_again_after_what_was_open_was_returned(victim: Victim) -> None:
     """Else a signature of the first use would show that something was forgotten."""
-    (group,) = victim.village.groups
-    lane = victim.node.ledger.groups[group].out[victim.liar]
-    victim.node.ledger.apply(Returned(group=group, peer=victim.liar))
-    after = victim.node.ledger.groups[group].out[victim.liar]
-    assert (after.made, after.open, after.acked_weight) == (lane.made, (), lane.acked_weight)
-    assert reminded(victim, Reminder(life=None, lanes=shown(victim))) == []
+    (group,) = victim.cluster.groups
+    channel = victim.node.durable.groups[group].out[victim.liar]
+    victim.node.durable.apply(Returned(group=group, peer=victim.liar))
+    after = victim.node.durable.groups[group].out[victim.liar]
+    assert (after.made, after.open, after.acked_weight) == (channel.made, (), channel.acked_weight)
+    assert reminded(victim, Reminder(generation=None, channels=shown(victim))) == []
     assert victim.numbers() == victim.before
 
 
 @pytest.mark.slow
 def test_statements_of_its_earlier_starts_move_nothing(victim: Victim) -> None:
-    life, before = victim.node.life, victim.before[0]
-    life.new = False
-    federation = victim.village.residents.roster.federation_id
+    state, before = victim.node.state, victim.before[0]
+    state.new = False
+    federation = victim.cluster.node_factory.roster.federation_id
     for number in (before, before - 1):
-        text = life_text(federation, life.me, 1, number, 0)
-        proof = LifeProof(incarnation=1, life=number, nonce=0, signature=life.sign(text))
-        assert reminded(victim, Reminder(life=proof, lanes=())) == []
+        text = generation_text(federation, state.me, 1, number, 0)
+        proof = GenerationProof(incarnation=1, generation=number, nonce=0, signature=state.sign(text))
+        assert reminded(victim, Reminder(generation=proof, channels=())) == []
     assert victim.numbers() == victim.before
 
 
 @pytest.mark.slow
 def test_who_says_less_than_it_signed_is_shown_it(victim: Victim) -> None:
     """The neighbour forgot: what it gets is enough for it to know."""
-    lane = replace(victim.lane(), made=0, acked=0, taken=0, made_weight=0.0, taken_weight=0.0)
-    hello = replace(victim.hello(), lanes=(lane,))
-    effects = victim.node.step(Heard(victim.liar, 1, 1, hello))
+    channel = replace(victim.channel(), made=0, acked=0, taken=0, made_weight=0.0, taken_weight=0.0)
+    hello = replace(victim.hello(), channels=(channel,))
+    effects = victim.node.step(MessageReceived(victim.liar, 1, 1, hello))
     (reminder,) = (each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Reminder))
-    assert {proof.way for proof in reminder.lanes} == {"made", "taken"}
-    neighbour = victim.village.node(victim.liar)
-    blank = replace(neighbour.ledger.groups[reminder.lanes[0].group], out={}, into={})
-    neighbour.ledger.groups[reminder.lanes[0].group] = blank
-    neighbour.step(Heard(victim.node.life.me, 1, 1, reminder))
-    assert neighbour.ledger.incarnation == 2
+    assert {proof.way for proof in reminder.channels} == {"made", "taken"}
+    neighbour = victim.cluster.node(victim.liar)
+    blank = replace(neighbour.durable.groups[reminder.channels[0].group], out={}, into={})
+    neighbour.durable.groups[reminder.channels[0].group] = blank
+    neighbour.step(MessageReceived(victim.node.state.me, 1, 1, reminder))
+    assert neighbour.durable.incarnation == 2

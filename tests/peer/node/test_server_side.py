@@ -52,7 +52,7 @@ def pupil(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
 def tasks() -> World:
     """Six linear models for two classes."""
     x, y = load_digits(return_X_y=True)
-    asked = worlds.federation(network="linear", learning__loss="binary", simulation__split="blocks:40,test=50")
+    options = worlds.federation(network="linear", learning__loss="binary", simulation__split="blocks:40,test=50")
     data = Dataset(
         name="digits",
         x=x.astype(np.float32) / 16,
@@ -61,7 +61,7 @@ def tasks() -> World:
         input_kind="features",
         classes=("0", "1"),
     )
-    return build_world(asked, data, 0)
+    return build_world(options, data, 0)
 
 
 def task(method: str) -> ServerSide:

@@ -31,18 +31,18 @@ def others(state: State, me: int) -> list[int]:
 
 def at(state: State, me: int, round: int) -> State:
     rounds = tuple(round if each == me else state[0][each] for each in PEERS)
-    heard = tuple(
+    received = tuple(
         tuple(round if each == row == me else known for each, known in enumerate(state[1][row])) for row in PEERS
     )
-    return rounds, heard
+    return rounds, received
 
 
 def hears(state: State, me: int, other: int) -> State:
-    heard = tuple(
+    received = tuple(
         tuple(state[0][other] if (row, each) == (me, other) else known for each, known in enumerate(state[1][row]))
         for row in PEERS
     )
-    return state[0], heard
+    return state[0], received
 
 
 def steps(state: State, may: Rule, follow: Rule) -> Iterator[State]:

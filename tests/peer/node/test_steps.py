@@ -1,7 +1,7 @@
 """Where our own program fails on a message, nothing of it stays, its sender pays, and the peer goes on.
 
 The mistakes here happen in the middle of a step, after its entries are written: at each entry that a message makes, and
-in each thing beside the ledger that hearing it changes.
+in each thing beside the durable state that hearing it changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node import dispatch
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Moment, Node
-from fedpeer.peer.state.events import Heard, Persist, RejectEffect, Send, Stop, Tick, Trained
+from fedpeer.peer.state.events import MessageReceived, Persist, RejectEffect, Send, Stop, Tick, Trained
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.reputation import SUSPICIOUS_MAX
@@ -35,51 +35,51 @@ class Broken(Exception):  # noqa: N818
 
 def running() -> tuple[PeerCluster, Node, str]:
     """A run in its third round or so; one node, and a neighbour of it that has given to it."""
-    village = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
-    village.town.start()
-    village.run(80.0)
-    other, me = sorted(village.all_edges())[0]
-    return village, village.node(me), other
+    cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster.simulator.start()
+    cluster.run(80.0)
+    other, me = sorted(cluster.all_edges())[0]
+    return cluster, cluster.node(me), other
 
 
-def share(village: PeerCluster, node: Node, other: str) -> Transfer:
+def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
     """What this neighbour can give next."""
-    group = village.groups[0]
-    lane = node.ledger.groups[group].into[other]
-    round, exchange = lane.place
-    payload = 0.25 * node.ledger.estimate_D(group).float()
-    parcel = NumberedTransfer(
-        seq=lane.taken + 1, round=round, exchange=exchange, weight=0.25, form="float32", payload=payload
+    group = cluster.groups[0]
+    channel = node.durable.groups[group].into[other]
+    round, exchange = channel.place
+    payload = 0.25 * node.durable.estimate_D(group).float()
+    share = NumberedTransfer(
+        seq=channel.taken + 1, round=round, exchange=exchange, weight=0.25, form="float32", payload=payload
     )
-    return Transfer(group=group, parcel=parcel)
+    return Transfer(group=group, share=share)
 
 
-def hello(village: PeerCluster, node: Node, other: str) -> Hello:
+def hello(cluster: PeerCluster, node: Node, other: str) -> Hello:
     """What this neighbour says when it is greeted."""
-    there, group = village.node(other), village.groups[0]
+    there, group = cluster.node(other), cluster.groups[0]
     return Hello(
-        life=there.ledger.life,
+        generation=there.durable.generation,
         nonce=there.setup.nonce,
-        known_life=node.ledger.life,
+        known_generation=node.durable.generation,
         contract=there.setup.contract,
-        groups=((group, there.life.digest_of(group)),),
-        lanes=(),
-        round=there.ledger.round,
+        groups=((group, there.state.digest_of(group)),),
+        channels=(),
+        round=there.durable.round,
         begun=True,
-        roster=there.life.circle.roster.number,
+        roster=there.state.peer_groups.roster.number,
         answer=True,
     )
 
 
-def heard(node: Node, other: str, message: Any) -> Heard:
-    return Heard(other, 1, node.ledger.incarnation, message)
+def received(node: Node, other: str, message: Any) -> MessageReceived:
+    return MessageReceived(other, 1, node.durable.incarnation, message)
 
 
 def durable(node: Node) -> bytes:
     """Without the number of its start."""
-    ledger = node.ledger.copy()
-    ledger.life = 0
-    return snapshot_bytes(ledger, {})
+    durable = node.durable.copy()
+    durable.generation = 0
+    return snapshot_bytes(durable, {})
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
@@ -106,19 +106,19 @@ def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [(dispatch, "hear_transfer"), (NodeState, "write"), (Node, "_proceed")],
+    [(dispatch, "on_transfer"), (NodeState, "write"), (Node, "_proceed")],
     ids=lambda each: str(each),
 )
 def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
-    village, node, other = running()
+    cluster, node, other = running()
     told: list[tuple[str, str]] = []
     steps = Steps(node, lambda error, sender: told.append((type(error).__name__, sender)))
-    before, said = durable(node), share(village, node, other)
+    before, said = durable(node), make_share(cluster, node, other)
     with monkeypatch.context() as broken:
         failing(broken, place, name)
         with pytest.MonkeyPatch.context() as mended:
             mended.setattr(Node, "again", mending(broken))
-            effects = steps.step(heard(node, other, said))
+            effects = steps.step(received(node, other, said))
     assert told == [("Broken", other)]
     assert durable(steps.node) == before
     assert steps.node is not node
@@ -131,65 +131,65 @@ def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyP
 
 
 def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was persisted before and after a mistake, replayed, is the ledger that the node has."""
-    village, node, other = running()
-    steps, replayed = Steps(node, lambda *told: None), node.ledger.copy()
+    """What was persisted before and after a mistake, replayed, is the durable state that the node has."""
+    cluster, node, other = running()
+    steps, replayed = Steps(node, lambda *told: None), node.durable.copy()
     with monkeypatch.context() as broken:
-        failing(broken, dispatch, "hear_transfer")
-        effects = steps.step(heard(node, other, share(village, node, other)))
-    effects += steps.step(Tick(steps.node.life.now + 1))
+        failing(broken, dispatch, "on_transfer")
+        effects = steps.step(received(node, other, make_share(cluster, node, other)))
+    effects += steps.step(Tick(steps.node.state.now + 1))
     for effect in effects:
         if isinstance(effect, Persist):
             assert effect.kind == "entry"
             replayed.apply(effect.content)  # type: ignore[arg-type]
-    assert snapshot_bytes(replayed, {}) == snapshot_bytes(steps.node.ledger, {})
+    assert snapshot_bytes(replayed, {}) == snapshot_bytes(steps.node.durable, {})
 
 
 def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two meet again, and the neighbour repeats it: mass is exact."""
-    village, node, other = running()
-    group, said = village.groups[0], share(village, node, other)
+    cluster, node, other = running()
+    group, said = cluster.groups[0], make_share(cluster, node, other)
     steps = Steps(node, lambda *told: None)
-    held, taken_weight = node.ledger.groups[group].weight, node.ledger.groups[group].into[other].taken_weight
+    held, taken_weight = node.durable.groups[group].weight, node.durable.groups[group].into[other].taken_weight
     with monkeypatch.context() as broken:
-        failing(broken, dispatch, "hear_transfer")
-        steps.step(heard(node, other, said))
-    assert steps.node.ledger.groups[group].weight == held
-    steps.step(heard(steps.node, other, hello(village, steps.node, other)))
-    assert steps.node.life.others[other].met
-    steps.step(heard(steps.node, other, said))
-    lane = steps.node.ledger.groups[group].into[other]
-    assert (lane.taken, lane.taken_weight) == (said.parcel.seq, taken_weight + 0.25)
+        failing(broken, dispatch, "on_transfer")
+        steps.step(received(node, other, said))
+    assert steps.node.durable.groups[group].weight == held
+    steps.step(received(steps.node, other, hello(cluster, steps.node, other)))
+    assert steps.node.state.others[other].met
+    steps.step(received(steps.node, other, said))
+    channel = steps.node.durable.groups[group].into[other]
+    assert (channel.taken, channel.taken_weight) == (said.share.seq, taken_weight + 0.25)
 
 
 def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    village, node, other = running()
+    cluster, node, other = running()
     told: list[Exception] = []
     steps = Steps(node, lambda error, sender: told.append(error))
-    failing(monkeypatch, dispatch, "hear_hello")
-    said = hello(village, node, other)
+    failing(monkeypatch, dispatch, "on_hello")
+    said = hello(cluster, node, other)
     for _ in range(3 * SUSPICIOUS_MAX):
-        steps.step(heard(steps.node, other, said))
+        steps.step(received(steps.node, other, said))
     assert len(told) == SUSPICIOUS_MAX
-    assert not steps.node.life.listens(other)
-    others = set(steps.node.life.others) - {other}
-    assert all(steps.node.life.listens(peer) for peer in others), "nobody else pays"
+    assert not steps.node.state.listens(other)
+    others = set(steps.node.state.others) - {other}
+    assert all(steps.node.state.listens(peer) for peer in others), "nobody else pays"
 
 
 def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """The circle is what it was, too, in the middle of going over to another one."""
-    village, node, other = running()
+    cluster, node, other = running()
     steps = Steps(node, lambda *told: None)
-    later = village.signed(node.life.circle.roster.number + 1, sorted(node.life.circle.peers)[:-1])
+    later = cluster.signed(node.state.peer_groups.roster.number + 1, sorted(node.state.peer_groups.peers)[:-1])
     news = RosterNews(number=later.number, text=to_bytes(later))
-    circle = node.life.circle
+    peer_groups = node.state.peer_groups
     with monkeypatch.context() as broken:
         failing(broken, Node, "_seat")
         with pytest.MonkeyPatch.context() as mended:
             mended.setattr(Node, "again", mending(broken))
-            steps.step(heard(node, other, news))
-    assert steps.node.life.circle == circle
-    assert steps.node.ledger.groups.keys() == node.setup.circle.groups.keys()
+            steps.step(received(node, other, news))
+    assert steps.node.state.peer_groups == peer_groups
+    assert steps.node.durable.groups.keys() == node.setup.peer_groups.groups.keys()
 
 
 def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,17 +197,17 @@ def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -
     _, node, _ = running()
     steps = Steps(node, lambda *told: None)
     failing(monkeypatch, Node, "_proceed")
-    for event in (Tick(node.life.now + 1), Trained(1, torch.zeros(1), torch.zeros(1))):
+    for event in (Tick(node.state.now + 1), Trained(1, torch.zeros(1), torch.zeros(1))):
         with pytest.raises(Broken):
             steps.step(event)
 
 
 def test_who_leaves_goes_on_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    village, node, other = running()
+    cluster, node, other = running()
     steps = Steps(node, lambda *told: None)
-    node.life.enter("leaving")
+    node.state.enter("leaving")
     with monkeypatch.context() as broken:
-        failing(broken, dispatch, "hear_transfer")
-        effects = steps.step(heard(node, other, share(village, node, other)))
+        failing(broken, dispatch, "on_transfer")
+        effects = steps.step(received(node, other, make_share(cluster, node, other)))
     assert steps.node.phase == "leaving"
     assert not [each for each in effects if isinstance(each, Stop)]

@@ -19,7 +19,7 @@ from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened
-from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire.framing import FrameError, frame
 from fedpeer.sims.world import plan_of
 from tests.sims.worlds import federation, trainer_of, world
@@ -79,29 +79,29 @@ def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
     one = keeper()
     x_n, s_k, _ = two_rounds(one)
     rules, index = Rules("peer2", Draws(0), FLOAT32), {"everyone": torch.arange(len(x_n))}
-    ledger = DurableState.blank(rules, index, one.start(), one.state_size)
-    blank = snapshot_bytes(ledger, {})
+    durable = DurableState.blank(rules, index, one.start(), one.state_size)
+    blank = snapshot_bytes(durable, {})
     entries: list[Entry] = [Began(round=1), LocalTrained(round=1, x_n=x_n, s_k=s_k)]
     entries.append(
         Opened(group="everyone", round=1, exchange=0, to=("peer1",), expect=(), fraction=0.25, start_weight=30.0)
     )
     for entry in entries:
-        ledger.apply(entry)
-    assert ledger.groups["everyone"].put == 30.0
-    assert float(ledger.groups["everyone"].held.weight) == 22.5
-    journalled = ledger_of(blank, [entry_bytes(entry) for entry in entries], rules, index, {})
-    again = ledger_of(snapshot_bytes(ledger, {}), (), rules, index, {})
+        durable.apply(entry)
+    assert durable.groups["everyone"].put == 30.0
+    assert float(durable.groups["everyone"].held.weight) == 22.5
+    journalled = durable_state_of(blank, [entry_bytes(entry) for entry in entries], rules, index, {})
+    again = durable_state_of(snapshot_bytes(durable, {}), (), rules, index, {})
     for each in (journalled, again):
         assert torch.equal(each.s_k, s_k)
         assert not each.fresh
-        assert snapshot_bytes(each, {}) == snapshot_bytes(ledger, {})
+        assert snapshot_bytes(each, {}) == snapshot_bytes(durable, {})
 
 
 @pytest.mark.parametrize(("written", "begins"), [(AFRESH, 7.0), (CARRIED_ON, None)], ids=["afresh", "carried on"])
 def test_what_version_0_2_wrote_is_read(written: str, begins: float | None) -> None:
     found = entry_of(bytes.fromhex(written), 7.0)
-    asked: dict[str, Any] = {"group": "everyone", "round": 3, "exchange": 0, "to": ("b", "c"), "expect": ("c",)}
-    assert found == Opened(**asked, fraction=0.25, start_weight=begins)
+    options: dict[str, Any] = {"group": "everyone", "round": 3, "exchange": 0, "to": ("b", "c"), "expect": ("c",)}
+    assert found == Opened(**options, fraction=0.25, start_weight=begins)
     assert entry_of(entry_bytes(found)) == found
 
 

@@ -61,7 +61,7 @@ class Bob:
             group="all",
             closed="closed",
             far="all",
-            length=self.peer.life.circle.groups["all"].length,
+            length=self.peer.state.peer_groups.groups["all"].length,
             weight_max=4.0,
         )
 
@@ -110,20 +110,20 @@ class Bob:
         sender: str = "ann",
         digest: bytes = b"",
         incarnation: int = 0,
-        life: int = LIFE,
-        known_life: int = 0,
+        generation: int = LIFE,
+        known_generation: int = 0,
         contract: bytes = b"",
     ) -> bytes:
         """What makes the two meet; another `digest` of the group instead of his, or of the contract."""
-        him = self.peer.life
-        group = next(iter(him.circle.councils), "all")
+        him = self.peer.state
+        group = next(iter(him.peer_groups.consensus_by_group), "all")
         hello = Hello(
-            life=life,
+            generation=generation,
             nonce=1,
-            known_life=known_life,
+            known_generation=known_generation,
             contract=contract or him.setup.contract,
             groups=((group, digest or self.peer.inside(lambda: him.digest_of(group))),),
-            lanes=(),
+            channels=(),
             round=0,
             begun=False,
             roster=self.people.roster.number,
@@ -133,8 +133,8 @@ class Bob:
 
     def taken(self) -> int:
         """How much of ann's he has."""
-        lanes = self.peer.inside(lambda: self.peer.life.ledger.groups["all"].into)
-        return lanes["ann"].taken if "ann" in lanes else 0
+        channels = self.peer.inside(lambda: self.peer.state.durable.groups["all"].into)
+        return channels["ann"].taken if "ann" in channels else 0
 
     def next(self, *, ahead: int = 0, **changed: Any) -> bytes:
         """What ann can give next, all numbers 1, or with anything changed; `ahead`: numbers further on."""
@@ -151,7 +151,7 @@ class Bob:
 
     def version(self) -> int:
         """Of what he says of himself."""
-        return self.peer.inside(lambda: self.peer.life.membership.statement.version)
+        return self.peer.inside(lambda: self.peer.state.membership.statement.version)
 
     def claim(self, about: str, state: Literal["suspect", "dead"], version: int) -> Claim:
         """What ann says of somebody."""
@@ -161,7 +161,7 @@ class Bob:
     def alive(self, peer: str, version: int) -> Claim:
         """What somebody says of himself."""
         advert = Advert(
-            address=NOWHERE, roster=1, life=1, nonce=1, round=0, score=None, begun=False, models=("closed",)
+            address=NOWHERE, roster=1, generation=1, nonce=1, round=0, score=None, begun=False, models=("closed",)
         )
         bare = Claim(
             about=peer, incarnation=1, version=version, state="alive", author=peer, advert=advert, signature=b""
@@ -179,8 +179,8 @@ class Bob:
         """Whatever was done before is not held against anybody, and said again in the log."""
 
         def clear() -> None:
-            self.peer.life.standing.clear()
-            self.peer.life.changed()
+            self.peer.state.reputations.clear()
+            self.peer.state.changed()
             self.peer.server._rates.clear()
             self.peer.process._log.close()
 
@@ -214,8 +214,8 @@ class Bob:
         assert self.say(self.ping()) is None
 
     def _kept(self) -> int:
-        lanes = [lane for peer in self.peer.server._pool._peers.values() for lane in peer.values()]
-        return len(self.peer.process._waiting) + sum(lane.lent for lane in lanes)
+        channels = [channel for peer in self.peer.server._pool._peers.values() for channel in peer.values()]
+        return len(self.peer.process._waiting) + sum(channel.lent for channel in channels)
 
     @contextmanager
     def tells(self, to: str, what: Callable[[Message], bool]) -> Iterator[None]:

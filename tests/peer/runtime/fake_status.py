@@ -119,10 +119,10 @@ class FakePeer:
         state: State = "finished" if self.number >= ROUNDS else "averaging"
         return NodeView(
             state=state, round=self.number, incarnation=1, life=2, roster=3, peers=peers, groups=self.groups(),
-            lag_ms_p99=3.1, councils=(self.council(),) if self.served else (),
+            lag_ms_p99=3.1, consensus_by_group=(self.consensus(),) if self.served else (),
         )  # fmt: skip
 
-    def council(self) -> ConsensusView:
+    def consensus(self) -> ConsensusView:
         """They coordinate in turns; from round 60 on half of them are away, and nobody does."""
         paused = self.number >= 60
         return ConsensusView(

@@ -58,7 +58,7 @@ def main() -> None:
         idle = memory("VmRSS")
         for number in range(3, TIMES):
             give(bob, tail, number, number + 1)
-        taken, weight = bob.taken(), bob.peer.inside(lambda: bob.peer.life.ledger.groups["all"].weight)
+        taken, weight = bob.taken(), bob.peer.inside(lambda: bob.peer.state.durable.groups["all"].weight)
         peak, refused = memory("VmHWM"), []
         for exchange in (EXCHANGES + 1, 2**40):
             before = bob.peer.counted("epoch_too_early")

@@ -1,6 +1,6 @@
-"""P9: what a member tells a running peer about that peer itself: numbers of its life, its incarnation and its lanes, a
-later process with its identity. Without the peer's own signature it changes nothing, in whatever version of the wire it
-comes; with it, it does what it says.
+"""P9: what a member tells a running peer about that peer itself: numbers of its life, its incarnation and its channels,
+a later process with its identity. Without the peer's own signature it changes nothing, in whatever version of the wire
+it comes; with it, it does what it says.
 
 Ids are those of the table of bad inputs.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fedpeer.gossip.claims import Claim
-from fedpeer.gossip.proofs import LaneProof, LifeProof, lane_text, life_text
-from fedpeer.peer.wire.messages import Hello, LaneState, Message, RejectMessage, Reminder
+from fedpeer.gossip.proofs import ChannelProof, GenerationProof, channel_text, generation_text
+from fedpeer.peer.wire.messages import ChannelState, Hello, Message, RejectMessage, Reminder
 from fedpeer.peer.wire.roster import sign_statement
 from tests.peer.runtime.bob import LIFE, Bob, bob_at
 from tests.peer.runtime.test_bad_order import telling
@@ -26,15 +26,16 @@ pytestmark = pytest.mark.slow
 Case = Callable[[Bob], None]
 
 
-def hello(bob: Bob, *, taken: int = 0, known_life: int = 0) -> Hello:
+def hello(bob: Bob, *, taken: int = 0, known_generation: int = 0) -> Hello:
     """What ann says of bob."""
-    life = bob.peer.life
-    group = next(iter(life.circle.groups))
-    digest = bob.peer.inside(lambda: life.digest_of(group))
-    lane = LaneState(group=group, made=0, acked=0, taken=taken, made_weight=0.0, taken_weight=0.25)
+    state = bob.peer.state
+    group = next(iter(state.peer_groups.groups))
+    digest = bob.peer.inside(lambda: state.digest_of(group))
+    channel = ChannelState(group=group, made=0, acked=0, taken=taken, made_weight=0.0, taken_weight=0.25)
     return Hello(
-        life=LIFE, nonce=1, known_life=known_life, contract=life.setup.contract, groups=((group, digest),),
-        lanes=(lane,) if taken else (), round=0, begun=False, roster=bob.people.roster.number, answer=True,
+        generation=LIFE, nonce=1, known_generation=known_generation, contract=state.setup.contract,
+        groups=((group, digest),),
+        channels=(channel,) if taken else (), round=0, begun=False, roster=bob.people.roster.number, answer=True,
     )  # fmt: skip
 
 
@@ -52,8 +53,8 @@ def says(code: str, make: Callable[[Bob], Message], version: int = 2, **envelope
 
 
 def numbers(bob: Bob) -> tuple[int, int]:
-    ledger = bob.peer.inside(lambda: bob.peer.life.ledger)
-    return ledger.life, ledger.incarnation
+    durable = bob.peer.inside(lambda: bob.peer.state.durable)
+    return durable.generation, durable.incarnation
 
 
 def at_the_door(number: int) -> Case:
@@ -81,17 +82,19 @@ def two_say_that_another_came(version: int) -> Case:
 
 def of_his_life(bob: Bob, by: str, number: int) -> Reminder:
     federation = bob.people.roster.federation_id
-    text = life_text(federation, "bob", 1, number, 7)
+    text = generation_text(federation, "bob", 1, number, 7)
     signature = sign_statement(bob.keys[by].key, "claim", federation, text)
-    return Reminder(life=LifeProof(incarnation=1, life=number, nonce=7, signature=signature), lanes=())
+    return Reminder(
+        generation=GenerationProof(incarnation=1, generation=number, nonce=7, signature=signature), channels=()
+    )
 
 
 def of_his_lane(bob: Bob, by: str, number: int) -> Reminder:
     federation = bob.people.roster.federation_id
-    text = lane_text(federation, "all", ("bob", 1), ("ann", 1), "made", number, 0.25)
+    text = channel_text(federation, "all", ("bob", 1), ("ann", 1), "made", number, 0.25)
     signature = sign_statement(bob.keys[by].key, "claim", federation, text)
-    proof = LaneProof(group="all", way="made", number=number, weight=0.25, signature=signature)
-    return Reminder(life=None, lanes=(proof,))
+    proof = ChannelProof(group="all", way="made", number=number, weight=0.25, signature=signature)
+    return Reminder(generation=None, channels=(proof,))
 
 
 LIES: dict[str, Case] = {
@@ -99,8 +102,8 @@ LIES: dict[str, Case] = {
     "E13-ours-far": says("incarnation_jump", hello, to_incarnation=2**62),
     "E17-incarnation": says("unproven", hello, to_incarnation=2),
     "E17-incarnation-of-version-1": says("unproven", hello, version=1, to_incarnation=2**16 + 1),
-    "E17-life": says("unproven", lambda bob: hello(bob, known_life=2**62)),
-    "E17-life-of-version-1": says("unproven", lambda bob: hello(bob, known_life=2**40), version=1),
+    "E17-life": says("unproven", lambda bob: hello(bob, known_generation=2**62)),
+    "E17-life-of-version-1": says("unproven", lambda bob: hello(bob, known_generation=2**40), version=1),
     "E17-lane": says("unproven", lambda bob: hello(bob, taken=1)),
     "E17-lane-of-version-1": says("unproven", lambda bob: hello(bob, taken=2**40), version=1),
     "E17-duplicate": two_say_that_another_came(2),
@@ -143,13 +146,13 @@ def test_leaps_are_bounded_in_what_he_signed_too(another: Bob) -> None:
 
 @pytest.mark.parametrize("way", ["refused", "reminder"])
 def test_a_later_process_that_shows_his_own_signature_stops_him(another: Bob, way: str) -> None:
-    another.peer.inside(lambda: setattr(another.peer.life, "known_to_all", True))
+    another.peer.inside(lambda: setattr(another.peer.state, "known_to_all", True))
     number = numbers(another)[0] + 1
     said: Message = of_his_life(another, "bob", number)
     if way == "refused":
-        claim = another.peer.inside(lambda: another.peer.life.membership.statement)
+        claim = another.peer.inside(lambda: another.peer.state.membership.statement)
         assert claim.advert is not None
-        later: Claim = replace(claim, version=1, advert=replace(claim.advert, life=number, nonce=7))
+        later: Claim = replace(claim, version=1, advert=replace(claim.advert, generation=number, nonce=7))
         said = RejectMessage(
             code="duplicate_peer", group="", seq=0, text="It is so.", claims=(another.signed(later, "bob"),)
         )

@@ -54,7 +54,7 @@ def test_nothing_is_said_that_cannot_be_saved(bob: Bob, number: int, monkeypatch
     bob.pardon()
     since, counted, taken, said = len(bob.peer.lines), bob.peer.counted("persist_failed"), bob.taken(), bob.next()
     ear, whole_write, tried = bob.ears["ann"], blocks.write, threading.Semaphore(0)
-    heard = len(ear.delivered)
+    received = len(ear.delivered)
 
     def half(descriptor: int, parts: Sequence[bytes]) -> int:
         whole_write(descriptor, parts[:1])
@@ -68,7 +68,7 @@ def test_nothing_is_said_that_cannot_be_saved(bob: Bob, number: int, monkeypatch
             assert bob.say(bob.ping()) is None
             assert tried.acquire(timeout=PATIENCE)
             assert tried.acquire(timeout=PATIENCE), "it tries again"
-            assert not [message for _, _, message in ear.delivered[heard:] if isinstance(message, Ack | Pong)]
+            assert not [message for _, _, message in ear.delivered[received:] if isinstance(message, Ack | Pong)]
         bob.peer.line("saving_again", since)
     assert os.strerror(number) in bob.peer.line("persist_failed", since).text
     assert bob.peer.counted("persist_failed") >= counted + 2
@@ -85,7 +85,7 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
     monkeypatch.setattr(models, "save", refuse)
     monkeypatch.setattr(RosterFile, "write", refuse)
     with started(file) as peer:
-        x_n, after = peer.life.ledger.x_n, len(peer.lines)
+        x_n, after = peer.state.durable.x_n, len(peer.lines)
         peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))
         assert os.strerror(number) in peer.line("model_not_kept").text
         peer.inside(lambda: peer.process._carry_out(Enrol(peer.process._members.roster)))
@@ -105,7 +105,7 @@ def test_training_waits_for_its_disk(file: Path, number: int, monkeypatch: pytes
 
     monkeypatch.setattr(JobRunner, "work", reluctant)
     with started(file) as peer:
-        x_n = peer.life.ledger.x_n
+        x_n = peer.state.durable.x_n
         peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))
         assert os.strerror(number) in peer.line("training_waits").text
         peer.line("evaluated")
@@ -151,7 +151,7 @@ def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch:
     among = Limits.among
     monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
     with started(file) as peer:
-        room = among(1000 + len(peer.life.circle.roster.entries))
+        room = among(1000 + len(peer.state.peer_groups.roster.entries))
         assert peer.server._limits == peer.process._post._links._limits == room
 
 
@@ -185,7 +185,7 @@ def started(file: Path) -> AbstractContextManager[Whole]:
 def lived(file: Path) -> bytes:
     """It was there once, and paused; what is durable, but for the number of starts."""
     with started(file) as peer:
-        return peer.durable(life=0)
+        return peer.durable(generation=0)
 
 
 def newest(file: Path, kind: str) -> Path:
@@ -213,7 +213,7 @@ def test_the_snapshot_before_stands_in_for_a_damaged_one(file: Path, damage: Cal
     with started(file) as peer:
         assert peer.counted("snapshot_corrupt") == 1
         assert "the one before is used" in peer.line("snapshot_corrupt").text
-        assert peer.durable(life=0) == before
+        assert peer.durable(generation=0) == before
 
 
 @pytest.mark.parametrize("times", [pytest.param(3, id="D01-again-and-again")])
@@ -224,7 +224,7 @@ def test_a_sound_snapshot_is_written_at_once_behind_a_damaged_one(file: Path, ti
         flip(newest(file, "snapshots"), newest(file, "snapshots").stat().st_size // 2)
         with started(file) as peer:
             peer.line("snapshot_corrupt")
-            assert peer.durable(life=0) == before
+            assert peer.durable(generation=0) == before
             assert peer.inside(lambda: len(list((state / "snapshots").iterdir()))) == 2
             peer.inside(lambda: shutil.copytree(state, cut))
         shutil.rmtree(state)
@@ -239,7 +239,7 @@ def test_a_damaged_journal_is_lost_memory(file: Path, at: int) -> None:
         assert peer.counted("journal_corrupt") == 1
         assert "cannot be read" in peer.line("journal_corrupt").text
         peer.line("reborn")
-        assert peer.inside(lambda: peer.life.ledger.incarnation) == 2
+        assert peer.inside(lambda: peer.state.durable.incarnation) == 2
 
 
 def of_another_peer(file: Path) -> Path:

@@ -25,7 +25,7 @@ from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.reductions import FORMS, Zstd
 from fedpeer.gossip.transfers import WINDOW
-from fedpeer.peer.node.channels import hear_transfer
+from fedpeer.peer.node.channels import on_transfer
 from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.wire.messages import Ack, Contract, Message, Pong, RejectMessage, RosterNews, ValueRequest
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -93,7 +93,7 @@ def absurd(bob: Bob) -> None:
 def out_of_reach(bob: Bob) -> None:
     """It costs nothing: somebody else may have moved the one who sends it."""
     says(lambda bob: bob.next(tail=numbers(*[10.0] * bob.party().length)), "out_of_reach")(bob)
-    assert bob.peer.inside(lambda: bob.peer.life.standing.get("ann", Reputation()).recent) == ()
+    assert bob.peer.inside(lambda: bob.peer.state.reputations.get("ann", Reputation()).recent) == ()
 
 
 def another_plan(bob: Bob) -> None:
@@ -102,24 +102,26 @@ def another_plan(bob: Bob) -> None:
     said = bob.next()
     with bob.refuses("plan_mismatch"), bob.tells("ann", telling("plan_mismatch")):
         assert bob.say(said) is None
-    bob.peer.life.others["ann"].differs = b""
+    bob.peer.state.others["ann"].differs = b""
     assert bob.say(bob.hello()) is None
 
 
 def another_file(bob: Bob) -> None:
     """Every difference is named."""
-    text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":6').replace(b'"seed":0', b'"seed":9')
+    text = bob.peer.state.setup.held.text.replace(b'"batch_size":5', b'"batch_size":6').replace(
+        b'"seed":0', b'"seed":9'
+    )
     named = "learning.batch_size is 5 here and 6 there; seed is 0 here and 9 there"
     with bob.refuses("plan_mismatch", named), bob.tells("ann", telling("plan_mismatch")):
         assert bob.say(bob.hello(contract=contract_digest(text))) is None
         assert bob.say(bob.framed(Contract(text=text))) is None
-    assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == set()  # the seed decides who is a neighbour
-    text = bob.peer.life.setup.held.text.replace(b'"batch_size":5', b'"batch_size":7')
-    digest = bob.peer.inside(lambda: bob.peer.life.digest_under(contract_digest(text), "all"))
+    assert bob.peer.inside(lambda: bob.peer.state.others["ann"].agreed) == set()  # the seed decides who is a neighbour
+    text = bob.peer.state.setup.held.text.replace(b'"batch_size":5', b'"batch_size":7')
+    digest = bob.peer.inside(lambda: bob.peer.state.digest_under(contract_digest(text), "all"))
     with bob.refuses("plan_mismatch", "learning.batch_size is 5 here and 7 there"):
         assert bob.say(bob.hello(contract=contract_digest(text), digest=digest)) is None
         assert bob.say(bob.framed(Contract(text=text))) is None
-    assert bob.peer.inside(lambda: bob.peer.life.others["ann"].agreed) == {"all"}
+    assert bob.peer.inside(lambda: bob.peer.state.others["ann"].agreed) == {"all"}
     bob.gives()
     assert bob.say(bob.hello()) is None
 
@@ -146,7 +148,7 @@ def a_long_name(bob: Bob) -> None:
 
 def contract_by(bob: Bob, key: Ed25519PrivateKey, number: int = 1, **changed: Any) -> SignedContract:
     """The contract in force with other rounds, signed by this key."""
-    text = json.loads(bob.peer.life.setup.held.text)
+    text = json.loads(bob.peer.state.setup.held.text)
     text["learning"]["rounds"] += 7
     text |= changed
     public = key.public_key().public_bytes_raw()
@@ -161,7 +163,7 @@ def contract(code: str, made: Callable[[Bob], SignedContract]) -> Case:
     def case(bob: Bob) -> None:
         with bob.refuses(code), bob.tells("ann", telling(code)):
             assert bob.say(bob.framed(Contract(text=contract_bytes(made(bob))))) is None
-        assert bob.peer.inside(lambda: bob.peer.life.signed) is None
+        assert bob.peer.inside(lambda: bob.peer.state.signed) is None
 
     return case
 
@@ -174,12 +176,12 @@ def a_contract_that_cannot_be(bob: Bob) -> None:
     assert line.level == "error"
     assert "network is" in line.text
     assert "seed is 0 now and 9 then" in line.text
-    assert bob.peer.inside(lambda: bob.peer.life.signed) is None
+    assert bob.peer.inside(lambda: bob.peer.state.signed) is None
 
 
 def an_earlier_process(bob: Bob) -> None:
     with bob.refuses("duplicate_peer"), bob.tells("ann", telling("duplicate_peer")):
-        assert bob.say(bob.hello(life=LIFE - 1)) is None
+        assert bob.say(bob.hello(generation=LIFE - 1)) is None
 
 
 def claims(code: str, *made: Callable[[Bob], Claim]) -> Case:
@@ -218,8 +220,8 @@ def an_author_of_false_verdicts(bob: Bob) -> None:
         assert bob.say(bob.ping(bob.claim("eve", "dead", version), bob.alive("eve", version + 1))) is None
     with bob.refuses("false_accuser"):
         assert bob.say(bob.ping(bob.claim("eve", "dead", first + FALSE))) is None
-    assert bob.peer.life.membership._rumours["eve"].others == ()
-    bob.peer.inside(bob.peer.life.membership._credit.marks.clear)
+    assert bob.peer.state.membership._members["eve"].others == ()
+    bob.peer.inside(bob.peer.state.membership._credit.marks.clear)
 
 
 def roster(code: str, make: Callable[[Bob], Roster]) -> Case:
@@ -284,7 +286,7 @@ ONCE_INSIDE: dict[str, Case] = {
     "S09": absurd,
     "S17": out_of_reach,
     "S10": says(lambda bob: bob.next(round=0), "stale_epoch"),
-    "S11": says(lambda bob: bob.next(round=bob.peer.life.setup.federation.learning.rounds + 2), "epoch_too_early"),
+    "S11": says(lambda bob: bob.next(round=bob.peer.state.setup.federation.learning.rounds + 2), "epoch_too_early"),
     "S14": says(lambda bob: bob.next(ahead=1), "early"),
     "R01-suspect": accuses_him("suspect"),
     "R01-dead": accuses_him("dead"),
@@ -306,13 +308,13 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
 ) -> None:
     """It costs the sender, is told once with the way there and then without, and the peer goes on where it was."""
     with bob_at(tmp_path) as bob:
-        said, before = bob.next(), bob.peer.durable(life=0)
+        said, before = bob.next(), bob.peer.durable(generation=0)
 
         def fails(*given: Any) -> bool:
-            hear_transfer(*given)
+            on_transfer(*given)
             raise RuntimeError(words)
 
-        monkeypatch.setattr("fedpeer.peer.node.dispatch.hear_transfer", fails)
+        monkeypatch.setattr("fedpeer.peer.node.dispatch.on_transfer", fails)
         for count in (1, 2):
             since = len(bob.peer.lines)
             with bob.tells("ann", telling("internal_error")):
@@ -325,8 +327,8 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
             assert "\x1b" not in str(line)
             assert ("traceback" in line.fields) == (count == 1)
             assert bob.peer.counted("internal_error") == count
-            assert len(bob.peer.life.standing["ann"].recent) == count
-            assert bob.peer.durable(life=0) == before
+            assert len(bob.peer.state.reputations["ann"].recent) == count
+            assert bob.peer.durable(generation=0) == before
             assert bob.say(bob.hello()) is None
             bob.peer.afresh()
         monkeypatch.undo()
@@ -373,7 +375,7 @@ def test_a_roster_that_is_no_news_changes_nothing_and_costs_nothing(bob: Bob, nu
     durable, refusals = bob.peer.durable(), bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"])
     for text in (to_bytes(stale), b"[" * 100_000):
         assert bob.say(bob.framed(RosterNews(number=stale.number, text=text))) is None
-    assert bob.peer.inside(lambda: bob.peer.life.circle.roster) == his
+    assert bob.peer.inside(lambda: bob.peer.state.peer_groups.roster) == his
     assert bob.peer.durable() == durable
     assert bob.peer.inside(lambda: bob.peer.process.status.as_json()["refusals"]) == refusals
 
@@ -384,7 +386,7 @@ def test_weights_that_are_hardly_there_are_taken_exactly(bob: Bob, weight: float
     taken = bob.taken()
     assert bob.say(bob.next(weight=weight, tail=numbers(*[0.0] * bob.party().length))) is None
     assert bob.taken() == taken + 1
-    assert bob.peer.inside(lambda: bool(bob.peer.life.ledger.estimate_D("all").isfinite().all()))
+    assert bob.peer.inside(lambda: bool(bob.peer.state.durable.estimate_D("all").isfinite().all()))
 
 
 @pytest.mark.parametrize("value", [1e-40, -0.0], ids=["S13-subnormal", "S13-minus-zero"])

@@ -55,11 +55,11 @@ Content = Callable[["Councillor"], bytes]
 
 
 class Councillor(Bob):
-    """bob in the council of all, and what the others can sign."""
+    """bob in the consensus group of all, and what the others can sign."""
 
     @property
-    def council(self) -> RoundConsensus:
-        return self.peer.process._node.councils[EVERYONE]
+    def consensus(self) -> RoundConsensus:
+        return self.peer.process._node.consensus_by_group[EVERYONE]
 
     @property
     def pupil(self) -> ServerSide:
@@ -69,7 +69,7 @@ class Councillor(Bob):
 
     @property
     def term(self) -> int:
-        return self.peer.inside(lambda: self.council.decrees.election.stand.term)
+        return self.peer.inside(lambda: self.consensus.round_commit.election.stand.term)
 
     def hears(self, message: Message, sender: str = "ann") -> None:
         """It is taken by his door."""
@@ -83,31 +83,31 @@ class Councillor(Bob):
 
     def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> ConsensusMessage:
         """That one coordinates by these votes; `signed`: that they are for another term."""
-        scope, number = self.council.decrees.election.scope, self.people.roster.number
+        scope, number = self.consensus.round_commit.election.scope, self.people.roster.number
         votes = {who: self.signed_by(who, vote_text(scope, who, signed or term, number, candidate)) for who in voters}
         return self.ballot(
             Heartbeat(LeaderCertificate(term, candidate, number, tuple(sorted(votes.items()))), Progress())
         )
 
-    def decree(self, term: int, round: int, digest: bytes) -> Proposal:
+    def proposal(self, term: int, round: int, digest: bytes) -> Proposal:
         return Proposal(term, round, self.people.roster.number, digest)
 
-    def commit(self, decree: Proposal, *, signed: Proposal | None = None) -> ConsensusMessage:
+    def commit(self, proposal: Proposal, *, signed: Proposal | None = None) -> ConsensusMessage:
         """That this is in force by three of five; `signed`: that they accepted another one."""
-        scope = self.council.decrees.election.scope
-        by = {who: self.signed_by(who, acceptance_text(scope, who, signed or decree)) for who in OTHERS}
-        return self.ballot(Commit(Certificate(decree, tuple(sorted(by.items())))))
+        scope = self.consensus.round_commit.election.scope
+        by = {who: self.signed_by(who, acceptance_text(scope, who, signed or proposal)) for who in OTHERS}
+        return self.ballot(Commit(Certificate(proposal, tuple(sorted(by.items())))))
 
     def update(self, sender: str = "ann", *, late: int = 0, of: str = "", times: float = 1.0, **changed: Any) -> Update:
         """For the round that he gathers for or `late` rounds before, as client `of`; the model is `times` the ones."""
         template = self.pupil.update.template
-        number = torch.tensor(self.council.clients.index(of or sender))
+        number = torch.tensor(self.consensus.clients.index(of or sender))
         values = {"model_n": times * torch.ones_like(template.model_n), "number": number}
         values |= {"examples": torch.tensor(40), "precision": torch.tensor(1.0)}
         values |= {name: torch.tensor(value) for name, value in changed.items()}
         typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves_of(template).items()}
         content = self.pupil.update.written(rebuilt(template, typed))
-        term, round = self.term, self.council.applied + 1 - late
+        term, round = self.term, self.consensus.applied + 1 - late
         return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
     def model(self, value: float) -> bytes:
@@ -120,7 +120,7 @@ class Councillor(Bob):
 
     def coordinates(self) -> None:
         """He is elected, his heartbeats are answered, and he has his own update."""
-        election, now = self.council.decrees.election, self.peer.life.now
+        election, now = self.consensus.round_commit.election, self.peer.state.now
         while not self.peer.inside(lambda: election.leading):
             now += 1
             assert now < 1000, "nobody stands in his way"
@@ -134,7 +134,7 @@ class Councillor(Bob):
                 self.hears(self.ballot(VoteReply(poll.term, poll.pre, True, vote)), who)
         for who in OTHERS:
             self.hears(self.ballot(HeartbeatReply(self.term, Progress())), who)
-        self.waits(lambda: self.council._gathering.updates.keys() >= {"bob"})
+        self.waits(lambda: self.consensus._gathering.updates.keys() >= {"bob"})
 
     def waits(self, done: Callable[[], bool]) -> None:
         """Until something is so in his own thread."""
@@ -147,10 +147,10 @@ class Councillor(Bob):
 
     def follows(self) -> int:
         """ann coordinates in a new term, and round 1 is in force; the term."""
-        assert self.council.applied == 1
+        assert self.consensus.applied == 1
         term = self.term + 1
         self.hears(self.lead("ann", term, "ann", "cas", "eve"))
-        assert self.peer.inside(lambda: self.council.coordinator) == "ann"
+        assert self.peer.inside(lambda: self.consensus.coordinator) == "ann"
         self.waits(lambda: not self.peer.process._node.part.working)  # type: ignore[union-attr]
         return term
 
@@ -193,7 +193,7 @@ def gathered(message: Callable[[Councillor], Update]) -> Callable[[Councillor], 
     """Whoever sent a bad update is not waited for; the next case begins as this one."""
 
     def made(bob: Councillor) -> Update:
-        bob.peer.inside(bob.council._gathering.refused.clear)
+        bob.peer.inside(bob.consensus._gathering.refused.clear)
         return message(bob)
 
     return made
@@ -215,8 +215,8 @@ COORDINATING: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", COORDINATING.values(), ids=COORDINATING)
-def test_refused_by_who_coordinates(council: Councillor, case: Case) -> None:
-    case(council)
+def test_refused_by_who_coordinates(consensus: Councillor, case: Case) -> None:
+    case(consensus)
 
 
 def too_far(bob: Councillor) -> None:
@@ -239,25 +239,25 @@ CLOSING: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", CLOSING.values(), ids=CLOSING)
-def test_refused_by_who_closes_the_round(council: Councillor, case: Case) -> None:
-    case(council)
+def test_refused_by_who_closes_the_round(consensus: Councillor, case: Case) -> None:
+    case(consensus)
 
 
-def test_the_round_is_that_of_the_others(council: Councillor) -> None:
+def test_the_round_is_that_of_the_others(consensus: Councillor) -> None:
     """Whose update was left out did not count; and round 1 comes into force."""
-    decree = council.peer.inside(lambda: council.council.decrees._open)
-    assert decree is not None
-    found = split_leaves(council.council.chamber.models[decree.digest], council.pupil.spec.server_bytes)
+    proposal = consensus.peer.inside(lambda: consensus.consensus.round_commit._open)
+    assert proposal is not None
+    found = split_leaves(consensus.consensus.consensus_state.models[proposal.digest], consensus.pupil.spec.server_bytes)
     assert found is not None
     assert found[0].keys() == {"ann", "bob", "cas"}
-    scope = council.council.decrees.election.scope
+    scope = consensus.consensus.round_commit.election.scope
     for who in ("ann", "cas"):
-        accepted = council.signed_by(who, acceptance_text(scope, who, decree))
-        council.hears(council.ballot(Accept(decree.term, decree.round, accepted)), who)
-    council.waits(lambda: council.council.applied == 1)
+        accepted = consensus.signed_by(who, acceptance_text(scope, who, proposal))
+        consensus.hears(consensus.ballot(Accept(proposal.term, proposal.round, accepted)), who)
+    consensus.waits(lambda: consensus.consensus.applied == 1)
 
 
-def heard(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann") -> Case:
+def received(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann") -> Case:
     """Said to him as he follows ann in this term, after round 1."""
 
     def case(bob: Councillor) -> None:
@@ -269,34 +269,34 @@ def heard(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann"
 
 
 def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], ConsensusMessage]:
-    return lambda bob, now: bob.ballot(Propose(bob.decree(now + term, round, NOBODYS)))
+    return lambda bob, now: bob.ballot(Propose(bob.proposal(now + term, round, NOBODYS)))
 
 
 FOLLOWING: dict[str, Case] = {
-    "R04": heard("double_vote", lambda bob, term: bob.lead("dan", term, "bob", "dan", "eve"), "dan"),
-    "R09-votes-of-a-stranger": heard("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
-    "R05-lead": heard("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "eve", "bob"), "cas"),
-    "R05-propose": heard("two_coordinators", proposed(2), "cas"),
-    "R06-lead": heard("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
-    "R06-propose": heard("stale_term", proposed(2, -1)),
+    "R04": received("double_vote", lambda bob, term: bob.lead("dan", term, "bob", "dan", "eve"), "dan"),
+    "R09-votes-of-a-stranger": received("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
+    "R05-lead": received("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "eve", "bob"), "cas"),
+    "R05-propose": received("two_coordinators", proposed(2), "cas"),
+    "R06-lead": received("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
+    "R06-propose": received("stale_term", proposed(2, -1)),
     "R06-update-to-a-follower": told("stale_term", lambda bob: replace(bob.update(), term=bob.follows())),
-    "R07-lead": heard("term_jump", lambda bob, term: bob.lead("cas", term + TERM_JUMP_MAX + 1, *OTHERS), "cas"),
-    "R07-follow": heard(
+    "R07-lead": received("term_jump", lambda bob, term: bob.lead("cas", term + TERM_JUMP_MAX + 1, *OTHERS), "cas"),
+    "R07-follow": received(
         "term_jump", lambda bob, term: bob.ballot(HeartbeatReply(term + TERM_JUMP_MAX + 1, Progress()))
     ),
-    "R19": heard("too_many_terms", lambda bob, term: _again(bob, term)),
-    "R08": heard("already_applied", proposed(1)),
-    "R09-propose": heard("round_gap", proposed(3)),
-    "R09-commit": heard("round_gap", lambda bob, term: bob.commit(bob.decree(term, 3, NOBODYS))),
-    "R10-commit": heard("digest_mismatch", lambda bob, term: bob.commit(bob.decree(term, 1, NOBODYS))),
+    "R19": received("too_many_terms", lambda bob, term: _again(bob, term)),
+    "R08": received("already_applied", proposed(1)),
+    "R09-propose": received("round_gap", proposed(3)),
+    "R09-commit": received("round_gap", lambda bob, term: bob.commit(bob.proposal(term, 3, NOBODYS))),
+    "R10-commit": received("digest_mismatch", lambda bob, term: bob.commit(bob.proposal(term, 1, NOBODYS))),
     "R10-model": at_the_door(
         "digest_mismatch", lambda bob: ModelReply(group=EVERYONE, digest=NOBODYS, content=bob.model(0))
     ),
     "R15": at_the_door("bad_task_matrix", lambda bob: _model(bob, 2 * FAR)),
-    "E07-mandate": heard("bad_signature", lambda bob, term: bob.lead("cas", term + 1, *OTHERS, signed=term), "cas"),
-    "E07-decree": heard(
+    "E07-mandate": received("bad_signature", lambda bob, term: bob.lead("cas", term + 1, *OTHERS, signed=term), "cas"),
+    "E07-decree": received(
         "bad_signature",
-        lambda bob, term: bob.commit(bob.decree(term, 2, NOBODYS), signed=bob.decree(term, 2, b"o" * 32)),
+        lambda bob, term: bob.commit(bob.proposal(term, 2, NOBODYS), signed=bob.proposal(term, 2, b"o" * 32)),
     ),
 }
 
@@ -310,7 +310,7 @@ def _by_a_stranger(bob: Councillor, term: int) -> ConsensusMessage:
 
 def _again(bob: Councillor, term: int) -> ConsensusMessage:
     """What ann says who has just stood, and stands again."""
-    bob.peer.inside(bob.council.decrees.election._ambitions.begin_anew)
+    bob.peer.inside(bob.consensus.round_commit.election._ambitions.begin_anew)
     bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
     return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
 
@@ -321,64 +321,64 @@ def _model(bob: Councillor, value: float) -> ModelReply:
 
 
 @pytest.mark.parametrize("case", FOLLOWING.values(), ids=FOLLOWING)
-def test_refused_by_who_follows(council: Councillor, case: Case) -> None:
-    case(council)
+def test_refused_by_who_follows(consensus: Councillor, case: Case) -> None:
+    case(consensus)
 
 
-def test_numbers_depose_nobody(council: Councillor) -> None:
+def test_numbers_depose_nobody(consensus: Councillor) -> None:
     """A member says that it is in a later term, one higher each time, and refuses by it, and stands: bob goes on
     following, in the term in which he was."""
-    council.pardon()
-    term, election = council.follows(), council.council.decrees.election
-    number = council.people.roster.number
+    consensus.pardon()
+    term, election = consensus.follows(), consensus.consensus.round_commit.election
+    number = consensus.people.roster.number
     for more in range(1, 9):
         for pre in (True, False):
-            council.hears(council.ballot(VoteReply(term + more, pre, False, b"")), "dan")
-            council.hears(council.ballot(VoteRequest(term + more, pre, number, Progress())), "dan")
-        council.hears(council.ballot(HeartbeatReply(term + more, Progress())), "dan")
-        council.hears(council.lead("ann", term, "ann", "cas", "eve"))
-        assert (council.term, council.peer.inside(lambda: election.coordinator)) == (term, "ann")
-    council.pardon()
+            consensus.hears(consensus.ballot(VoteReply(term + more, pre, False, b"")), "dan")
+            consensus.hears(consensus.ballot(VoteRequest(term + more, pre, number, Progress())), "dan")
+        consensus.hears(consensus.ballot(HeartbeatReply(term + more, Progress())), "dan")
+        consensus.hears(consensus.lead("ann", term, "ann", "cas", "eve"))
+        assert (consensus.term, consensus.peer.inside(lambda: election.coordinator)) == (term, "ann")
+    consensus.pardon()
 
 
-def test_the_good_messages_of_which_these_are_variants_are_taken(council: Councillor) -> None:
+def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: Councillor) -> None:
     """He goes on to round 2 with ann."""
-    term, content = council.follows(), council.model(3.0)
-    decree = council.decree(term, 2, content_digest(content))
-    council.hears(council.commit(decree))
-    council.hears(ModelReply(group=EVERYONE, digest=decree.digest, content=content))
-    council.waits(lambda: council.council.applied == 2)
+    term, content = consensus.follows(), consensus.model(3.0)
+    proposal = consensus.proposal(term, 2, content_digest(content))
+    consensus.hears(consensus.commit(proposal))
+    consensus.hears(ModelReply(group=EVERYONE, digest=proposal.digest, content=content))
+    consensus.waits(lambda: consensus.consensus.applied == 2)
 
 
-def test_who_was_put_out_voted_while_it_belonged(council: Councillor) -> None:
+def test_who_was_put_out_voted_while_it_belonged(consensus: Councillor) -> None:
     """Its key is that of the earlier roster; so who did not hear the votes then still knows who coordinates."""
-    people, term = council.people, council.term + 1
+    people, term = consensus.people, consensus.term + 1
     rest = tuple(entry for entry in people.roster.entries if entry.id != "eve")
-    said = council.lead("ann", term, "ann", "cas", "eve")
-    forged = council.lead("ann", term, "ann", "cas", "eve", signed=term + 1)
+    said = consensus.lead("ann", term, "ann", "cas", "eve")
+    forged = consensus.lead("ann", term, "ann", "cas", "eve", signed=term + 1)
     later = sign(replace(people.roster, number=people.roster.number + 1, entries=rest), people.key)
-    council.hears(RosterNews(number=later.number, text=to_bytes(later)))
-    assert council.peer.inside(lambda: "eve" not in council.peer.life.circle.roster.by_id)
-    seen = council.peer.inside(lambda: view_of(council.peer.process._node, {}, 0.0)).councils[0]
+    consensus.hears(RosterNews(number=later.number, text=to_bytes(later)))
+    assert consensus.peer.inside(lambda: "eve" not in consensus.peer.state.peer_groups.roster.by_id)
+    seen = consensus.peer.inside(lambda: view_of(consensus.peer.process._node, {}, 0.0)).consensus_by_group[0]
     assert "eve" in seen.voters, "the later roster is not decreed yet"
     assert "eve" not in seen.voters_there
-    council.hears(forged)
-    assert council.term < term
-    council.hears(said)
-    assert council.term == term
-    assert council.peer.inside(lambda: council.council.coordinator) == "ann"
+    consensus.hears(forged)
+    assert consensus.term < term
+    consensus.hears(said)
+    assert consensus.term == term
+    assert consensus.peer.inside(lambda: consensus.consensus.coordinator) == "ann"
 
 
 @pytest.fixture(scope="module")
-def council(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
+def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
     """bob, elected, in round 1."""
     standing = pytest.MonkeyPatch()
 
     async def still(process: PeerProcess) -> None:
         """Time goes on until he has met the others."""
-        life = process._node.life
-        while not all(life.others[peer].knows_us for peer in OTHERS):
-            process.feed(Tick(life.now + 1))
+        state = process._node.state
+        while not all(state.others[peer].knows_us for peer in OTHERS):
+            process.feed(Tick(state.now + 1))
             await asyncio.sleep(0.02)
         await asyncio.sleep(3600.0)
 
@@ -394,7 +394,7 @@ def council(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
     with bob_at(tmp_path_factory.mktemp("council"), federation, Councillor) as bob:
         assert isinstance(bob, Councillor)
         for other in OTHERS:  # each of them has heard from this process, so that he may vote
-            assert bob.say(bob.hello(other, known_life=bob.peer.life.ledger.life), other) is None
+            assert bob.say(bob.hello(other, known_generation=bob.peer.state.durable.generation), other) is None
         bob.coordinates()
         yield bob
     standing.undo()

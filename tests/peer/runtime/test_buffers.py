@@ -22,14 +22,14 @@ def address(lease: Lease) -> int:
 def test_nobody_writes_into_what_another_holds(steps: list[tuple[str, str, int, bool]]) -> None:
     """Each holder fills its buffer with a mark of its own, and finds it there until it gives the buffer back."""
     pool, held = BufferPool(), list[tuple[str, str, Lease, int]]()
-    for mark, (peer, lane, length, give_back) in enumerate(steps):
-        lent = Counter((peer, lane) for peer, lane, _, _ in held)
-        lease = pool.lease(peer, lane, length, most=MOST, kept=True)
-        assert (lease is None) == (lent[peer, lane] == MOST)
+    for mark, (peer, channel, length, give_back) in enumerate(steps):
+        lent = Counter((peer, channel) for peer, channel, _, _ in held)
+        lease = pool.lease(peer, channel, length, most=MOST, kept=True)
+        assert (lease is None) == (lent[peer, channel] == MOST)
         if lease is not None:
             assert len(lease.view) == length
             lease.view[:] = bytes([mark % 256]) * length
-            held.append((peer, lane, lease, mark))
+            held.append((peer, channel, lease, mark))
         if give_back and held:
             held.pop(mark % len(held))[2].release()
         assert all(bytes(each.view) == bytes([own % 256]) * len(each.view) for _, _, each, own in held)

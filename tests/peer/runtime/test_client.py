@@ -69,8 +69,8 @@ def send(links: PeerLinks, url: str, message: Message) -> None:
 
 def big(length: int, seq: int = 1) -> Transfer:
     payload = torch.arange(length, dtype=torch.float32)
-    parcel = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
-    return Transfer(group="all", parcel=parcel)
+    share = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    return Transfer(group="all", share=share)
 
 
 def with_length(length: int) -> Port:
@@ -143,7 +143,7 @@ async def test_a_large_tensor_arrives_whole() -> None:
         assert isinstance((await reports.first(1))[0], DeliveryReceipt)
     got = port.delivered[0][2]
     assert isinstance(got, Transfer)
-    assert torch.equal(got.parcel.payload, big(2_000_003).parcel.payload)
+    assert torch.equal(got.share.payload, big(2_000_003).share.payload)
 
 
 async def small_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -236,7 +236,7 @@ async def test_a_peer_that_speaks_is_answered_at_once_and_not_after_the_rest() -
         async with serving(port):
             send(links, port.url, MESSAGES["ack"])
             assert isinstance((await reports.first(2))[-1], LinkDown), "it rests"
-            links.heard("bob")
+            links.received("bob")
             send(links, port.url, MESSAGES["fetch"])
             assert isinstance((await reports.first(3))[-1], DeliveryReceipt)
 
@@ -249,7 +249,7 @@ async def test_who_speaks_and_cannot_be_reached_is_tried_again_once_in_a_rest() 
         for count in (1, 2):
             send(links, url, MESSAGES["ack"])
             await reports.first(count)
-            links.heard("bob")
+            links.received("bob")
         async with serving(port):
             send(links, port.url, MESSAGES["ack"])
             assert isinstance((await reports.first(3))[-1], LinkDown), "not for each word that comes from it"
@@ -345,21 +345,21 @@ async def test_a_redirect_is_not_followed() -> None:
 # ------------------------------------------------------------------------------------------------------------- bounds
 
 
-def never_but_tells(heard: asyncio.Event) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def never_but_tells(received: asyncio.Event) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
-        heard.set()
+        received.set()
         await never(reader, writer)
 
     return speak
 
 
 async def test_what_waits_already_is_not_queued_again_and_the_oldest_gives_way() -> None:
-    heard = asyncio.Event()
-    async with somebody(never_but_tells(heard)) as url, links_of_ann(Limits(queue=3)) as (links, reports):
+    received = asyncio.Event()
+    async with somebody(never_but_tells(received)) as url, links_of_ann(Limits(queue=3)) as (links, reports):
         acks = [Ack(group="all", taken=taken, round=1) for taken in range(6)]
         send(links, url, acks[0])
-        await heard.wait()
+        await received.wait()
         for ack in [acks[0], *acks[1:4], *acks[1:4]]:
             send(links, url, ack)
         assert reports.outcomes == []
@@ -371,11 +371,11 @@ async def test_what_waits_already_is_not_queued_again_and_the_oldest_gives_way()
 
 
 async def test_a_peer_that_is_forgotten_is_sent_nothing_more() -> None:
-    heard = asyncio.Event()
-    async with somebody(never_but_tells(heard)) as url, links_of_ann() as (links, reports):
+    received = asyncio.Event()
+    async with somebody(never_but_tells(received)) as url, links_of_ann() as (links, reports):
         for taken in range(3):
             send(links, url, Ack(group="all", taken=taken, round=1))
-        await heard.wait()
+        await received.wait()
         links.forget("bob")
         await asyncio.sleep(0)
         assert links._links == {}

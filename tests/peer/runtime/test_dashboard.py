@@ -310,8 +310,8 @@ async def test_with_tls_the_certificate_is_known_by_itself_and_the_cookie_stays_
         assert status["peer"] == "peer3"
         with pytest.raises(DashboardError, match="CERTIFICATE_VERIFY_FAILED"):
             await asyncio.to_thread(ask, DashboardAddress(door.url, TOKEN, stranger))
-        asked: dict[str, Any] = {"params": {"token": TOKEN}, "allow_redirects": False, "ssl": False}
-        async with visitor(board, Host="ward3.example") as session, session.get("/", **asked) as answer:
+        options: dict[str, Any] = {"params": {"token": TOKEN}, "allow_redirects": False, "ssl": False}
+        async with visitor(board, Host="ward3.example") as session, session.get("/", **options) as answer:
             assert "Secure" in answer.headers["Set-Cookie"]
 
 

@@ -38,7 +38,7 @@ from fedpeer.peer.runtime.invitation import (
     WrongSecrets,
     read_admission,
 )
-from fedpeer.peer.runtime.invitation_files import make_federation, new_folder, seat, write_peer
+from fedpeer.peer.runtime.invitation_files import invited_peer, make_federation, new_folder, write_peer
 from fedpeer.peer.wire.roster import expel
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
 from tests.peer.frames import POLICY
@@ -53,7 +53,7 @@ PATIENCE = 10.0
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     data = DataSettings.model_validate("simulation:1")
-    seats = [seat(f"peer{n}", "127.0.0.1", 7400 + n, data, "127.0.0.1") for n in (1, 2)]
+    seats = [invited_peer(f"peer{n}", "127.0.0.1", 7400 + n, data, "127.0.0.1") for n in (1, 2)]
     make_federation(tmp_path / "wards", "wards", "name: wards\n", seats)
     return open_authority(tmp_path / "wards")
 
@@ -62,7 +62,7 @@ def invitation(authority: Authority, expires: float = 60.0) -> Invitation:
     return Invitation(authority, "peer5", ADDRESS, ("everyone",), SECRET, expires)
 
 
-def asked(key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
+def options(key: Ed25519PrivateKey | None = None, **changes: Any) -> bytes:
     wanted = pem(request(key or Ed25519PrivateKey.generate(), "peer5")).decode()
     return json.dumps({"secret": SECRET.hex(), "request": wanted, **changes}).encode()
 
@@ -99,10 +99,10 @@ def test_a_token_with_a_wrong_or_missing_letter_is_said_to_be_so(authority: Auth
 
 def test_an_invitation_is_for_one(authority: Authority) -> None:
     open_one, key = invitation(authority), Ed25519PrivateKey.generate()
-    answer = open_one.answer(asked(key), 1.0)
+    answer = open_one.answer(options(key), 1.0)
     assert isinstance(answer, bytes)
     admission = read_admission(answer, token(authority), key)
-    assert open_one.answer(asked(), 2.0) == Denied(410, "This invitation was used already; ask for another one.")
+    assert open_one.answer(options(), 2.0) == Denied(410, "This invitation was used already; ask for another one.")
     assert admission.roster == authority.roster == open_one.taken
     entry = authority.roster.by_id["peer5"]
     assert (entry.address, entry.models, entry.key) == (ADDRESS, ("everyone",), key.public_key().public_bytes_raw())
@@ -114,13 +114,13 @@ def test_an_invitation_is_for_one(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (asked(secret=bytes(16).hex()), 403),
-        (asked(secret=""), 403),
-        (asked(secret=SECRET.hex()[:-2]), 403),
-        (asked(secret="no hex"), 400),
-        (asked(secret=5), 400),
-        (asked(request=""), 400),
-        (asked(request="-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"), 400),
+        (options(secret=bytes(16).hex()), 403),
+        (options(secret=""), 403),
+        (options(secret=SECRET.hex()[:-2]), 403),
+        (options(secret="no hex"), 400),
+        (options(secret=5), 400),
+        (options(request=""), 400),
+        (options(request="-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"), 400),
         (b"", 400),
         (b"[]", 400),
         (b"[" * 10_000, 400),
@@ -131,7 +131,7 @@ def test_what_is_no_right_request_lets_nobody_in(authority: Authority, body: byt
     open_one = invitation(authority)
     assert status(open_one.answer(body, 1.0)) == expected
     assert authority.roster == before
-    assert status(open_one.answer(asked(), 1.0)) == 200, "and the right one still can come"
+    assert status(open_one.answer(options(), 1.0)) == 200, "and the right one still can come"
 
 
 def _raw(wanted: x509.CertificateSigningRequest) -> bytes:
@@ -147,12 +147,12 @@ def test_a_request_has_to_be_signed_by_the_ed25519_key_in_it(authority: Authorit
     der = one.public_bytes(Encoding.DER).replace(_raw(one), _raw(two))  # another's key under one's own signature
     mixed = pem(x509.load_der_x509_csr(der))
     for wrong in (pem(rsa), mixed):
-        assert status(invitation(authority).answer(asked(request=wrong.decode()), 1.0)) == 400
+        assert status(invitation(authority).answer(options(request=wrong.decode()), 1.0)) == 400
 
 
 def test_an_expired_invitation_lets_nobody_in(authority: Authority) -> None:
-    assert status(invitation(authority, expires=60.0).answer(asked(), 60.0)) == 410
-    assert status(invitation(authority, expires=60.0).answer(asked(), 59.9)) == 200
+    assert status(invitation(authority, expires=60.0).answer(options(), 60.0)) == 410
+    assert status(invitation(authority, expires=60.0).answer(options(), 59.9)) == 200
 
 
 def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
@@ -160,8 +160,8 @@ def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
     open_one = invitation(authority)
     for guess in range(500):
         secret = guess.to_bytes(16, "big").hex()
-        assert status(open_one.answer(asked(secret=secret), 1.0, f"10.0.{guess % 3}.{guess % 200}")) == 403
-    assert status(open_one.answer(asked(), 1.0, "10.0.0.0")) == 200
+        assert status(open_one.answer(options(secret=secret), 1.0, f"10.0.{guess % 3}.{guess % 200}")) == 403
+    assert status(open_one.answer(options(), 1.0, "10.0.0.0")) == 200
     assert open_one.wrong.count == 500
 
 
@@ -192,7 +192,7 @@ def test_every_wrong_secret_has_the_same_answer_and_is_compared_whole(
     answers = set()
     for right in range(16):
         guess = SECRET[:right] + bytes([SECRET[right] ^ 1]) + SECRET[right + 1 :]
-        answers.add(invitation(authority).answer(asked(secret=guess.hex()), 1.0))
+        answers.add(invitation(authority).answer(options(secret=guess.hex()), 1.0))
         assert compared.pop() == (guess, SECRET)
     assert len(answers) == 1
     assert not compared
@@ -200,10 +200,10 @@ def test_every_wrong_secret_has_the_same_answer_and_is_compared_whole(
 
 def test_a_revoked_key_is_not_let_in_again(authority: Authority) -> None:
     key = Ed25519PrivateKey.generate()
-    assert status(invitation(authority).answer(asked(key), 1.0)) == 200
+    assert status(invitation(authority).answer(options(key), 1.0)) == 200
     change_roster(authority, lambda roster, by: expel(roster, "peer5", by))
-    assert status(invitation(authority).answer(asked(key), 1.0)) == 409
-    assert status(invitation(authority).answer(asked(), 1.0)) == 200
+    assert status(invitation(authority).answer(options(key), 1.0)) == 409
+    assert status(invitation(authority).answer(options(), 1.0)) == 200
 
 
 @pytest.mark.parametrize("name", ["certificate", "authority", "roster", "federation"])
@@ -213,7 +213,7 @@ def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, t
     other, key = open_authority(tmp_path / "other"), Ed25519PrivateKey.generate()
     answers = []
     for each in (authority, other):
-        answer = invitation(each).answer(asked(key), 1.0)
+        answer = invitation(each).answer(options(key), 1.0)
         assert isinstance(answer, bytes)
         answers.append(json.loads(answer))
     mixed = {**answers[0], name: answers[1][name] if name != "federation" else None}
@@ -246,7 +246,7 @@ def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority:
     assert roster == admission.roster == authority.roster
     folder = tmp_path / "peer5"
     with new_folder(folder) as place:
-        own = seat("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
+        own = invited_peer("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
         write_peer(place, own, key, admission.certificate, admission.authority, admission.roster, admission.federation)
     keys = folder / "keys"
     files = (keys / "peer5.crt", keys / "peer5.key", keys / "federation-ca.crt")
@@ -276,7 +276,7 @@ def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_st
 
 def test_a_contract_by_somebody_else_is_not_taken_with_an_admission(authority: Authority) -> None:
     key, stranger = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
-    answer = invitation(authority).answer(asked(key), 0.0)
+    answer = invitation(authority).answer(options(key), 0.0)
     assert isinstance(answer, bytes)
     public = stranger.public_key().public_bytes_raw()
     foreign = sign_contract(SignedContract(authority=public, number=1, starts=1, text=b"{}"), stranger)

@@ -20,7 +20,7 @@ from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.runtime.identity import client_context
 from fedpeer.peer.wire.roster import to_bytes
 from tests.peer.frames import PARTY
-from tests.peer.hostile import ROSTER_NEWS, Party, craft, transfer
+from tests.peer.hostile import ROSTER_NEWS, Party, craft_frame, transfer
 from tests.peer.runtime.people import People
 from tests.peer.runtime.port import Port, answer, connected, request
 
@@ -72,7 +72,7 @@ async def attack(port: Port, tls: ssl.SSLContext | None, said: bytes) -> None:
 
 
 async def flood(port: Port, insider: ssl.SSLContext, stranger: ssl.SSLContext) -> None:
-    long = craft(PARTY, ROSTER_NEWS, [2, b""], bytes(1 << 20))
+    long = craft_frame(PARTY, ROSTER_NEWS, [2, b""], bytes(1 << 20))
     good, bad = transfer(party(), tail=bytes(4 * LENGTH)), transfer(party(), tail=b"\xff" * 4 * LENGTH)
     kinds: list[Callable[[], Coroutine[Any, Any, None]]] = [
         lambda: attack(port, None, b""),

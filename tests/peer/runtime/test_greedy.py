@@ -31,7 +31,7 @@ def fresh(tmp_path: Path) -> Iterator[Bob]:
 
 
 def held(bob: Bob) -> float:
-    return bob.peer.inside(lambda: bob.peer.life.ledger.groups["all"].weight)
+    return bob.peer.inside(lambda: bob.peer.state.durable.groups["all"].weight)
 
 
 @pytest.mark.parametrize("weight", [pytest.param(1.0, id="S15")])
@@ -42,24 +42,24 @@ def test_what_a_member_gives_in_all_is_what_the_others_ever_put_in(fresh: Bob, w
         fresh.say(fresh.next(weight=weight))
     assert held(fresh) == pytest.approx(4.0)
     assert fresh.peer.counted("bad_weight") >= 1
-    assert not fresh.peer.inside(lambda: fresh.peer.life.listens("ann")), "ten such shares pause the edge"
+    assert not fresh.peer.inside(lambda: fresh.peer.state.listens("ann")), "ten such shares pause the edge"
 
 
 @pytest.mark.parametrize("weight", [pytest.param(0.5, id="S16")])
 def test_who_has_no_room_says_so_and_charges_nobody(fresh: Bob, weight: float) -> None:
     """cas gives, and bob holds as much as members can give it: another may have done that, so it costs nothing, and the
     share is taken when there is room."""
-    life = fresh.peer.life
-    full = fresh.peer.inside(lambda: life.ledger.groups["all"])
+    state = fresh.peer.state
+    full = fresh.peer.inside(lambda: state.durable.groups["all"])
 
     def holding(weight: float) -> None:
         held = full.held.scaled(weight / float(full.held.weight))
-        life.ledger.groups["all"] = type(full)(held, out=full.out, into=life.ledger.groups["all"].into)
+        state.durable.groups["all"] = type(full)(held, out=full.out, into=state.durable.groups["all"].into)
 
     fresh.peer.inside(lambda: holding(9.9))
     with fresh.refuses("no_room"):
         assert fresh.say(fresh.next(weight=weight)) is None
-    assert fresh.peer.inside(lambda: life.standing.get("ann", Reputation()).recent) == ()
+    assert fresh.peer.inside(lambda: state.reputations.get("ann", Reputation()).recent) == ()
     fresh.peer.inside(lambda: holding(7.0))
     taken = fresh.taken()
     assert fresh.say(fresh.next(weight=weight)) is None

@@ -121,12 +121,12 @@ async def test_members_are_heard_while_a_flood_goes_on(people: People) -> None:
 
         kinds = (b"", b"\x16\x03\x01\x40\x00", b"GET / HTTP/1.1\r\n\r\n")
         floods = [asyncio.create_task(flood(address, said)) for address in FLOODING for said in kinds]
-        heard = [await says(port, ann) for _ in range(20)]
+        received = [await says(port, ann) for _ in range(20)]
         going = False
         for each in floods:
             each.cancel()
         await asyncio.gather(*floods, return_exceptions=True)
-    assert heard == [204] * 20
+    assert received == [204] * 20
     assert len(port.codes) > 20, "there was a flood"
     assert "too_many_requests" in port.codes
 

@@ -90,8 +90,8 @@ def test_the_councils_of_averaging_groups_know_it_too(prepared: Prepare) -> None
     def waits(bandwidth: float) -> list[float]:
         made = prepared(bandwidth=bandwidth, learning__algorithm="partial-averaging", gossip__protocol="coordinator")
         with whole(made) as peer:
-            councils = peer.process._node.councils.values()
-            return peer.inside(lambda: [council.decrees.election.patience for council in councils])
+            consensus_by_group = peer.process._node.consensus_by_group.values()
+            return peer.inside(lambda: [consensus.round_commit.election.patience for consensus in consensus_by_group])
 
     slow, quick = waits(1.0), waits(1000.0)
     assert slow
@@ -110,24 +110,24 @@ def test_its_memory_is_the_machines() -> None:
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
     """FedPer: the head stays at the peer, so what the server has is another model."""
     ann = prepared()
-    course, status = ann.trainer.spec, status_of(ann)
-    assert course is not None
+    spec, status = ann.trainer.spec, status_of(ann)
+    assert spec is not None
     (tmp_path / "state").mkdir()
-    bench = JobRunner(ann, tmp_path / "state", status, pytest.fail)
+    context = JobRunner(ann, tmp_path / "state", status, pytest.fail)
     clients = ("ann", "bob", "cas")
-    practised = bench.work(TrainClient(1, course.client, course.server, clients))
+    practised = context.work(TrainClient(1, spec.client, spec.server, clients))
     assert isinstance(practised, ClientTrained)
-    assert practised.client != course.client
-    concluded = bench.work(AggregateUpdates(1, 1, course.server, {}, {"ann": practised.update}, clients))
+    assert practised.client != spec.client
+    concluded = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": practised.update}, clients))
     assert isinstance(concluded, UpdatesAggregated)
     assert concluded.content is not None
-    found = split_leaves(concluded.content, course.server_bytes)
+    found = split_leaves(concluded.content, spec.server_bytes)
     assert found is not None
     assert found[0] == {"ann": 1}
-    assert found[1] != course.server
-    settled = bench.work(FinishRound(1, course.client, practised.client, found[1], True))
+    assert found[1] != spec.server
+    settled = context.work(FinishRound(1, spec.client, practised.client, found[1], True))
     assert isinstance(settled, RoundFinished)
-    evaluated = bench.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
+    evaluated = context.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
     assert isinstance(evaluated, Evaluated)
     assert (evaluated.score, evaluated.loss) == ann.outfit.learner.evaluate(settled.x_n)
     assert evaluated.server == ann.outfit.learner.evaluate(ann.outfit.learner.start())
@@ -156,9 +156,9 @@ def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare
     assert stat.S_IMODE((first.folder / "secret").stat().st_mode) == 0o600
 
     def update(ann: Prepared) -> bytes:
-        course = ann.trainer.spec
-        assert course is not None
-        done = ann.trainer.work(TrainClient(1, course.client, course.server, ("ann", "bob", "cas")))
+        spec = ann.trainer.spec
+        assert spec is not None
+        done = ann.trainer.work(TrainClient(1, spec.client, spec.server, ("ann", "bob", "cas")))
         assert isinstance(done, ClientTrained)
         return done.update
 

@@ -58,8 +58,8 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     length = 1_000_003
     port = Port(policy=replace(POLICY, groups={"all": spec(length=length)}), keep=True)
     value_D = torch.arange(length, dtype=torch.float32)
-    parcel = NumberedTransfer(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
-    said = request(framed(Transfer(group="all", parcel=parcel)))
+    share = NumberedTransfer(seq=1, round=1, exchange=1, weight=0.5, form="float32", payload=value_D)
+    said = request(framed(Transfer(group="all", share=share)))
     async with serving(port), connected(port) as (reader, writer):
         for start in range(0, len(said), 100_001):
             writer.write(said[start : start + 100_001])
@@ -67,16 +67,18 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
         assert (await answer(reader)).status == 204
     got = port.delivered[0][2]
     assert isinstance(got, Transfer)
-    assert torch.equal(got.parcel.payload, value_D)
+    assert torch.equal(got.share.payload, value_D)
     view = port.leases[0].view
     assert len(view) == 4 * length
-    assert got.parcel.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
+    assert got.share.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
 
 
 async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     content = bytes(range(256)) * (HASHED_AT_ONCE_BYTES // 256 + 1)
-    council = ConsensusSpec(members=POLICY.councils["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content)))
-    port = Port(policy=replace(POLICY, councils={"all": council}))
+    consensus = ConsensusSpec(
+        members=POLICY.consensus_by_group["all"].members, update_bytes=(0, 8), model_bytes=(0, len(content))
+    )
+    port = Port(policy=replace(POLICY, consensus_by_group={"all": consensus}))
     threads, finish = list[threading.Thread](), codec.finish
 
     def noted(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
@@ -203,7 +205,7 @@ async def test_a_body_that_ends_early_is_truncated(sent: int) -> None:  # T06
         writer.close()
         await port.until(lambda: bool(port.codes))
     assert (port.codes, port.delivered) == (["body_truncated"], [])
-    assert all(lane.lent == 0 for peer in port.pool._peers.values() for lane in peer.values())
+    assert all(channel.lent == 0 for peer in port.pool._peers.values() for channel in peer.values())
 
 
 async def test_a_body_slower_than_the_floor_is_given_up() -> None:  # T07
@@ -312,7 +314,7 @@ async def test_a_mistake_of_our_own_refuses_the_message_on_which_it_happens() ->
         assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204
     assert port.mistakes == [("ann", "broken")]
     assert port.codes == ["internal_error"]
-    assert all(lane.lent == 0 for peer in port.pool._peers.values() for lane in peer.values())
+    assert all(channel.lent == 0 for peer in port.pool._peers.values() for channel in peer.values())
 
 
 async def test_a_port_that_is_taken_is_a_sentence() -> None:

@@ -55,10 +55,10 @@ def test_coordinated_rounds_have_a_council_and_the_servers_scores() -> None:
     for _ in range(40):
         peer.round()
     status = peer.status.as_json()
-    (council,) = status["councils"]
-    assert (status["groups"], set(status), set(council)) == ([], KEYS, COUNCIL)
-    assert (council["coordinator"], council["term"], council["round"]) == ("peer3", 3, 40)
-    assert council["messages_sent"] == 40
+    (consensus,) = status["councils"]
+    assert (status["groups"], set(status), set(consensus)) == ([], KEYS, COUNCIL)
+    assert (consensus["coordinator"], consensus["term"], consensus["round"]) == ("peer3", 3, 40)
+    assert consensus["messages_sent"] == 40
     own = [point[1] for point in status["scores"]["peer3"]]
     assert [point[1] for point in status["server_scores"]] == pytest.approx([0.95 * each for each in own])
 

@@ -81,7 +81,7 @@ def test_every_start_is_another_life(tmp_path: Path) -> None:
     lives = []
     for _ in range(3):
         with Store.open(tmp_path / "peer") as store:
-            lives.append(store.life)
+            lives.append(store.generation)
     assert lives == [1, 2, 3]
 
 
@@ -99,9 +99,9 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
         pytest.raises(DuplicatePeerError, match=rf"another process \({os.getpid()}\).*stop it"),
     ):
         Store.open(tmp_path)
-    assert store.life == 1
+    assert store.generation == 1
     with Store.open(tmp_path) as store:
-        assert store.life == 2
+        assert store.generation == 2
 
 
 # ------------------------------------------------------------------------------------------------ damage to the files

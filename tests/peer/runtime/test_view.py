@@ -22,10 +22,10 @@ from tests.sims import worlds
 TICKS_MAX = 20_000.0
 
 
-def town(faults: Faults | None = None, rounds: int = 3) -> Simulator:
+def simulator(faults: Faults | None = None, rounds: int = 3) -> Simulator:
     """Six peers that are started."""
     made = worlds.world(worlds.federation(learning__rounds=rounds))
-    found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging")).craft(), faults)
+    found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging")).driver(), faults)
     found.start()
     return found
 
@@ -40,7 +40,7 @@ def scored(view: NodeView) -> bool:
 
 
 def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
-    here, seen = town(), list[NodeView]()
+    here, seen = simulator(), list[NodeView]()
     here.stepped = lambda peer, machine: (
         seen.append(view_of(node(machine), {"peer2": 0.5})) if peer == "peer1" else None
     )
@@ -68,11 +68,11 @@ def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_the_account_of_weight_holds_at_every_moment(seed: int) -> None:
     peers = tuple(f"peer{n}" for n in range(1, 7))
-    here = town(draw_faults(seed, peers, heal=600.0, kinds=("kill", "pause", "old", "lose")))
+    here = simulator(draw_faults(seed, peers, heal=600.0, kinds=("kill", "pause", "old", "lose")))
     errors: list[float] = []
 
     def stepped(peer: str, machine: Machine) -> None:
-        errors.extend(audit(holding) for holding in node(machine).ledger.groups.values())
+        errors.extend(audit(holding) for holding in node(machine).durable.groups.values())
 
     here.stepped = stepped
     here.run(1000.0)
@@ -81,10 +81,10 @@ def test_the_account_of_weight_holds_at_every_moment(seed: int) -> None:
 
 
 def test_weight_that_is_not_accounted_for_is_seen() -> None:
-    here = town()
-    here.run(TICKS_MAX, lambda: node(here.machines()["peer1"]).ledger.round == 2)
-    ledger = node(here.machines()["peer1"]).ledger
-    for holding in ledger.groups.values():
+    here = simulator()
+    here.run(TICKS_MAX, lambda: node(here.machines()["peer1"]).durable.round == 2)
+    durable = node(here.machines()["peer1"]).durable
+    for holding in durable.groups.values():
         object.__setattr__(holding, "put", holding.put + 0.01)
         assert audit(holding) == pytest.approx(0.01, rel=0.02)
 
@@ -101,7 +101,7 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
     """It keeps its round, and what it measured of the others before says nothing about now."""
-    here = town(faults_from("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
+    here = simulator(faults_from("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
     log: list[str] = []
     here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
     here.run(30.0 / 0.025)

@@ -61,8 +61,10 @@ async def running(store: Any, log: list[Any], reports: list[str] | None = None) 
         assert isinstance(effect, Note)
         log.append(effect.text)
 
-    heard = [] if reports is None else reports
-    pipeline = Pipeline(store, encode, release, lambda p: heard.append("ok" if p is None else str(p)), retry_seconds=0)
+    received = [] if reports is None else reports
+    pipeline = Pipeline(
+        store, encode, release, lambda p: received.append("ok" if p is None else str(p)), retry_seconds=0
+    )
     task = asyncio.create_task(pipeline.run())
     async with asyncio.timeout(LIMIT):
         try:

@@ -45,8 +45,8 @@ class Whole:
     told: threading.Condition = field(default_factory=threading.Condition)
 
     @property
-    def life(self) -> NodeState:
-        return self.process._node.life
+    def state(self) -> NodeState:
+        return self.process._node.state
 
     def wait(self, done: Awaitable[T]) -> T:
         """For something of the peer's own loop."""
@@ -66,7 +66,7 @@ class Whole:
 
         return self.wait(settled())
 
-    def hear(self, line: LogLine) -> None:
+    def on_event(self, line: LogLine) -> None:
         """A sink of its log."""
         with self.told:
             self.lines.append(line)
@@ -93,13 +93,13 @@ class Whole:
         self.inside(self.process._log.close)
 
     def durable(self, **changed: Any) -> bytes:
-        """The ledger's bytes; other values may stand in for some of it."""
+        """The durable state's bytes; other values may stand in for some of it."""
 
         def taken() -> bytes:
-            ledger: DurableState = self.life.ledger.copy()
+            durable: DurableState = self.state.durable.copy()
             for name, value in changed.items():
-                setattr(ledger, name, value)
-            return snapshot_bytes(ledger, {})
+                setattr(durable, name, value)
+            return snapshot_bytes(durable, {})
 
         return self.inside(taken)
 
@@ -142,7 +142,7 @@ def _overhear(listening: pytest.MonkeyPatch, running: Whole) -> None:
     class Overheard(LogFile):
         def __call__(self, line: LogLine) -> None:
             super().__call__(line)
-            running.hear(line)
+            running.on_event(line)
 
     def kept(host: Host, pool: BufferPool, limits: Limits) -> PeerServer:
         running.server = PeerServer(host, pool, limits)

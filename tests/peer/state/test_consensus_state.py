@@ -1,4 +1,4 @@
-"""The durable part of a council: a journal replayed, or a snapshot read, gives the same chamber."""
+"""The durable part of a consensus group: a journal replayed, or a snapshot read, gives the same consensus state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedpeer.peer.state.entries import (
     UpdateMade,
     VotingAllowed,
 )
-from fedpeer.peer.state.journal import entry_bytes, entry_of, ledger_of, snapshot_bytes
+from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 from fedpeer.peer.wire.tails import content_digest
 
@@ -35,13 +35,13 @@ PEERS = frozenset({"ann", "ben", "cy"})
 FIRST = VoterSet(1, PEERS, PEERS)
 
 
-def chamber() -> ConsensusState:
+def consensus_state() -> ConsensusState:
     return ConsensusState(b"start", CommitState(1), {1: FIRST})
 
 
-def ledger() -> DurableState:
+def durable() -> DurableState:
     made = DurableState.blank(Rules(me="ann", draws=Draws(0), form=FLOAT32), {}, torch.zeros(2), 0)
-    made.chambers[GROUP] = chamber()
+    made.chambers[GROUP] = consensus_state()
     return made
 
 
@@ -71,13 +71,13 @@ ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
 def test_a_disk_gives_the_same_chamber(entries: list[ChamberEntry], at: int) -> None:
     """Wherever the snapshot was taken."""
-    alive, kept, journal = ledger(), snapshot_bytes(ledger(), {}), list[bytes]()
+    alive, kept, journal = durable(), snapshot_bytes(durable(), {}), list[bytes]()
     for number, entry in enumerate(entries):
         alive.apply(entry)
         journal.append(entry_bytes(entry))
         if number == at:
             kept, journal = snapshot_bytes(alive, {}), []
-    again = ledger_of(kept, journal, alive.rules, {}, {})
+    again = durable_state_of(kept, journal, alive.rules, {}, {})
     assert plain(again) == plain(alive)
 
 
@@ -90,7 +90,7 @@ def test_a_holding_is_an_entry_and_back(holding: CommitState) -> None:
 
 def test_models_are_kept_as_long_as_they_are_needed() -> None:
     accepted, applied = Proposal(1, 2, 1, DIGESTS[0]), Certificate(Proposal(1, 1, 1, DIGESTS[1]), ())
-    found = chamber().changed(commit_state_changed(GROUP, CommitState(1, accepted, applied)))
+    found = consensus_state().changed(commit_state_changed(GROUP, CommitState(1, accepted, applied)))
     for number, digest in enumerate(DIGESTS):
         found = found.changed(ModelStored(group=GROUP, digest=digest, content=bytes([number])))
         assert found.models.keys() >= {*DIGESTS[: min(number + 1, 2)]}
@@ -102,7 +102,7 @@ def test_models_are_kept_as_long_as_they_are_needed() -> None:
 
 
 def test_a_training_waits_until_it_is_settled() -> None:
-    studied = chamber().changed(UpdateMade(group=GROUP, round=1, update=b"u", client=b"c"))
+    studied = consensus_state().changed(UpdateMade(group=GROUP, round=1, update=b"u", client=b"c"))
     assert studied.client == b"start"
     assert studied.study is not None
     kept = studied.changed(ClientStateSaved(group=GROUP, round=1, client=b"c", x_n=torch.zeros(1)))
@@ -110,22 +110,22 @@ def test_a_training_waits_until_it_is_settled() -> None:
 
 
 def test_earlier_electorates_are_forgotten_and_never_the_one_in_force() -> None:
-    found = chamber()
+    found = consensus_state()
     for number in range(2, 3 * ELECTORATES_MAX):
         found = found.changed(voter_set_known(GROUP, VoterSet(number, PEERS, PEERS)))
-        assert 1 in found.electorates
-        assert number in found.electorates
+        assert 1 in found.voter_sets
+        assert number in found.voter_sets
     found = found.changed(commit_state_changed(GROUP, CommitState(3 * ELECTORATES_MAX - 1)))
     found = found.changed(voter_set_known(GROUP, VoterSet(3 * ELECTORATES_MAX, PEERS, PEERS)))
-    assert len(found.electorates) == ELECTORATES_MAX
-    assert {3 * ELECTORATES_MAX - 1, 3 * ELECTORATES_MAX} <= found.electorates.keys()
+    assert len(found.voter_sets) == ELECTORATES_MAX
+    assert {3 * ELECTORATES_MAX - 1, 3 * ELECTORATES_MAX} <= found.voter_sets.keys()
 
 
 def test_who_lost_a_disk_votes_under_a_later_roster_only() -> None:
-    assert not chamber().votes
-    sworn = chamber().changed(VotingAllowed(group=GROUP, lost=0))
-    assert sworn.votes
-    lost = sworn.changed(VotingAllowed(group=GROUP, lost=1))
+    assert not consensus_state().votes
+    voting_allowed = consensus_state().changed(VotingAllowed(group=GROUP, lost=0))
+    assert voting_allowed.votes
+    lost = voting_allowed.changed(VotingAllowed(group=GROUP, lost=1))
     assert not lost.votes
     assert replace(lost, holding=CommitState(2)).votes
     assert lost.stand == HardState()

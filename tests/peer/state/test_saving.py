@@ -19,18 +19,18 @@ def effect(letter: str, number: int) -> Effect:
 @given(st.lists(st.lists(st.sampled_from("esn"), max_size=6), max_size=8), st.data())
 def test_nothing_is_said_before_the_save_that_contains_it(steps: list[list[str]], data: st.DataObject) -> None:
     outbox = Outbox()
-    asked, saved, said = list[Effect](), list[Persist](), list[Effect]()
+    options, saved, said = list[Effect](), list[Persist](), list[Effect]()
 
     def carry_out(freed: list[Effect]) -> None:
         for each in freed:
             assert not isinstance(each, Persist)
-            before = [other for other in asked[: asked.index(each)] if isinstance(other, Persist)]
+            before = [other for other in options[: options.index(each)] if isinstance(other, Persist)]
             assert saved[: len(before)] == before, "everything asked for before it is durable"
             said.append(each)
 
     for number, step in enumerate(steps):
         effects = [effect(letter, 10 * number + place) for place, letter in enumerate(step)]
-        asked += effects
+        options += effects
         carry_out(outbox.put(effects))
         while batch := outbox.batch():
             if not data.draw(st.booleans()):
@@ -43,8 +43,8 @@ def test_nothing_is_said_before_the_save_that_contains_it(steps: list[list[str]]
         saved += batch
         carry_out(outbox.saved())
     assert outbox.empty
-    assert saved == [each for each in asked if isinstance(each, Persist)]
-    assert said == [each for each in asked if not isinstance(each, Persist)]
+    assert saved == [each for each in options if isinstance(each, Persist)]
+    assert said == [each for each in options if not isinstance(each, Persist)]
 
 
 def test_what_waits_is_saved_in_one_go_up_to_a_snapshot() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpeer.peer.node.dispatch import Dispatch
-from fedpeer.peer.state.events import Heard
+from fedpeer.peer.state.events import MessageReceived
 from fedpeer.peer.wire.codec import decode, frame_bytes_max
 from fedpeer.peer.wire.message_spec import Envelope, MessageSpec, Name
 from fedpeer.peer.wire.messages import KINDS, Group
@@ -36,7 +36,7 @@ class LoadReport:
     """How busy the sender is, with a report for a person."""
 
     spec: ClassVar = MessageSpec(
-        number=17, since=2, heard="met", about="group", tail=TextTail("a report", REPORT_BYTES_MAX)
+        number=17, since=2, when="met", about="group", tail=TextTail("a report", REPORT_BYTES_MAX)
     )
 
     group: Group
@@ -113,18 +113,18 @@ def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Dispatch, "_dispatch", dispatched)
     cluster, node, other = met()
-    own = node.ledger.incarnation
+    own = node.durable.incarnation
     message: Any = LoadReport(group=cluster.groups[0], percent=70, model="everyone", text=b"busy")
     envelope = Envelope(
-        federation=node.life.circle.roster.federation_id,
+        federation=node.state.peer_groups.roster.federation_id,
         sender=other,
-        recipient=node.life.me,
+        recipient=node.state.me,
         incarnation=1,
         to_incarnation=own,
     )
     found = decode(framed(message, envelope), node.policy(other))
     assert not isinstance(found, Rejection), found
     for incarnation in (2, 1):  # "met": of an incarnation that is not known nothing is heard
-        node.step(Heard(other, incarnation, own, found[1]))
+        node.step(MessageReceived(other, incarnation, own, found[1]))
     assert reports == [(other, 70)]
     assert found[0] == envelope

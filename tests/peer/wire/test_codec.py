@@ -36,9 +36,9 @@ from fedpeer.peer.wire.messages import (
     CONTRACT_BYTES_MAX,
     KINDS,
     Ack,
+    ChannelState,
     Contract,
     Hello,
-    LaneState,
     Message,
     Ping,
     RejectMessage,
@@ -56,7 +56,18 @@ from tests.peer import hostile
 from tests.peer.examples import SPOKEN
 from tests.peer.examples import frame as example
 from tests.peer.frames import CLAIMS, ENVELOPE, HELLO, LENGTH, MESSAGES, PARTY, PLAIN, POLICY, TRANSFER, framed, spec
-from tests.peer.hostile import HOSTILE, REFUSED, ROSTER_NEWS, VALUE, Hostile, ack, craft, numbers, packed, transfer
+from tests.peer.hostile import (
+    HOSTILE,
+    REFUSED,
+    ROSTER_NEWS,
+    VALUE,
+    Hostile,
+    ack,
+    craft_frame,
+    numbers,
+    packed,
+    transfer,
+)
 
 #: Of each version of the wire, one frame a line in hexadecimal. They never change: peers of that version send them.
 GOLDEN = {
@@ -129,15 +140,15 @@ def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     """Put together by hand: header, envelope, fields in their order, the tensor's bytes."""
     one = in_version(1)
     assert framed(MESSAGES["ack"], one) == ack(PARTY, "all", 8, 12)
-    tail = numbers(*TRANSFER.parcel.payload.tolist())
+    tail = numbers(*TRANSFER.share.payload.tolist())
     assert framed(TRANSFER, one) == transfer(PARTY, round=12, exchange=3, weight=0.2, tail=tail)
-    assert framed(MESSAGES["value"], one) == craft(PARTY, VALUE, ["all", 12, [LENGTH]], tail)
-    assert framed(MESSAGES["roster-news"], one) == craft(PARTY, ROSTER_NEWS, [2, b""], b'{"number":2}')
+    assert framed(MESSAGES["value"], one) == craft_frame(PARTY, VALUE, ["all", 12, [LENGTH]], tail)
+    assert framed(MESSAGES["roster-news"], one) == craft_frame(PARTY, ROSTER_NEWS, [2, b""], b'{"number":2}')
 
 
 def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     payload = torch.arange(LENGTH, dtype=torch.float32)
-    head, tail = encode(ENVELOPE, replace(TRANSFER, parcel=replace(TRANSFER.parcel, payload=payload)))
+    head, tail = encode(ENVELOPE, replace(TRANSFER, share=replace(TRANSFER.share, payload=payload)))
     assert np.frombuffer(tail, np.uint8).ctypes.data == payload.data_ptr()
     received = bytearray(tail)
     found = parse_head(head[:HEAD_BYTES])
@@ -146,7 +157,7 @@ def test_a_tensor_is_neither_copied_when_sent_nor_when_received() -> None:
     assert isinstance(parsed, ParsedMetadata)
     message = finish(parsed, memoryview(received))
     assert isinstance(message, Transfer)
-    assert message.parcel.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
+    assert message.share.payload.data_ptr() == np.frombuffer(received, np.uint8).ctypes.data
 
 
 def test_a_decoded_frame_shares_no_memory_with_it() -> None:
@@ -162,7 +173,7 @@ def test_a_decoded_frame_shares_no_memory_with_it() -> None:
 def test_subnormal_numbers_and_minus_zero_are_taken_as_they_are() -> None:  # S13
     message = message_of(transfer(PARTY, tail=numbers(1e-40, -0.0, -1e-45, 0, 0, 0, 0)))
     assert isinstance(message, Transfer)
-    payload = message.parcel.payload
+    payload = message.share.payload
     assert payload[0] == torch.tensor(1e-40)
     assert payload[0] != 0
     assert torch.signbit(payload[1])
@@ -174,16 +185,16 @@ COUNTS, COUNTED = st.integers(0, NUMBER_MAX), st.integers(0, COUNT_MAX)
 AMOUNTS = st.floats(0, allow_nan=False, allow_infinity=False)
 DIGESTS = st.binary(min_size=32, max_size=32)
 LANES = st.builds(
-    LaneState, group=NAMES, made=COUNTS, acked=COUNTS, taken=COUNTS, made_weight=AMOUNTS, taken_weight=AMOUNTS
+    ChannelState, group=NAMES, made=COUNTS, acked=COUNTS, taken=COUNTS, made_weight=AMOUNTS, taken_weight=AMOUNTS
 )
 HELLOS = st.builds(
     Hello,
-    life=COUNTED,
+    generation=COUNTED,
     nonce=COUNTS,
-    known_life=COUNTED,
+    known_generation=COUNTED,
     contract=DIGESTS,
     groups=st.lists(st.tuples(NAMES, DIGESTS), max_size=3, unique_by=lambda pair: pair[0]).map(tuple),
-    lanes=st.lists(LANES, max_size=3, unique_by=lambda lane: lane.group).map(tuple),
+    channels=st.lists(LANES, max_size=3, unique_by=lambda channel: channel.group).map(tuple),
     round=COUNTS,
     begun=st.booleans(),
     roster=COUNTS,
@@ -201,7 +212,7 @@ PARCELS = st.builds(
         lambda values: torch.tensor(values, dtype=torch.float32)
     ),
 )
-TRANSFERS = st.builds(Transfer, group=st.just("all"), parcel=PARCELS)
+TRANSFERS = st.builds(Transfer, group=st.just("all"), share=PARCELS)
 
 
 @pytest.mark.slow
@@ -221,16 +232,17 @@ def test_any_message_comes_back_as_it_was(message: Message, incarnation: int) ->
 def test_two_peers_that_share_thirty_groups_can_meet() -> None:
     """With ids of 16 letters, and numbers after years of running."""
     names = [f"partial-model-{number:02}" for number in range(30)]
-    lanes = [
-        LaneState(group=name, made=2**31, acked=2**31, taken=2**31, made_weight=0.3, taken_weight=0.7) for name in names
+    channels = [
+        ChannelState(group=name, made=2**31, acked=2**31, taken=2**31, made_weight=0.3, taken_weight=0.7)
+        for name in names
     ]
-    hello = replace(HELLO, groups=tuple((name, bytes(32)) for name in names), lanes=tuple(lanes))
+    hello = replace(HELLO, groups=tuple((name, bytes(32)) for name in names), channels=tuple(channels))
     assert message_of(framed(hello)) == hello
 
 
 def test_a_message_of_membership_leaves_out_the_claims_that_find_no_room() -> None:
     told = Advert(
-        address="https://a:1", roster=1, life=1, nonce=1, round=1, score=None, begun=True, models=("m" * 100,) * 9
+        address="https://a:1", roster=1, generation=1, nonce=1, round=1, score=None, begun=True, models=("m" * 100,) * 9
     )
     claims = tuple(
         Claim(about=name, incarnation=1, version=1, state="alive", author=name, advert=told, signature=bytes(64))
@@ -292,7 +304,7 @@ def test_an_earlier_incarnation_of_ours_hears_only_hello() -> None:
 
 def test_a_hello_about_another_contract_and_unknown_groups_is_heard() -> None:
     """So that the two can name the difference."""
-    other = replace(HELLO, contract=b"x" * 32, groups=(("unheard-of", b"z" * 32),), lanes=())
+    other = replace(HELLO, contract=b"x" * 32, groups=(("unheard-of", b"z" * 32),), channels=())
     assert message_of(framed(other)) == other
 
 
@@ -321,7 +333,7 @@ def test_no_form_lets_nan_or_infinity_in(name: str, dtype: torch.dtype, bad: flo
     payload[3] = bad
     form = str(dtype).removeprefix("torch.")
     message = Transfer(
-        group=name, parcel=NumberedTransfer(seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload)
+        group=name, share=NumberedTransfer(seq=1, round=1, exchange=1, weight=1.0, form=form, payload=payload)
     )
     assert refusal_of(framed(message)) == "not_finite"
 
@@ -358,7 +370,7 @@ def test_no_refusal_takes_memory(case: Hostile) -> None:
 def test_the_largest_metadata_that_passes_the_limits_takes_less_than_a_megabyte() -> None:
     """Arrays of as many elements as are allowed, nested as deep as 4 KiB allow."""
     deep = b"\xdc\x00\x40" * 1000
-    frame = craft(PARTY, hostile.TRANSFER, (), metadata=deep + b"\xc0" * (METADATA_BYTES_MAX - len(deep)))
+    frame = craft_frame(PARTY, hostile.TRANSFER, (), metadata=deep + b"\xc0" * (METADATA_BYTES_MAX - len(deep)))
     tracemalloc.start()
     assert refusal_of(frame) == "bad_metadata"
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
@@ -421,9 +433,9 @@ def test_a_score_is_a_finite_float_or_none(score: float) -> None:
 
 def test_names_that_stand_twice_in_a_hello_are_refused() -> None:
     assert refusal_of(framed(replace(HELLO, groups=HELLO.groups[:1] * 2))) == "bad_metadata"
-    assert refusal_of(framed(replace(HELLO, lanes=HELLO.lanes * 2))) == "bad_metadata"
-    lane = replace(HELLO.lanes[0], made_weight=float("nan"))
-    assert refusal_of(framed(replace(HELLO, lanes=(lane,)))) == "field_out_of_range"
+    assert refusal_of(framed(replace(HELLO, channels=HELLO.channels * 2))) == "bad_metadata"
+    channel = replace(HELLO.channels[0], made_weight=float("nan"))
+    assert refusal_of(framed(replace(HELLO, channels=(channel,)))) == "field_out_of_range"
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -445,7 +457,7 @@ def test_who_was_put_out_is_answered_with_the_roster() -> None:
     whole = RosterNews(number=2, text=bytes(ROSTER_BYTES_MAX))
     assert decode_answer(framed(whole)) == whole
     assert len(framed(whole)) <= ANSWER_BYTES_MAX
-    too_long = craft(PARTY, ROSTER_NEWS, [2, b""], bytes(ROSTER_BYTES_MAX + 1))
+    too_long = craft_frame(PARTY, ROSTER_NEWS, [2, b""], bytes(ROSTER_BYTES_MAX + 1))
     assert decode_answer(too_long) is None
 
 
@@ -458,7 +470,7 @@ def test_who_was_put_out_is_answered_with_the_roster() -> None:
         framed(MESSAGES["contract"]),
         framed(MESSAGES["refused"])[:-1],
         framed(MESSAGES["roster-news"])[:-1],
-        craft(PARTY, REFUSED, ["early", "", 0, ""], b"a tail"),
+        craft_frame(PARTY, REFUSED, ["early", "", 0, ""], b"a tail"),
     ],
 )
 def test_what_is_no_answer_is_none(frame: bytes) -> None:
@@ -497,7 +509,7 @@ def checked(frame: bytes) -> bool:
         return False
     assert isinstance(decode(framed(found[1], found[0]), POLICY), tuple), "what is taken can be said again"
     match found[1]:
-        case Transfer(parcel=NumberedTransfer(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
+        case Transfer(share=NumberedTransfer(payload=tensor)) | Value(value_D=tensor) if tensor.is_floating_point():
             assert bool(torch.isfinite(tensor).all())
     return True
 
@@ -550,7 +562,7 @@ def test_metadata_of_any_structure_is_a_message_or_a_refusal(
     kind: int, found: list[object], tail: bytes, sealed: bool
 ) -> None:
     metadata = None if sealed else packed(found)
-    checked(craft(PARTY, kind, found, tail, metadata=metadata))
+    checked(craft_frame(PARTY, kind, found, tail, metadata=metadata))
 
 
 @given(st.binary(max_size=200))

@@ -1,7 +1,7 @@
 """Messages of coordinated rounds: what they look like as bytes, what is refused of them, and by whose memory.
 
 Ids are those of the table of bad inputs. What bytes and policy can tell is refused by the decoder; the rest (R04 to
-R12) by the machine of decrees, to which each message comes through the decoder.
+R12) by the machine of committed rounds, to which each message comes through the decoder.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.gossip.sparse_words import pack_words, wire_bytes
-from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
+from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.wire.ballots import (
     Accept,
     ApplyModel,
@@ -54,7 +54,7 @@ from fedpeer.rejection import Rejection
 from tests.gossip.swim import ids, signature
 from tests.peer.consensus.consensus_cluster import SCOPE, Disk, machine
 from tests.peer.frames import ENVELOPE, FEDERATION, MESSAGES, MODEL_BYTES, PARTY, POLICY, UPDATE_BYTES, framed
-from tests.peer.hostile import ACK, Hostile, Party, craft
+from tests.peer.hostile import ACK, Hostile, Party, craft_frame
 
 #: A frame put together by hand is one of the first version.
 ONE = replace(ENVELOPE, version=1)
@@ -111,10 +111,16 @@ def test_each_kind_comes_back_as_it_was(name: str) -> None:
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
     """Put together by hand: flat fields behind what is said, signatures one behind the other, the words' bitmap."""
     votes = b"".join(msgpack.packb([name, name[:1].encode() * 64]) for name in ("ann", "cas", "dot"))
-    assert framed(MESSAGES["ballot-lead"], ONE) == craft(PARTY, BALLOT, ["all", "lead", 5, "ann", 2, 11, 12, 4], votes)
-    assert framed(MESSAGES["ballot-commit"], ONE) == craft(PARTY, BALLOT, ["all", "commit", 5, 12, 2, DIGEST], votes)
-    assert framed(MESSAGES["ballot-canvass"], ONE) == craft(PARTY, BALLOT, ["all", "canvass", 5, True, 2, 11, 12, 4])
-    assert framed(MESSAGES["wanted"], ONE) == craft(PARTY, WANTED, ["all", DIGEST])
+    assert framed(MESSAGES["ballot-lead"], ONE) == craft_frame(
+        PARTY, BALLOT, ["all", "lead", 5, "ann", 2, 11, 12, 4], votes
+    )
+    assert framed(MESSAGES["ballot-commit"], ONE) == craft_frame(
+        PARTY, BALLOT, ["all", "commit", 5, 12, 2, DIGEST], votes
+    )
+    assert framed(MESSAGES["ballot-canvass"], ONE) == craft_frame(
+        PARTY, BALLOT, ["all", "canvass", 5, True, 2, 11, 12, 4]
+    )
+    assert framed(MESSAGES["wanted"], ONE) == craft_frame(PARTY, WANTED, ["all", DIGEST])
     assert framed(MESSAGES["update"], ONE) == update_of("plain", len(CONTENT), CONTENT)(PARTY)
     content = bytes(8) + CONTENT[8:16] + bytes(8) + CONTENT[24:]
     tail = b"\x4c" + CONTENT[8:16] + CONTENT[24:]
@@ -135,25 +141,27 @@ def test_an_update_takes_the_bytes_that_are_counted_without_a_network() -> None:
 def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
     names = sorted(f"{number:04}".rjust(NAME_LETTERS_MAX, "🂡") for number in range(SIGNATURES_MAX))
     votes = tuple((name, bytes(64)) for name in names)
-    mandate = LeaderCertificate(NUMBER_MAX, names[0], NUMBER_MAX, votes)
-    told = ConsensusMessage(group="all", said=Heartbeat(mandate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)))
+    leader_certificate = LeaderCertificate(NUMBER_MAX, names[0], NUMBER_MAX, votes)
+    told = ConsensusMessage(
+        group="all", said=Heartbeat(leader_certificate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX))
+    )
     frame = framed(told)
     assert message_of(frame) == told
     metadata = int.from_bytes(frame[8:12], "little")
     assert metadata < METADATA_BYTES_MAX / 2
     assert len(frame) - HEAD_BYTES - metadata < SIGNATURES_BYTES[1]
-    more = replace(mandate, votes=(*votes, ("🃏", bytes(64))))
+    more = replace(leader_certificate, votes=(*votes, ("🃏", bytes(64))))
     assert refusal_of(framed(replace(told, said=Heartbeat(more, Progress())))) == "bad_metadata"
 
 
 def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
     spec = ConsensusSpec(members=frozenset({"ann", "bob"}), update_bytes=(1, 3 << 20), model_bytes=(1, 2 << 20))
     start = HEAD_BYTES + METADATA_BYTES_MAX
-    assert frame_bytes_max(replace(POLICY, councils={"all": spec})) == start + (3 << 20)
+    assert frame_bytes_max(replace(POLICY, consensus_by_group={"all": spec})) == start + (3 << 20)
     heavy = replace(spec, model_bytes=(1, 5 << 20))
-    assert frame_bytes_max(replace(POLICY, councils={"all": heavy})) == start + (5 << 20)
+    assert frame_bytes_max(replace(POLICY, consensus_by_group={"all": heavy})) == start + (5 << 20)
     elsewhere = replace(spec, members=frozenset({"bob", "cas"}))
-    assert frame_bytes_max(replace(POLICY, councils={"all": elsewhere})) < start + (2 << 20)
+    assert frame_bytes_max(replace(POLICY, consensus_by_group={"all": elsewhere})) < start + (2 << 20)
 
 
 # ------------------------------------------------------------------------------------------------------- what does not
@@ -165,7 +173,7 @@ def refusal_of(frame: bytes) -> str:
 
 
 def ballot(kind: str, *fields: Any, tail: bytes = b"", group: str = "all") -> Builder:
-    return lambda party: craft(party, BALLOT, [group, kind, *fields], tail)
+    return lambda party: craft_frame(party, BALLOT, [group, kind, *fields], tail)
 
 
 def signed(*authors: str) -> bytes:
@@ -185,11 +193,11 @@ def update_of(form: str, size: int, tail: bytes, digest: bytes | None = None, **
         "form": form,
         "size": size,
     }
-    return lambda party: craft(party, UPDATE, [*(fields | changed).values()], tail)
+    return lambda party: craft_frame(party, UPDATE, [*(fields | changed).values()], tail)
 
 
 def model(size: int, digest: bytes = DIGEST, group: str = "all") -> Builder:
-    return lambda party: craft(party, MODEL, [group, digest], bytes(size))
+    return lambda party: craft_frame(party, MODEL, [group, digest], bytes(size))
 
 
 ZEROS = content_digest(bytes(24))
@@ -198,13 +206,13 @@ HOSTILE = (
     Hostile("S01-ballot", "unknown_group", ballot("follow", 1, 0, 0, 0, group="nobody-knows")),
     Hostile("S01-no-council", "unknown_group", ballot("follow", 1, 0, 0, 0, group="wide")),
     Hostile("S01-update", "unknown_group", update_of("plain", 24, bytes(24), group="wide")),
-    Hostile("S01-wanted", "unknown_group", lambda p: craft(p, WANTED, ["wide", DIGEST])),
+    Hostile("S01-wanted", "unknown_group", lambda p: craft_frame(p, WANTED, ["wide", DIGEST])),
     Hostile("S02-ballot", "group_not_shared", ballot("follow", 1, 0, 0, 0, group="closed")),
     Hostile("S02-model", "group_not_shared", model(8, group="closed")),
     Hostile("E05-ballot-with-a-tail", "tail_length_wrong", ballot("follow", 1, 0, 0, 0, tail=b"1")),
     Hostile("E05-no-signatures", "tail_length_wrong", lead(b"")),
     Hostile("E05-too-many-signatures", "tail_length_wrong", lead(bytes(SIGNATURES_BYTES[1] + 1))),
-    Hostile("E05-wanted", "tail_length_wrong", lambda p: craft(p, WANTED, ["all", DIGEST], b"1")),
+    Hostile("E05-wanted", "tail_length_wrong", lambda p: craft_frame(p, WANTED, ["all", DIGEST], b"1")),
     Hostile("E05-model-short", "tail_length_wrong", model(29)),
     Hostile("E05-model-long", "tail_length_wrong", model(MODEL_BYTES + 1)),
     Hostile("E05-update-short", "tail_length_wrong", update_of("plain", 19, bytes(19))),
@@ -231,7 +239,7 @@ HOSTILE = (
     Hostile("M06-short-signature", "bad_metadata", lead(msgpack.packb(["ann" * 5, bytes(63)]))),
     Hostile("M06-the-same-author-twice", "bad_metadata", lead(signed("ann", "ann"))),
     Hostile("M06-authors-out-of-order", "bad_metadata", lead(signed("cas", "ann"))),
-    Hostile("M06-nothing-said", "bad_metadata", lambda p: craft(p, BALLOT, ["all"])),
+    Hostile("M06-nothing-said", "bad_metadata", lambda p: craft_frame(p, BALLOT, ["all"])),
     Hostile("M06-unknown-saying", "bad_metadata", ballot("veto", 1)),
     Hostile("M06-fields-of-another", "bad_metadata", ballot("follow", 1, True, 2, 0, 0, 0)),
     Hostile("M06-a-vote-unsigned", "bad_metadata", ballot("answer", 5, False, True, b"")),
@@ -283,13 +291,13 @@ def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its
         ("closed", b"", "group_not_shared"),
         ("wide", b"", "unknown_group"),
     ]:
-        wrong = decode(craft(PARTY, ACK, [group, 5, 12], tail), policy)
+        wrong = decode(craft_frame(PARTY, ACK, [group, 5, 12], tail), policy)
         assert isinstance(wrong, Rejection)
         assert wrong.code == code
 
 
 def test_where_equals_average_there_is_no_council() -> None:
-    found = decode(framed(MESSAGES["wanted"]), replace(POLICY, councils={}))
+    found = decode(framed(MESSAGES["wanted"]), replace(POLICY, consensus_by_group={}))
     assert isinstance(found, Rejection)
     assert found.code == "unknown_group"
 
@@ -301,14 +309,14 @@ ALL = VoterSet(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))
 X, Y = bytes([1]) * 32, b"y" * 32
 
 
-def mandate(candidate: str, term: int, *voters: str) -> LeaderCertificate:
+def leader_certificate(candidate: str, term: int, *voters: str) -> LeaderCertificate:
     votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in voters)
     return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
-def certificate(decree: Proposal, *who: str) -> Certificate:
-    signatures = ((each, signature(each, acceptance_text(SCOPE, each, decree))) for each in who)
-    return Certificate(decree, tuple(signatures))
+def certificate(proposal: Proposal, *who: str) -> Certificate:
+    signatures = ((each, signature(each, acceptance_text(SCOPE, each, proposal))) for each in who)
+    return Certificate(proposal, tuple(signatures))
 
 
 FIRST = certificate(Proposal(4, 1, 1, X), A, B, C)
@@ -316,41 +324,43 @@ FIRST = certificate(Proposal(4, 1, 1, X), A, B, C)
 
 def follower() -> RoundCommit:
     """E, who follows A in term 5 and has applied round 1; it has the models X and Y."""
-    decrees = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
-    decrees.heard(A, Heartbeat(mandate(A, 5, A, B, C), Progress(1, 1, 4)))
-    decrees.holds(Y)
-    return decrees
+    round_commit = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    round_commit.received(A, Heartbeat(leader_certificate(A, 5, A, B, C), Progress(1, 1, 4)))
+    round_commit.holds(Y)
+    return round_commit
 
 
 def coordinator() -> RoundCommit:
     """E, who coordinates round 2 in term 5, and has the update X of A."""
-    decrees = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    round_commit = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
-    while not decrees.election.leading:
+    while not round_commit.election.leading:
         now += 1
-        for said in decrees.tick(now, ()):
+        for said in round_commit.tick(now, ()):
             if (
                 isinstance(said, SendConsensus)
                 and isinstance(said.message, VoteRequest)
-                and not decrees.election.leading
+                and not round_commit.election.leading
             ):
                 pre, vote = said.message.pre, vote_text(SCOPE, said.to, 5, 1, E)
-                decrees.heard(said.to, VoteReply(5, pre, True, b"" if pre else signature(said.to, vote)))
-    decrees.heard_update(A, 5, 2, X)
-    return decrees
+                round_commit.received(said.to, VoteReply(5, pre, True, b"" if pre else signature(said.to, vote)))
+    round_commit.on_update(A, 5, 2, X)
+    return round_commit
 
 
 def proposing() -> RoundCommit:
-    decrees = coordinator()
-    decrees.propose(Y)
-    return decrees
+    round_commit = coordinator()
+    round_commit.propose(Y)
+    return round_commit
 
 
 def stood_against() -> RoundCommit:
     """B has just stood, and while A coordinates."""
-    decrees = follower()
-    assert not any(isinstance(each, Rejection) for each in decrees.heard(B, VoteRequest(6, False, 1, Progress())))
-    return decrees
+    round_commit = follower()
+    assert not any(
+        isinstance(each, Rejection) for each in round_commit.received(B, VoteRequest(6, False, 1, Progress()))
+    )
+    return round_commit
 
 
 @dataclass(frozen=True)
@@ -375,14 +385,14 @@ def trained(term: int, round: int, content: bytes) -> Update:
 SECOND = certificate(Proposal(5, 2, 1, Y), A, B, C)
 FAR = 5 + TERM_JUMP_MAX + 1
 WRONG = (
-    Wrong("R04", "double_vote", follower, D, said(Heartbeat(mandate(D, 5, C, D, E), Progress()))),
-    Wrong("R05-lead", "two_coordinators", follower, B, said(Heartbeat(mandate(B, 5, B, C, D), Progress()))),
+    Wrong("R04", "double_vote", follower, D, said(Heartbeat(leader_certificate(D, 5, C, D, E), Progress()))),
+    Wrong("R05-lead", "two_coordinators", follower, B, said(Heartbeat(leader_certificate(B, 5, B, C, D), Progress()))),
     Wrong("R05-propose", "two_coordinators", follower, B, said(Propose(Proposal(5, 2, 1, Y)))),
-    Wrong("R06-lead", "stale_term", follower, B, said(Heartbeat(mandate(B, 4, B, C, D), Progress()))),
+    Wrong("R06-lead", "stale_term", follower, B, said(Heartbeat(leader_certificate(B, 4, B, C, D), Progress()))),
     Wrong("R06-propose", "stale_term", follower, A, said(Propose(Proposal(4, 2, 1, Y)))),
     Wrong("R06-update", "stale_term", coordinator, B, trained(4, 2, b"new")),
     Wrong("R06-update-to-another", "stale_term", follower, B, trained(5, 2, b"new")),
-    Wrong("R07-lead", "term_jump", follower, B, said(Heartbeat(mandate(B, FAR, B, C, D), Progress()))),
+    Wrong("R07-lead", "term_jump", follower, B, said(Heartbeat(leader_certificate(B, FAR, B, C, D), Progress()))),
     Wrong("R07-canvass", "term_jump", follower, B, said(VoteRequest(FAR, True, 1, Progress()))),
     Wrong("R07-answer", "term_jump", follower, B, said(VoteReply(FAR, False, False, b""))),
     Wrong("R07-follow", "term_jump", follower, B, said(HeartbeatReply(FAR, Progress()))),
@@ -399,45 +409,46 @@ WRONG = (
     Wrong("R12", "second_update", coordinator, A, trained(5, 2, b"new")),
     Wrong("R19", "too_many_terms", stood_against, B, said(VoteRequest(7, False, 1, Progress()))),
     Wrong(
-        "E07-vote", "bad_signature", follower, B, said(Heartbeat(replace(mandate(B, 6, B, C, D), term=7), Progress()))
+        "E07-vote", "bad_signature", follower, B,
+        said(Heartbeat(replace(leader_certificate(B, 6, B, C, D), term=7), Progress()))
     ),
-    Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, decree=Proposal(5, 2, 1, X))))),
+    Wrong("E07-decree", "bad_signature", follower, A, said(Commit(replace(SECOND, proposal=Proposal(5, 2, 1, X))))),
     Wrong("E07-acceptance", "bad_signature", proposing, B, said(Accept(5, 2, bytes(64)))),
 )  # fmt: skip
 
 
-def heard(decrees: RoundCommit, sender: str, message: Message) -> list[str]:
+def received(round_commit: RoundCommit, sender: str, message: Message) -> list[str]:
     """The refusals of a message that comes as bytes."""
     spec = ConsensusSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
-    policy = replace(POLICY, me=E, other=sender, peers=ALL.members, groups={}, councils={"everyone": spec})
+    policy = replace(POLICY, me=E, other=sender, peers=ALL.members, groups={}, consensus_by_group={"everyone": spec})
     envelope = Envelope(federation=FEDERATION, sender=sender, recipient=E, incarnation=2, to_incarnation=3)
     found = decode(framed(message, envelope), policy)
     assert not isinstance(found, Rejection), found
     told = found[1]
     if isinstance(told, Update):
-        out = decrees.heard_update(sender, told.term, told.round, told.digest)
+        out = round_commit.on_update(sender, told.term, told.round, told.digest)
     else:
         assert isinstance(told, ConsensusMessage)
-        out = decrees.heard(sender, told.said)
+        out = round_commit.received(sender, told.said)
     assert not any(isinstance(each, PersistConsensus | ApplyModel) for each in out)
     return [each.code for each in out if isinstance(each, Rejection)]
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
 def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: Wrong) -> None:
-    decrees = case.to()
-    before = decrees.holding, decrees.election.stand
-    assert case.code in heard(decrees, case.sender, case.message)
-    assert (decrees.holding, decrees.election.stand) == before
+    round_commit = case.to()
+    before = round_commit.holding, round_commit.election.stand
+    assert case.code in received(round_commit, case.sender, case.message)
+    assert (round_commit.holding, round_commit.election.stand) == before
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 
 def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:
-    def taken(decrees: RoundCommit, sender: str, message: Any) -> bool:
-        return not any(isinstance(each, Rejection) for each in decrees.heard(sender, message))
+    def taken(round_commit: RoundCommit, sender: str, message: Any) -> bool:
+        return not any(isinstance(each, Rejection) for each in round_commit.received(sender, message))
 
-    assert taken(follower(), A, Heartbeat(mandate(A, 5, A, B, C), Progress()))
-    assert taken(follower(), B, Heartbeat(mandate(B, 6, B, C, D), Progress()))
+    assert taken(follower(), A, Heartbeat(leader_certificate(A, 5, A, B, C), Progress()))
+    assert taken(follower(), B, Heartbeat(leader_certificate(B, 6, B, C, D), Progress()))
     assert taken(follower(), A, Propose(Proposal(5, 2, 1, Y)))
     assert taken(follower(), A, Commit(SECOND))
-    assert heard(coordinator(), B, trained(5, 2, b"new")) == []
+    assert received(coordinator(), B, trained(5, 2, b"new")) == []

@@ -15,7 +15,7 @@ from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from tests.peer.examples import SPOKEN, frame, hostile_frames
 from tests.peer.frames import PARTY, POLICY, framed
-from tests.peer.hostile import craft
+from tests.peer.hostile import craft_frame
 
 #: Draws of each kind.
 SEEDS = 40
@@ -58,8 +58,8 @@ def test_what_is_not_declared_is_refused_by_name(version: int, kind: type[Messag
 def test_it_is_taken_between_the_incarnations_that_its_declaration_names(kind: type[Message]) -> None:
     envelope, message = taken(frame(kind, NEWEST, np.random.default_rng(0)))
     not_met, another = (framed(message, replace(envelope, to_incarnation=number)) for number in (0, 2))
-    assert code_of(not_met) == ("stale_incarnation" if kind.spec.heard == "lane" else "taken")
-    assert code_of(another) == ("taken" if kind.spec.heard == "handshake" else "stale_incarnation")
+    assert code_of(not_met) == ("stale_incarnation" if kind.spec.when == "channel" else "taken")
+    assert code_of(another) == ("taken" if kind.spec.when == "handshake" else "stale_incarnation")
 
 
 @pytest.mark.parametrize("kind", NEWEST_OF_EACH)
@@ -70,7 +70,7 @@ def test_its_group_is_known_and_of_both(kind: type[Message]) -> None:
     if about == "nothing":
         assert set(codes.values()) == {"taken"}
         return
-    far = {"group": "not_a_neighbour" if kind.spec.from_neighbors else "taken", "council": "unknown_group"}
+    far = {"group": "not_a_neighbour" if kind.spec.from_neighbors else "taken", "consensus group": "unknown_group"}
     assert codes == {
         "nobody-knows": "unknown_group",
         "closed": "group_not_shared",
@@ -82,7 +82,9 @@ def test_its_group_is_known_and_of_both(kind: type[Message]) -> None:
 def test_its_tail_has_the_length_that_is_declared(kind: type[Message]) -> None:
     data = frame(kind, NEWEST, np.random.default_rng(0))
     _, message = taken(data)
-    spec = {"nothing": None, "council": POLICY.councils.get("all")}.get(kind.spec.about, POLICY.groups["all"])
+    spec = {"nothing": None, "consensus group": POLICY.consensus_by_group.get("all")}.get(
+        kind.spec.about, POLICY.groups["all"]
+    )
     head = data[: len(data) - len(kind.spec.tail.packed(message))]
     longer = bytes(kind.spec.tail.most(spec) + 1)
     wrong = head[:12] + len(longer).to_bytes(8, "little") + head[20:] + longer
@@ -90,4 +92,4 @@ def test_its_tail_has_the_length_that_is_declared(kind: type[Message]) -> None:
 
 
 def test_a_kind_that_nobody_declares_is_unknown() -> None:
-    assert code_of(craft(PARTY, len(KINDS) + 1, ())) == "unknown_kind"
+    assert code_of(craft_frame(PARTY, len(KINDS) + 1, ())) == "unknown_kind"

@@ -1,4 +1,4 @@
-"""A small machine to try the simulated town on: peers pass coins on, and none may be lost or made.
+"""A small machine to try the simulated simulator on: peers pass coins on, and none may be lost or made.
 
 Durable are the balance, the one transfer under way to each other peer, and the last number taken from each. A transfer
 is repeated until it is acknowledged. No life gives the same amounts as the one before.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.state.events import Effect, Event, Heard, Persist, Send, Tick, Train, Trained, Work
+from fedpeer.peer.state.events import Effect, Event, MessageReceived, Persist, Send, Tick, Train, Trained, Work
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire.messages import Ack, Transfer
 from fedpeer.rejection import Rejection
@@ -63,14 +63,14 @@ class Bank:
                 for to in self.others:
                     effects += self._give(to) if to not in self.open else [self._transfer(to)]
                 return effects
-            case Heard(sender=sender, message=Transfer() as transfer):
+            case MessageReceived(sender=sender, message=Transfer() as transfer):
                 effects = []
-                parcel = transfer.parcel
-                if parcel.seq == self.taken.get(sender, 0) + 1:
-                    effects += self._write(["took", sender, parcel.seq, int(parcel.payload)])
+                share = transfer.share
+                if share.seq == self.taken.get(sender, 0) + 1:
+                    effects += self._write(["took", sender, share.seq, int(share.payload)])
                 ack = Ack(group="", taken=self.taken.get(sender, 0), round=0)
                 return [*effects, Send(sender, ack, 1, 1)]
-            case Heard(sender=sender, message=Ack(taken=taken)):
+            case MessageReceived(sender=sender, message=Ack(taken=taken)):
                 if taken == self.made.get(sender, 0) and sender in self.open:
                     return self._write(["acked", sender])
             case Trained():
@@ -91,7 +91,7 @@ class Bank:
 
 def _transfer(seq: int, amount: int) -> Transfer:
     payload = torch.tensor([amount])
-    return Transfer(group="", parcel=NumberedTransfer(seq=seq, round=0, exchange=0, weight=1, form="", payload=payload))
+    return Transfer(group="", share=NumberedTransfer(seq=seq, round=0, exchange=0, weight=1, form="", payload=payload))
 
 
 def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = False) -> Bank:
@@ -104,20 +104,20 @@ def recovered(me: str, peers: Sequence[str], kept: Recovered, hasty: bool = Fals
 
 def encode(sender: str, send: Send) -> bytes:
     match send.message:
-        case Transfer(parcel=NumberedTransfer(seq=seq, payload=payload)):
+        case Transfer(share=NumberedTransfer(seq=seq, payload=payload)):
             return struct.pack("<cQq", b"T", seq, int(payload))
         case Ack(taken=taken):
             return struct.pack("<cQ", b"A", taken)
     raise AssertionError(send.message)
 
 
-def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> Heard | tuple[Rejection, bytes]:
+def decode(receiver: str, machine: Machine, sender: str, data: bytes) -> MessageReceived | tuple[Rejection, bytes]:
     match data[:1]:
         case b"T":
             _, seq, amount = struct.unpack("<cQq", data)
-            return Heard(sender, 1, 1, _transfer(seq, amount))
+            return MessageReceived(sender, 1, 1, _transfer(seq, amount))
         case b"A":
-            return Heard(sender, 1, 1, Ack(group="", taken=struct.unpack("<cQ", data)[1], round=0))
+            return MessageReceived(sender, 1, 1, Ack(group="", taken=struct.unpack("<cQ", data)[1], round=0))
     return Rejection("not_fedpeer", sender=sender), b"refused"
 
 
@@ -133,7 +133,7 @@ def fact(peer: str, effect: Effect) -> object:
     return None
 
 
-def craft(peers: Sequence[str], hasty: bool = False) -> Driver:
+def driver(peers: Sequence[str], hasty: bool = False) -> Driver:
     lives = Counter[str]()
 
     def start(peer: str, kept: Recovered) -> Bank:

@@ -1,4 +1,4 @@
-"""Whole nodes in the simulated town, against the vector engine and against the laws that faults must not break."""
+"""Whole nodes in the simulated simulator, against the vector engine and against the laws that faults must not break."""
 
 from __future__ import annotations
 
@@ -245,41 +245,43 @@ def small(**settings: Any) -> World:
 
 
 class Watched:
-    """A town of nodes whose masses are looked at every few ticks."""
+    """A simulator of nodes whose masses are looked at every few ticks."""
 
     def __init__(self, made: World, faults: Faults) -> None:
-        self.residents = NodeFactory.of(made, parse_choice(METHOD))
-        self.town = Simulator(made.peers, self.residents.craft(fact=audit.took), faults)
+        self.node_factory = NodeFactory.of(made, parse_choice(METHOD))
+        self.simulator = Simulator(made.peers, self.node_factory.driver(fact=audit.took), faults)
         self.last: dict[str, DurableState] = {}
-        self.town.stepped = self._note
+        self.simulator.stepped = self._note
 
     def _note(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        self.last[peer] = machine.ledger
+        self.last[peer] = machine.durable
 
-    def ledgers(self) -> dict[str, DurableState]:
-        living = self.town.machines()
+    def durable_states(self) -> dict[str, DurableState]:
+        living = self.simulator.machines()
         kept = {}
-        for peer in self.town.peers:
-            machine = living.get(peer) or self.residents.node(peer, self.town.kept(peer))
+        for peer in self.simulator.peers:
+            machine = living.get(peer) or self.node_factory.node(peer, self.simulator.kept(peer))
             assert isinstance(machine, Node)
-            kept[peer] = machine.ledger
+            kept[peer] = machine.durable
         return kept
 
     def play(self, until: float) -> None:
         """Run until all have stopped, or fail; weights are looked at on the way."""
-        self.town.start()
-        while len(self.town.stopped) < len(self.town.peers):
-            assert self.town.now < until, f"not over: {self.phases()}; replay {self.town.faults.line()}"
-            self.town.run(self.town.now + 5.0)
-            for group, (there, put) in audit.weights(self.ledgers()).items():
-                self.town.rows.append((self.town.now, "mass", group, there, put))
+        self.simulator.start()
+        while len(self.simulator.stopped) < len(self.simulator.peers):
+            assert self.simulator.now < until, f"not over: {self.phases()}; replay {self.simulator.faults.line()}"
+            self.simulator.run(self.simulator.now + 5.0)
+            for group, (there, put) in audit.weights(self.durable_states()).items():
+                self.simulator.rows.append((self.simulator.now, "mass", group, there, put))
 
     def phases(self) -> dict[str, str]:
-        return {peer: f"{m.phase} {m.ledger.round}" for peer, m in self.town.machines().items() if isinstance(m, Node)}
+        return {
+            peer: f"{m.phase} {m.durable.round}" for peer, m in self.simulator.machines().items() if isinstance(m, Node)
+        }
 
     def judge(self) -> None:
-        rows = self.town.rows
+        rows = self.simulator.rows
         judges.judged(
             judges.saved_before_said(rows),
             judges.taken_once_and_in_order(judges.durable(rows)),
@@ -293,7 +295,7 @@ class Watched:
 def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: float) -> None:
     watched = Watched(small(learning__mode=mode), Faults(seed=2, links=LinkRules(delay=delay)))
     watched.play(until=2000.0)
-    assert judges.refused(watched.town.rows) == {}
+    assert judges.refused(watched.simulator.rows) == {}
     watched.judge()
 
 
@@ -301,9 +303,9 @@ def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: floa
 @pytest.mark.parametrize("effects", [1, 2, 5, 13, 34, 89, 210])
 def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
     watched = Watched(small(), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
-    watched.town.kill_after("peer2", effects, ticks=20.0)
+    watched.simulator.kill_after("peer2", effects, ticks=20.0)
     watched.play(until=2000.0)
-    assert watched.town.carried["peer2"] > effects
+    assert watched.simulator.carried["peer2"] > effects
     watched.judge()
 
 
@@ -329,9 +331,9 @@ def test_a_run_of_nodes_is_its_seed() -> None:
 
     def played(seed: int) -> str:
         watched = Watched(made, draw_faults(seed, made.peers, heal=100.0))
-        watched.town.start()
-        watched.town.run(150.0)
-        return judges.digest(watched.town.rows)
+        watched.simulator.start()
+        watched.simulator.run(150.0)
+        return judges.digest(watched.simulator.rows)
 
     assert played(5) == played(5)
     assert played(5) != played(6)

@@ -66,7 +66,7 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
 
 def algorithm(made: World, method: str, learner: Learner) -> Any:
     optimizer = optimizer_of(made.federation.learning.optimizer)
-    bench = Workbench(
+    context = Workbench(
         module=made.module,
         layout=made.layout,
         loss=LOSSES[made.loss],
@@ -76,7 +76,7 @@ def algorithm(made: World, method: str, learner: Learner) -> Any:
         examples_max=learner.examples,
         draw=made.drawn,
     )
-    return coordinated_of(parse_choice(method), made.federation.learning, bench, imported)
+    return coordinated_of(parse_choice(method), made.federation.learning, context, imported)
 
 
 def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:
@@ -116,9 +116,9 @@ def test_whole_peers_give_the_numbers_of_the_obvious_loop(method: str, participa
         assert scores == expected
 
 
-@pytest.mark.parametrize(("asked", "method"), [(True, "scaffold"), ("evaluated", "fedper")])
-def test_everyone_trains_if_asked_to(asked: bool | str, method: str) -> None:
-    settings = {"learning__everyone_trains": asked, "learning__evaluate_every": 2}
+@pytest.mark.parametrize(("options", "method"), [(True, "scaffold"), ("evaluated", "fedper")])
+def test_everyone_trains_if_asked_to(options: bool | str, method: str) -> None:
+    settings = {"learning__everyone_trains": options, "learning__evaluate_every": 2}
     made = world(learning__participation=0.4, **settings)
     own, _ = obvious(made, method)
     _, x_n = played(made, method)

@@ -1,4 +1,4 @@
-"""The simulated town, tried on peers that pass coins on: nothing is lost, order holds, a run is its seed."""
+"""The simulated simulator, tried on peers that pass coins on: nothing is lost, order holds, a run is its seed."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from tests.sims.network.bank import COINS, Bank
 PEERS = ("p1", "p2", "p3", "p4")
 
 
-def banks(town: Simulator) -> list[Bank]:
+def banks(simulator: Simulator) -> list[Bank]:
     """Everybody's state: of the living as they are, of the others as it stands on their disks."""
-    living = town.machines()
+    living = simulator.machines()
     found = []
-    for peer in town.peers:
-        machine = living.get(peer) or bank.recovered(peer, town.peers, town.kept(peer))
+    for peer in simulator.peers:
+        machine = living.get(peer) or bank.recovered(peer, simulator.peers, simulator.kept(peer))
         assert isinstance(machine, Bank)
         found.append(machine)
     return found
 
 
-def checked(town: Simulator) -> None:
+def checked(simulator: Simulator) -> None:
     """Let every step be followed by a row with the sum of all coins."""
 
     def count(peer: str, machine: Machine) -> None:
-        if len(town.machines()) == len(PEERS):
-            town.rows.append((town.now, "mass", "coins", bank.total(banks(town)), COINS * len(PEERS)))
+        if len(simulator.machines()) == len(PEERS):
+            simulator.rows.append((simulator.now, "mass", "coins", bank.total(banks(simulator)), COINS * len(PEERS)))
 
-    town.stepped = count
+    simulator.stepped = count
 
 
-def judge(town: Simulator) -> None:
+def judge(simulator: Simulator) -> None:
     judges.judged(
-        judges.saved_before_said(town.rows),
-        judges.taken_once_and_in_order(judges.durable(town.rows)),
-        judges.conserved(town.rows, 0.0),
+        judges.saved_before_said(simulator.rows),
+        judges.taken_once_and_in_order(judges.durable(simulator.rows)),
+        judges.conserved(simulator.rows, 0.0),
     )
-    assert any(row[1] == "mass" for row in town.rows)
+    assert any(row[1] == "mass" for row in simulator.rows)
 
 
 def sweep(count: int, usual: range) -> list[ParameterSet]:
@@ -59,50 +59,56 @@ def sweep(count: int, usual: range) -> list[ParameterSet]:
 @pytest.mark.parametrize("seed", sweep(30, range(2, 30, 6)))
 def test_coins_are_kept_whatever_happens(seed: int) -> None:
     faults = draw_faults(seed, PEERS, heal=150.0, kinds=("kill", "pause", "step", "full", "flip"))
-    town = Simulator(PEERS, bank.craft(PEERS), faults)
-    checked(town)
-    town.start()
-    town.run(200.0)
-    judge(town)
-    assert set(town.machines()) == set(PEERS), "faults end"
-    made = {machine.me: dict(machine.made) for machine in banks(town)}
-    town.run(260.0)
-    for machine in banks(town):
+    simulator = Simulator(PEERS, bank.driver(PEERS), faults)
+    checked(simulator)
+    simulator.start()
+    simulator.run(200.0)
+    judge(simulator)
+    assert set(simulator.machines()) == set(PEERS), "faults end"
+    made = {machine.me: dict(machine.made) for machine in banks(simulator)}
+    simulator.run(260.0)
+    for machine in banks(simulator):
         for to in machine.others:
             assert machine.made[to] > made[machine.me].get(to, 0), f"coins travel again; replay {faults.line()}"
 
 
 @pytest.mark.parametrize("effects", sweep(60, range(1, 60, 4)))
 def test_killed_after_each_effect_nothing_is_lost(effects: int) -> None:
-    town = Simulator(PEERS, bank.craft(PEERS), Faults(links=LinkRules(delay=0.3), seed=effects))
-    checked(town)
-    town.kill_after("p2", effects, ticks=5.0)
-    town.start()
-    town.run(30.0)
-    assert [row[1] for row in town.rows if row[2] == "p2" and row[1] in ("start", "kill")] == ["start", "kill", "start"]
-    judge(town)
+    simulator = Simulator(PEERS, bank.driver(PEERS), Faults(links=LinkRules(delay=0.3), seed=effects))
+    checked(simulator)
+    simulator.kill_after("p2", effects, ticks=5.0)
+    simulator.start()
+    simulator.run(30.0)
+    assert [row[1] for row in simulator.rows if row[2] == "p2" and row[1] in ("start", "kill")] == [
+        "start",
+        "kill",
+        "start",
+    ]
+    judge(simulator)
 
 
 @pytest.mark.slow
 def test_speaking_before_the_save_is_found_and_costs_coins() -> None:
     lost = 0
     for effects in range(1, 60, 4):
-        town = Simulator(PEERS, bank.craft(PEERS, hasty=True), Faults(links=LinkRules(delay=0.05), seed=effects))
-        checked(town)
-        town.kill_after("p2", effects, ticks=1.0)
-        town.start()
-        town.run(20.0)
-        assert not judges.saved_before_said(town.rows), "the outbox keeps the order it was given"
-        lost += bool(judges.conserved(town.rows, 0.0))
+        simulator = Simulator(PEERS, bank.driver(PEERS, hasty=True), Faults(links=LinkRules(delay=0.05), seed=effects))
+        checked(simulator)
+        simulator.kill_after("p2", effects, ticks=1.0)
+        simulator.start()
+        simulator.run(20.0)
+        assert not judges.saved_before_said(simulator.rows), "the outbox keeps the order it was given"
+        lost += bool(judges.conserved(simulator.rows, 0.0))
     assert lost > 2, "of fifteen"
 
 
 def test_a_run_is_its_seed() -> None:
     def played(seed: int) -> str:
-        town = Simulator(PEERS, bank.craft(PEERS), draw_faults(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full")))
-        town.start()
-        town.run(80.0)
-        return judges.digest(town.rows)
+        simulator = Simulator(
+            PEERS, bank.driver(PEERS), draw_faults(seed, PEERS, heal=60.0, kinds=("kill", "pause", "full"))
+        )
+        simulator.start()
+        simulator.run(80.0)
+        return judges.digest(simulator.rows)
 
     assert played(3) == played(3)
     assert played(3) != played(4)
@@ -112,124 +118,124 @@ def test_lost_memory_is_lost() -> None:
     """An empty or an older disk is what the fault says."""
     for kind in ("lose", "old"):
         acts = (Act(450.0, kind, "p2", 2.0),)
-        town = Simulator(PEERS, bank.craft(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
-        checked(town)
-        town.start()
-        town.run(449.0)
-        (before,) = (machine for machine in banks(town) if machine.me == "p2")
+        simulator = Simulator(PEERS, bank.driver(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
+        checked(simulator)
+        simulator.start()
+        simulator.run(449.0)
+        (before,) = (machine for machine in banks(simulator) if machine.me == "p2")
         made = dict(before.made)
-        town.run(452.5)
-        (after,) = (machine for machine in banks(town) if machine.me == "p2")
+        simulator.run(452.5)
+        (after,) = (machine for machine in banks(simulator) if machine.me == "p2")
         assert sum(after.made.values()) < sum(made.values())
         assert (sum(after.made.values()) > 10) == (kind == "old")
-        assert judges.conserved(town.rows, 0.0)
+        assert judges.conserved(simulator.rows, 0.0)
 
 
 def test_a_cut_edge_carries_nothing_until_it_heals() -> None:
     faults = Faults(cuts=partition(10.0, 30.0, ("p1", "p2"), ("p3", "p4")), heal=1e9)
-    town = Simulator(PEERS, bank.craft(PEERS), faults)
-    town.start()
-    town.run(60.0)
+    simulator = Simulator(PEERS, bank.driver(PEERS), faults)
+    simulator.start()
+    simulator.run(60.0)
     across = {
-        row[0] for row in town.rows
+        row[0] for row in simulator.rows
         if row[1] == "heard" and len({row[2], row[4]} & {"p1", "p2"}) == 1
     }  # fmt: skip
-    within = {row[0] for row in town.rows if row[1] == "heard"}
+    within = {row[0] for row in simulator.rows if row[1] == "heard"}
     assert not [tick for tick in across if 10.2 < tick < 30.0]
     assert [tick for tick in within if 10.2 < tick < 30.0]
     assert [tick for tick in across if tick > 30.0]
 
 
 def test_who_stands_still_says_nothing_and_hears_all_afterwards() -> None:
-    town = Simulator(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "pause", "p1", 20.0),), heal=1e9))
-    checked(town)
-    town.start()
-    town.run(50.0)
-    said = [row[0] for row in town.rows if row[1:3] == ("said", "p1")]
+    simulator = Simulator(PEERS, bank.driver(PEERS), Faults(acts=(Act(10.0, "pause", "p1", 20.0),), heal=1e9))
+    checked(simulator)
+    simulator.start()
+    simulator.run(50.0)
+    said = [row[0] for row in simulator.rows if row[1:3] == ("said", "p1")]
     assert not [tick for tick in said if 10.3 < tick < 30.0]
     assert [tick for tick in said if tick > 30.0]
-    judge(town)
+    judge(simulator)
 
 
 def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> None:
     """As a loop that stood still: its timer is due at once, and what lies in its sockets takes some passes to read."""
     said: list[Effect] = [Send("p1", Ack(group="", taken=1, round=0), 1, 1)]
     machines = {"p1": Script([]), "p2": Script([said] * 40)}
-    craft = bank.craft(("p1", "p2"))
+    driver = bank.driver(("p1", "p2"))
     started = {"start": lambda peer, kept: machines[peer], "encode": lambda sender, send: b"nonsense"}
-    craft = type(craft)(**{**vars(craft), **started})
-    town = Simulator(("p1", "p2"), craft, Faults(acts=(Act(10.5, "stall", "p1", 20.0),), heal=1e9))
-    town.start()
-    town.run(60.0)
-    heard = machines["p1"].heard
-    leap = next(n for n, event in enumerate(heard) if isinstance(event, Tick) and event.now >= 30)
-    before = [event for event in heard[:leap] if not isinstance(event, Tick)]
+    driver = type(driver)(**{**vars(driver), **started})
+    simulator = Simulator(("p1", "p2"), driver, Faults(acts=(Act(10.5, "stall", "p1", 20.0),), heal=1e9))
+    simulator.start()
+    simulator.run(60.0)
+    received = machines["p1"].received
+    leap = next(n for n, event in enumerate(received) if isinstance(event, Tick) and event.now >= 30)
+    before = [event for event in received[:leap] if not isinstance(event, Tick)]
     assert len(before) <= 11, "nothing was read in between"
-    assert sum(not isinstance(event, Tick) for event in heard) >= 39, "and all of it afterwards"
+    assert sum(not isinstance(event, Tick) for event in received) >= 39, "and all of it afterwards"
 
 
 def test_a_full_disk_silences_a_peer_and_no_other() -> None:
-    town = Simulator(PEERS, bank.craft(PEERS), Faults(acts=(Act(10.0, "full", "p1", 20.0),), heal=1e9))
-    checked(town)
-    town.start()
-    town.run(60.0)
-    said = {peer: [row[0] for row in town.rows if row[1:3] == ("said", peer)] for peer in PEERS}
+    simulator = Simulator(PEERS, bank.driver(PEERS), Faults(acts=(Act(10.0, "full", "p1", 20.0),), heal=1e9))
+    checked(simulator)
+    simulator.start()
+    simulator.run(60.0)
+    said = {peer: [row[0] for row in simulator.rows if row[1:3] == ("said", peer)] for peer in PEERS}
     assert not [tick for tick in said["p1"] if 10.5 < tick < 30.0]
     assert [tick for tick in said["p2"] if 10.5 < tick < 30.0]
     assert [tick for tick in said["p1"] if tick > 30.0]
-    assert judges.refused(town.rows)["persist_failed"] > 1
-    judge(town)
+    assert judges.refused(simulator.rows)["persist_failed"] > 1
+    judge(simulator)
 
 
 class Script:
     """A machine that answers each tick with what a list says, and keeps what it is told."""
 
     def __init__(self, effects: list[list[Effect]]) -> None:
-        self.effects, self.heard = effects, list[Event]()
+        self.effects, self.received = effects, list[Event]()
 
     def step(self, event: Event) -> list[Effect]:
-        self.heard.append(event)
+        self.received.append(event)
         return self.effects.pop(0) if self.effects and isinstance(event, Tick) else []
 
 
 def scripted(*effects: list[Effect], faults: Faults | None = None, **changes: object) -> tuple[Simulator, Script]:
     script = Script(list(effects))
-    craft = bank.craft(("p1",))
-    craft = type(craft)(**{**vars(craft), "start": lambda peer, kept: script, **changes})
-    town = Simulator(("p1",), craft, faults, DiskRules(flush=1.0, bytes_per_tick=1e9))
-    town.start()
-    return town, script
+    driver = bank.driver(("p1",))
+    driver = type(driver)(**{**vars(driver), "start": lambda peer, kept: script, **changes})
+    simulator = Simulator(("p1",), driver, faults, DiskRules(flush=1.0, bytes_per_tick=1e9))
+    simulator.start()
+    return simulator, script
 
 
 def test_saving_and_training_take_their_time() -> None:
     train = Train(1, 1, torch.zeros(1), torch.zeros(0), True)
-    town, script = scripted(
+    simulator, script = scripted(
         [Persist("entry", []), Note("info", "behind", ""), train, train], work_ticks=lambda peer, effect: 7.0
     )
-    town.run(30.0)
-    (noted,) = (row[0] for row in town.rows if row[1] == "note")
+    simulator.run(30.0)
+    (noted,) = (row[0] for row in simulator.rows if row[1] == "note")
     assert noted == pytest.approx(1.0, abs=1e-6)
-    done = [place for place, event in enumerate(script.heard) if isinstance(event, Trained)]
-    ticks = [len([e for e in script.heard[:place] if isinstance(e, Tick)]) for place in done]
+    done = [place for place, event in enumerate(script.received) if isinstance(event, Trained)]
+    ticks = [len([e for e in script.received[:place] if isinstance(e, Tick)]) for place in done]
     assert ticks == [9, 16], "one after the other, in one thread"
 
 
 def test_a_stop_is_the_end() -> None:
-    town, script = scripted([Persist("snapshot", []), Stop(0, "done")], [])
-    assert town.run(50.0, lambda: "p1" in town.stopped)
-    assert town.stopped["p1"] == Stop(0, "done")
-    heard = len(script.heard)
-    town.start("p1")
-    town.run(100.0)
-    assert len(script.heard) == heard
-    assert not town.machines()
+    simulator, script = scripted([Persist("snapshot", []), Stop(0, "done")], [])
+    assert simulator.run(50.0, lambda: "p1" in simulator.stopped)
+    assert simulator.stopped["p1"] == Stop(0, "done")
+    received = len(script.received)
+    simulator.start("p1")
+    simulator.run(100.0)
+    assert len(script.received) == received
+    assert not simulator.machines()
 
 
 def test_a_clock_runs_at_its_rate_and_leaps_forward() -> None:
     acts = (Act(10.5, "step", "p1", 144_000.0),)
-    town, script = scripted(faults=Faults(acts=acts, rates=(("p1", 2.0),), heal=1e9))
-    town.run(20.0)
-    ticks = [event.now for event in script.heard if isinstance(event, Tick)]
+    simulator, script = scripted(faults=Faults(acts=acts, rates=(("p1", 2.0),), heal=1e9))
+    simulator.run(20.0)
+    ticks = [event.now for event in script.received if isinstance(event, Tick)]
     assert ticks[:20] == list(range(20))
     assert ticks == sorted(ticks)
     assert ticks[-1] == pytest.approx(144_000 + 40, abs=2)
@@ -240,16 +246,16 @@ def test_what_is_refused_is_counted_and_answered() -> None:
     machines = {
         peer: Script([[Send("p2", Ack(group="", taken=1, round=0), 1, 1)]] if peer == "p1" else []) for peer in peers
     }
-    craft = bank.craft(peers)
-    craft = type(craft)(**{
-        **vars(craft),
+    driver = bank.driver(peers)
+    driver = type(driver)(**{
+        **vars(driver),
         "start": lambda peer, kept: machines[peer],
         "encode": lambda sender, send: b"nonsense",
         "answered": lambda sender, machine, receiver, data: OperatorCommand("pause") if data == b"refused" else None,
     })  # fmt: skip
-    town = Simulator(peers, craft)
-    town.start()
-    town.run(5.0)
-    assert judges.refused(town.rows) == {"not_fedpeer": 1}
-    assert [e for e in machines["p2"].heard if not isinstance(e, Tick)] == [Rejection("not_fedpeer", sender="p1")]
-    assert [e for e in machines["p1"].heard if not isinstance(e, Tick)] == [OperatorCommand("pause")]
+    simulator = Simulator(peers, driver)
+    simulator.start()
+    simulator.run(5.0)
+    assert judges.refused(simulator.rows) == {"not_fedpeer": 1}
+    assert [e for e in machines["p2"].received if not isinstance(e, Tick)] == [Rejection("not_fedpeer", sender="p1")]
+    assert [e for e in machines["p1"].received if not isinstance(e, Tick)] == [OperatorCommand("pause")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeer.peer.state.events import Effect, Heard, Note
+from fedpeer.peer.state.events import Effect, MessageReceived, Note
 from fedpeer.peer.state.neighbor import HELLO_MAX
 from fedpeer.peer.wire.messages import RejectMessage
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
@@ -19,11 +19,11 @@ from tests.faults.peer_cluster import PeerCluster, world
 PEERS = world(4).peers
 
 
-def village(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> PeerCluster:
+def cluster(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> PeerCluster:
     """One in which these have the older release."""
     made = PeerCluster(world(4), Faults(seed=seed, links=links or LinkRules(delay=0.2, jitter=1.0), heal=heal))
-    made.residents.speaks.update(dict.fromkeys(old, OLDEST))
-    made.town.start()
+    made.node_factory.speaks.update(dict.fromkeys(old, OLDEST))
+    made.simulator.start()
     return made
 
 
@@ -32,7 +32,7 @@ def spoken(made: PeerCluster) -> dict[tuple[str, str], int]:
     return {
         (one, other): known.version
         for one, node in made.nodes().items()
-        for other, known in node.life.others.items()
+        for other, known in node.state.others.items()
         if known.met
     }
 
@@ -44,13 +44,13 @@ def warned(effect: Effect) -> bool:
 
 @pytest.mark.parametrize("old", [(), PEERS[:1], PEERS[:2], PEERS])
 def test_each_pair_speaks_what_both_know_and_averages(old: tuple[str, ...]) -> None:
-    made = village(1, *old)
+    made = cluster(1, *old)
     made.run(300.0)
     found = spoken(made)
     assert len(found) == 12
     for (one, other), version in found.items():
         assert version == (OLDEST if other in old else NEWEST) or one in old
-    assert min(node.ledger.round for node in made.nodes().values()) > 5
+    assert min(node.durable.round for node in made.nodes().values()) > 5
     assert not made.wrong
 
 
@@ -59,16 +59,16 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> No
     """Whoever is upgraded speaks the newer version first, and who had taken it for an old one hears that. Packets are
     lost, and overtake one another, all the while."""
     links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1, reorder=0.3)
-    made = village(seed, *PEERS, links=links, heal=1500.0)
+    made = cluster(seed, *PEERS, links=links, heal=1500.0)
     warnings: list[str] = []
-    made.town.said = lambda peer, effect: warnings.append(str(effect)) if warned(effect) else None
+    made.simulator.said = lambda peer, effect: warnings.append(str(effect)) if warned(effect) else None
     for number, peer in enumerate(PEERS):
         made.run(300.0 * (number + 1))
-        rounds = {each: node.ledger.round for each, node in made.nodes().items()}
+        rounds = {each: node.durable.round for each, node in made.nodes().items()}
         assert min(rounds.values()) > 2 * number, "averaging goes on"
-        made.town.kill(peer)
-        del made.residents.speaks[peer]
-        made.town.start(peer)
+        made.simulator.kill(peer)
+        del made.node_factory.speaks[peer]
+        made.simulator.start(peer)
     made.run(1800.0)
     assert set(spoken(made).values()) == {NEWEST}
     assert len(spoken(made)) == 12
@@ -78,11 +78,11 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> No
 
 
 def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> None:
-    made = village(0)
+    made = cluster(0)
     made.run(200.0)
-    made.town.kill(PEERS[0])
-    made.residents.speaks[PEERS[0]] = OLDEST
-    made.town.start(PEERS[0])
+    made.simulator.kill(PEERS[0])
+    made.node_factory.speaks[PEERS[0]] = OLDEST
+    made.simulator.start(PEERS[0])
     made.run(600.0)
     found = spoken(made)
     assert {found[other, PEERS[0]] for other in PEERS[1:]} == {OLDEST}
@@ -93,7 +93,7 @@ def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> Non
 def test_a_release_that_speaks_neither_version_is_warned_of() -> None:
     """What was on its way in the newer version is refused after the first of it; what is refused later was said in the
     older one."""
-    made = village(0)
+    made = cluster(0)
     made.run(200.0)
     node, other = made.node(PEERS[0]), PEERS[1]
 
@@ -101,12 +101,12 @@ def test_a_release_that_speaks_neither_version_is_warned_of() -> None:
         refused = RejectMessage(
             code="version_unsupported", group="", seq=0, text="version 2; this release speaks 3 and 4"
         )
-        effects = node.step(Heard(other, 1, node.ledger.incarnation, refused))
+        effects = node.step(MessageReceived(other, 1, node.durable.incarnation, refused))
         return [effect for effect in effects if isinstance(effect, Note)]
 
-    made.town.kill(other)
+    made.simulator.kill(other)
     made.run(210.0)
     assert [note.what for note in refuses()] == ["older_version"]
     assert refuses() == []
-    made.run(made.town.now + HELLO_MAX + 1)
+    made.run(made.simulator.now + HELLO_MAX + 1)
     assert [note.level for note in refuses() if warned(note)] == ["warning"]

@@ -237,8 +237,8 @@ def test_the_judge_of_saving_before_speaking(each: list[tuple[object, ...]], goo
     assert (judges.saved_before_said(rows(*each)) == []) == good
 
 
-def took(number: int, lane: str = "x") -> tuple[object, ...]:
-    return "asked", "a", "entry", ("took", lane, number)
+def took(number: int, channel: str = "x") -> tuple[object, ...]:
+    return "asked", "a", "entry", ("took", channel, number)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from unittest import mock
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.sims.processes import settling
-from fedpeer.sims.processes.crew import ProcessPool
+from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import JsonLinesReader
 from tests.sims import worlds
@@ -248,10 +248,10 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
 
 
 def _end(crews: dict[str, ProcessPool]) -> None:
-    for crew in crews.values():
-        crew.pause()
-    for crew in crews.values():
-        crew.wait()
+    for pool in crews.values():
+        pool.pause()
+    for pool in crews.values():
+        pool.wait()
 
 
 def main() -> int:
@@ -259,9 +259,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="in which nobody is killed")
     parser.add_argument("--load", type=int, default=20, help="busy loops")
     parser.add_argument("--kills", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = starve(Path(place) / "made", minutes=asked.minutes, load=asked.load, kills=asked.kills)
+        found = starve(Path(place) / "made", minutes=options.minutes, load=options.load, kills=options.kills)
     print(found.table(), flush=True)
     return int(not found.kept)
 

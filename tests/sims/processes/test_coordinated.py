@@ -1,7 +1,7 @@
 """An algorithm with a server on real processes: the coordinator is killed, all are paused, somebody comes late.
 
-What happened is read from the peers' disks: their journals have each decree that was put in force and each settled
-round, in order.
+What happened is read from the peers' disks: their journals have each committed round that was put in force and each
+settled round, in order.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Ent
 from fedpeer.peer.state.journal import entry_of
 from fedpeer.peer.wire.framing import unframe
 from fedpeer.sims.processes import engine as module
-from fedpeer.sims.processes.crew import ProcessPool
 from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle, tick_of
 from fedpeer.sims.processes.watch import Watched
 from fedpeer.sims.vector.pool import Stopped
@@ -87,7 +87,7 @@ def entries(state: Path) -> Iterator[Entry]:
 
 
 def in_force(state: Path) -> list[tuple[int, str]]:
-    """(round, digest) of the decrees that were put in force at this peer, in order."""
+    """(round, digest) of the committed rounds that were put in force at this peer, in order."""
     found = [
         each.applied[0] for each in entries(state) if isinstance(each, CommitStateChanged) and each.applied is not None
     ]
@@ -100,11 +100,11 @@ def settled(state: Path) -> list[int]:
 
 
 def server_of(state: Path) -> bytes:
-    """The content of the last decree in force, from the newest snapshot."""
+    """The content of the last committed round in force, from the newest snapshot."""
     path = max((state / "snapshots").iterdir())
     fields, _ = unframe("snapshot", blocks.read_snapshot(path, int(path.stem)))
-    chamber = fields["chambers"]["everyone"]
-    content = dict(chamber["models"])[chamber["holding"][2][0][3]]
+    consensus_state = fields["chambers"]["everyone"]
+    content = dict(consensus_state["models"])[consensus_state["holding"][2][0][3]]
     assert isinstance(content, bytes)
     return content
 
@@ -138,7 +138,7 @@ def play(running: ProcessesEngine, rounds: int) -> None:
 
 
 def ended(running: ProcessesEngine) -> bool:
-    return all(crew._process.poll() is not None for crew in running._crews)
+    return all(pool._process.poll() is not None for pool in running._crews)
 
 
 class Witness(threading.Thread):
@@ -169,11 +169,11 @@ class Witness(threading.Thread):
 def judge(seen: Witness, rounds: int) -> None:
     """Every round was put in force once, in order, and as the same model, wherever it was; and settled once."""
     models: dict[int, set[str]] = {}
-    for peer, decrees in seen.in_force.items():
-        numbers = [round for round, _ in decrees]
+    for peer, round_commit in seen.in_force.items():
+        numbers = [round for round, _ in round_commit]
         assert numbers == sorted(set(numbers)), f"{peer}: {numbers}"
         assert numbers[-1] == rounds, peer
-        for round, digest in decrees:
+        for round, digest in round_commit:
             models.setdefault(round, set()).add(digest)
     assert models.keys() == set(range(1, rounds + 1))
     assert all(len(each) == 1 for each in models.values()), models
@@ -275,10 +275,10 @@ def test_who_comes_late_takes_the_newest_model_over(tmp_path: Path) -> None:
         crews.append(ProcessPool({"peer4": files["peer4"]}, 1))
         wait_for(lambda: done("peer4") and len(watched["peer4"].rows) >= 3, "it learns too")
     finally:
-        for crew in crews:
-            crew.pause()
-        for crew in crews:
-            crew.wait()
+        for pool in crews:
+            pool.pause()
+        for pool in crews:
+            pool.wait()
     models = {peer: dict(in_force(state)) for peer, state in folders.items()}
     first = min(models["peer4"])
     assert first > 1, "it did not play again what it had missed"

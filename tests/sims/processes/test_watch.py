@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedpeer.sims.processes import settling
-from fedpeer.sims.processes.crew import _end
+from fedpeer.sims.processes.process_pool import _end
 from fedpeer.sims.processes.settling import HOST, free_ports
 from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched
 from fedpeer.sims.vector.pool import EngineError

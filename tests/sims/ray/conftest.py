@@ -34,7 +34,7 @@ class Machines:
 
     def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
         """The ray engine of one method in this world."""
-        from fedpeer.sims.ray.crew import opened
+        from fedpeer.sims.ray.ray_worker_pool import opened
 
         return engine_of(made, parse_choice(method), elsewhere=partial(opened, self.cluster, shards), **watched)
 

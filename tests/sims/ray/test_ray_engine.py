@@ -203,10 +203,10 @@ def request(engine: EngineName, method: str, **more: Any) -> SimulationRequest:
     )
 
 
-def recorded(asked: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
+def recorded(options: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
     """The rows of a whole simulation, but for the seconds."""
-    run = RunFolder.create(folder, name=asked.engine, settings=asked.to_json(), environment={})
-    run_prepared(prepare_simulation(asked), run, tell)
+    run = RunFolder.create(folder, name=options.engine, settings=options.to_json(), environment={})
+    run_prepared(prepare_simulation(options), run, tell)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
 
 

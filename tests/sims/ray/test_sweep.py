@@ -18,10 +18,10 @@ from fedpeer.cli.progress import ProgressTable
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import EngineName
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.asking import experiment_options as asked_for
 from fedpeer.experiments.events import Begun, OfRun, Told
 from fedpeer.experiments.experiment import Cell, RunSize
 from fedpeer.experiments.runner import found, run_experiment
+from fedpeer.experiments.short_requests import experiment_options as asked_for
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
@@ -54,15 +54,15 @@ def request(engine: EngineName, **more: Any) -> SimulationRequest:
     )
 
 
-def begun(asked: SimulationRequest, root: Path) -> RunFolder:
-    return RunFolder.create(root, name="digits", settings=asked.to_json(), environment={})
+def begun(options: SimulationRequest, root: Path) -> RunFolder:
+    return RunFolder.create(root, name="digits", settings=options.to_json(), environment={})
 
 
 def played(
-    asked: SimulationRequest, run: RunFolder, tell: Callable[[Event], None] = lambda event: None, **more: Any
+    options: SimulationRequest, run: RunFolder, tell: Callable[[Event], None] = lambda event: None, **more: Any
 ) -> dict[str, Any]:
     """All that a simulation leaves, but for times and names."""
-    simulation = prepare_simulation(asked, dataset=load_dataset(asked.federation.simulation.dataset))
+    simulation = prepare_simulation(options, dataset=load_dataset(options.federation.simulation.dataset))
     summary = run_prepared(simulation, run, tell, **more)
     for method in summary["methods"].values():
         del method["seconds_per_round"]
@@ -87,8 +87,8 @@ def without_seconds(run: RunFolder) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The vector engine's."""
-    asked = request("vector")
-    return played(asked, begun(asked, tmp_path_factory.mktemp("vector")))
+    options = request("vector")
+    return played(options, begun(options, tmp_path_factory.mktemp("vector")))
 
 
 def processes_of(name: str) -> list[psutil.Process]:
@@ -104,7 +104,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
     def tell(event: Event) -> None:
         if not board.tallies:
             board.start(event)  # type: ignore[arg-type]
-        board.hear(event)
+        board.on_event(event)
         counted.append(board.runs)
         if isinstance(event, RoundDone) and held.exists():
             (process,) = processes_of(f"{event.method}, seed {event.seed}")
@@ -114,8 +114,8 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
             lost.append(event)
             assert event.seed not in board.tallies[event.method].running, "it waits"
 
-    asked = request("ray", address=machines.address)
-    assert played(asked, begun(asked, tmp_path), tell) == expected
+    options = request("ray", address=machines.address)
+    assert played(options, begun(options, tmp_path), tell) == expected
     (one,) = lost
     assert one.reason == "its process ended"
     assert one.round >= 1
@@ -130,21 +130,21 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
 def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:
-    asked, stop, first = request("ray", address=machines.address), threading.Event(), dict[tuple[str, int], int]()
-    run = begun(asked, tmp_path)
+    options, stop, first = request("ray", address=machines.address), threading.Event(), dict[tuple[str, int], int]()
+    run = begun(options, tmp_path)
 
     def stopping(event: Event) -> None:
         if isinstance(event, RoundDone):
             stop.set()
 
-    assert played(asked, run, stopping, stop=stop)["status"] == "interrupted"
+    assert played(options, run, stopping, stop=stop)["status"] == "interrupted"
     held.unlink()
 
     def going_on(event: Event) -> None:
         if isinstance(event, RoundDone):
             first.setdefault((event.method, event.seed), event.round)
 
-    assert played(asked, run, going_on) == expected
+    assert played(options, run, going_on) == expected
     assert max(first.values()) > 1, "not from the start"
 
 
@@ -193,10 +193,10 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: M
     ]
     assert len(first) == 2, "those of FedAvg alone"
     assert max(first) > 1, "not from the start"
-    one, other = ({label: each.per_seed for label, each in found(asked).items()} for asked in (here, spread))
+    one, other = ({label: each.per_seed for label, each in found(options).items()} for options in (here, spread))
     assert one == other
     assert len(one["FedAvg"]["PM"]) == 2
-    one_runs, other_runs = (sorted(asked.folder.glob("*/cell.json")) for asked in (here, spread))
+    one_runs, other_runs = (sorted(options.folder.glob("*/cell.json")) for options in (here, spread))
     rows = [
         {path.read_text(): without_seconds(RunFolder(path.parent)) for path in paths}
         for paths in (one_runs, other_runs)
@@ -206,16 +206,16 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: M
 
 
 def test_what_a_run_cannot_have_is_told_as_the_users_mistake(machines: Machines) -> None:
-    from fedpeer.sims.ray.errand import RemoteRun
+    from fedpeer.sims.ray.remote_run import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
     most, stop = machines.cluster.widest, threading.Event()
     with pytest.raises(ChoiceError, match=rf"no machine of the Ray cluster has 99 CPUs.*--workers {most}"):
-        Sweep(machines.cluster, 99, lambda errand, event: None, stop, run_prepared)
+        Sweep(machines.cluster, 99, lambda remote_run, event: None, stop, run_prepared)
     missing = federation(simulation__dataset="csv:/nowhere.csv,label=y", simulation__split=None)
-    asked = SimulationRequest(federation=missing, methods=(parse_choice("local"),))
-    with Sweep(machines.cluster, 1, lambda errand, event: None, stop, run_prepared) as sweep:
-        sweep.begin(RemoteRun(key="one", name="local, seed 0", request=asked))
+    options = SimulationRequest(federation=missing, methods=(parse_choice("local"),))
+    with Sweep(machines.cluster, 1, lambda remote_run, event: None, stop, run_prepared) as sweep:
+        sweep.begin(RemoteRun(key="one", name="local, seed 0", request=options))
         with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
             sweep.finished()
 
@@ -226,7 +226,7 @@ def test_data_that_is_not_on_a_machine_is_named_with_the_machine(
     pytest.importorskip("ray")
     import socket
 
-    from fedpeer.sims.ray.errand import _dataset
+    from fedpeer.sims.ray.remote_run import _dataset
 
     monkeypatch.setenv("FEDPEER_DATA", str(tmp_path))
     with pytest.raises(DataError, match=rf"femnist is not on {socket.gethostname()} .*fedpeer data prepare femnist"):

@@ -10,7 +10,7 @@ import pytest
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
-from fedpeer.peer.node.node_setup import group_electorate
+from fedpeer.peer.node.node_setup import group_voter_set
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train
@@ -32,33 +32,33 @@ TRAINED: dict[str, list[int]] = {}
 
 
 @pytest.fixture(scope="module")
-def guild() -> GroupCluster:
+def cluster() -> GroupCluster:
     """Five peers in three groups that have come to round 3."""
     made = GroupCluster(world(), Faults(links=QUICK))
-    said = made.town.said
+    said = made.simulator.said
 
-    def hear(peer: str, effect: Effect) -> None:
+    def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, Train):
             TRAINED.setdefault(peer, []).append(effect.round)
 
-    made.town.said = hear
-    made.town.start()
+    made.simulator.said = on_event
+    made.simulator.start()
     assert made.reach(3, 400.0)
     return made
 
 
-def test_a_round_is_one_training_and_a_mean_in_each_group(guild: GroupCluster) -> None:
-    for peer, node in guild.nodes().items():
+def test_a_round_is_one_training_and_a_mean_in_each_group(cluster: GroupCluster) -> None:
+    for peer, node in cluster.nodes().items():
         assert TRAINED[peer] == list(range(1, len(TRAINED[peer]) + 1))
-        assert len(TRAINED[peer]) in (node.ledger.round, node.ledger.round - 1)
-        assert set(node.ledger.chambers) == {group for group, members in guild.groups.items() if peer in members}
+        assert len(TRAINED[peer]) in (node.durable.round, node.durable.round - 1)
+        assert set(node.durable.chambers) == {group for group, members in cluster.groups.items() if peer in members}
 
 
 def test_an_update_is_kept_before_it_is_sent() -> None:
     made = GroupCluster(world(), Faults(links=QUICK))
     kept: set[tuple[str, str, int, bytes]] = set()
-    save = made.residents.craft().save
+    save = made.node_factory.driver().save
 
     def saving(peer: str, persist: Persist) -> bytes:
         if isinstance(persist.content, UpdateMade):
@@ -68,9 +68,9 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
         return save(peer, persist)
 
     sent = 0
-    said = made.town.said
+    said = made.simulator.said
 
-    def hear(peer: str, effect: Effect) -> None:
+    def on_event(peer: str, effect: Effect) -> None:
         nonlocal sent
         said(peer, effect)
         if isinstance(effect, Send) and isinstance(effect.message, Update):
@@ -79,44 +79,48 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
             assert (peer, told.group, told.round, told.content) in kept
             assert told.digest == content_digest(told.content)
 
-    made.town._craft = replace(made.town._craft, save=saving)
-    made.town.said = hear
-    made.town.start()
+    made.simulator._driver = replace(made.simulator._driver, save=saving)
+    made.simulator.said = on_event
+    made.simulator.start()
     assert made.reach(2, 400.0)
     assert sent >= 2 * 8, "in each round all but the coordinators of their groups"
 
 
-def test_among_equals_not_one_peer_coordinates_everything(guild: GroupCluster) -> None:
-    leading = {group: guild.leading(group) for group in guild.groups}
-    assert all(leader in guild.groups[group] for group, leader in leading.items())
+def test_among_equals_not_one_peer_coordinates_everything(cluster: GroupCluster) -> None:
+    leading = {group: cluster.leading(group) for group in cluster.groups}
+    assert all(leader in cluster.groups[group] for group, leader in leading.items())
     assert len(set(leading.values())) > 1
 
 
-def test_what_is_kept_gives_the_same_peer_again(guild: GroupCluster) -> None:
+def test_what_is_kept_gives_the_same_peer_again(cluster: GroupCluster) -> None:
     """To the last bit, from what is on its disk."""
-    for peer, node in guild.nodes().items():
-        guild.run(guild.town.now + 1.0)
-        again = guild.residents.node(peer, guild.town.kept(peer)).ledger
-        assert again.places.keys() == node.ledger.places.keys()
-        if again.round == node.ledger.round and again.trained == node.ledger.trained:
-            assert again.x_n.equal(node.ledger.x_n)
+    for peer, node in cluster.nodes().items():
+        cluster.run(cluster.simulator.now + 1.0)
+        again = cluster.node_factory.node(peer, cluster.simulator.kept(peer)).durable
+        assert again.places.keys() == node.durable.places.keys()
+        if again.round == node.durable.round and again.trained == node.durable.trained:
+            assert again.x_n.equal(node.durable.x_n)
 
 
-def test_each_council_is_seen(guild: GroupCluster) -> None:
-    node = guild.nodes()["peer3"]
+def test_each_council_is_seen(cluster: GroupCluster) -> None:
+    node = cluster.nodes()["peer3"]
     view = view_of(node, {})
-    assert [council.id for council in view.councils] == ["everyone", "left", "right"]
-    assert [council.members for council in view.councils] == [tuple(sorted(guild.groups[c.id])) for c in view.councils]
-    assert [council.coordinator for council in view.councils] == [guild.leading(c.id) for c in view.councils]
+    assert [consensus.id for consensus in view.consensus_by_group] == ["everyone", "left", "right"]
+    assert [consensus.members for consensus in view.consensus_by_group] == [
+        tuple(sorted(cluster.groups[c.id])) for c in view.consensus_by_group
+    ]
+    assert [consensus.coordinator for consensus in view.consensus_by_group] == [
+        cluster.leading(c.id) for c in view.consensus_by_group
+    ]
     assert view.groups == ()
 
 
-def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
+def test_only_members_speak_in_a_council(cluster: GroupCluster) -> None:
     """Who has no part in a group is told so, and so is a member who speaks to one who has none."""
-    receiver = guild.nodes()["peer4"]
+    receiver = cluster.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):
         envelope = Envelope(
-            federation=guild.residents.roster.federation_id,
+            federation=cluster.node_factory.roster.federation_id,
             sender="peer3",
             recipient="peer4",
             incarnation=1,
@@ -130,7 +134,7 @@ def test_only_members_speak_in_a_council(guild: GroupCluster) -> None:
 
 def test_a_groups_voters_are_those_of_its_models() -> None:
     federation = Federation.model_validate({"partial_models": MODELS})
-    plain = partial(group_electorate, federation, method_of(parse_choice("partial-averaging")))
+    plain = partial(group_voter_set, federation, method_of(parse_choice("partial-averaging")))
     roster = Roster(
         federation="f",
         authority=bytes(32),
@@ -151,37 +155,37 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
     assert plain("left+right", roster).members == {"peer3"}
     alone = replace(roster, entries=tuple(each for each in roster.entries if each.id in ("peer4", "peer5")))
     assert plain("right", alone).voters == {"peer4", "peer5"}, "where none is a voter all are"
-    everything = group_electorate(federation, method_of(parse_choice("full-averaging")), "everyone", roster)
+    everything = group_voter_set(federation, method_of(parse_choice("full-averaging")), "everyone", roster)
     assert everything.members == set(roster.by_id)
 
 
 @pytest.mark.slow
 def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     made = GroupCluster(world(), Faults(links=QUICK))
-    town, entries, notes = made.town, list[object](), list[str]()
-    town.start()
+    simulator, entries, notes = made.simulator, list[object](), list[str]()
+    simulator.start()
     assert made.reach(2, 400.0)
-    town.kill("peer2")
-    before = made.nodes()["peer1"].ledger.round
+    simulator.kill("peer2")
+    before = made.nodes()["peer1"].durable.round
     assert made.reach(before + 4, 2000.0), "the others go on"
-    said = town.said
+    said = simulator.said
 
-    def hear(peer: str, effect: Effect) -> None:
+    def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if peer == "peer2" and isinstance(effect, Note):
             notes.append(effect.what)
 
-    save = town._craft.save
+    save = simulator._driver.save
 
     def saving(peer: str, persist: Persist) -> bytes:
         if peer == "peer2" and isinstance(persist.content, Averaged | Began | LocalTrained):
             entries.append(persist.content)
         return save(peer, persist)
 
-    town.said, town._craft = hear, replace(town._craft, save=saving)
-    town.start("peer2")
-    assert made.run(town.now + 400.0, lambda: "caught_up" in notes)
-    assert made.run(town.now + 100.0, lambda: any(isinstance(each, Began) for each in entries))
+    simulator.said, simulator._driver = on_event, replace(simulator._driver, save=saving)
+    simulator.start("peer2")
+    assert made.run(simulator.now + 400.0, lambda: "caught_up" in notes)
+    assert made.run(simulator.now + 100.0, lambda: any(isinstance(each, Began) for each in entries))
     began = next(each for each in entries if isinstance(each, Began))
     averaged = [each for each in entries[: entries.index(began)] if isinstance(each, Averaged)]
     assert began.round == 1 + max(each.round for each in averaged) > before + 4
@@ -192,16 +196,18 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
 def test_who_is_alone_pauses_in_all_groups() -> None:
     """It does not train round after round by itself."""
     made = GroupCluster(world(), Faults(links=QUICK))
-    town = made.town
-    town.start()
+    simulator = made.simulator
+    simulator.start()
     assert made.reach(2, 400.0)
     for peer in ("peer1", "peer2", "peer4", "peer5"):
-        town.kill(peer)
-    made.run(town.now + 100.0)
-    round = made.nodes()["peer3"].ledger.round
-    made.run(town.now + 600.0)
-    assert made.nodes()["peer3"].ledger.round == round
+        simulator.kill(peer)
+    made.run(simulator.now + 100.0)
+    round = made.nodes()["peer3"].durable.round
+    made.run(simulator.now + 600.0)
+    assert made.nodes()["peer3"].durable.round == round
     assert made.notes("rounds_paused") == ["peer3"] * 3, "in each of its groups"
     assert not made.notes("group_behind")
-    town.start("peer1", "peer2")
-    assert made.run(town.now + 800.0, lambda: min(made.rounds("left").values()) > round + 3), "one of them is enough"
+    simulator.start("peer1", "peer2")
+    assert made.run(simulator.now + 800.0, lambda: min(made.rounds("left").values()) > round + 3), (
+        "one of them is enough"
+    )

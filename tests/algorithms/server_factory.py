@@ -26,7 +26,7 @@ from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.slicing.flat import FlatLayout
-from tests.algorithms.making import mlp
+from tests.algorithms.client_factory import mlp
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 LR = 0.1
@@ -65,11 +65,11 @@ MAKERS: dict[str, Callable[[Way], Algorithm]] = {
 
 
 def played(
-    algorithm: Algorithm, server: Any, clients: dict[str, Any], work: Callable[[str], Batches], asked: Sequence[str]
+    algorithm: Algorithm, server: Any, clients: dict[str, Any], work: Callable[[str], Batches], options: Sequence[str]
 ) -> Any:
     """The server after a round with those who were asked; `clients` is brought up to date."""
     broadcast, updates = algorithm.open(server, 1), {}
-    for peer in asked:
+    for peer in options:
         clients[peer], updates[peer] = algorithm.train(clients[peer], broadcast, work(peer), (int(peer),))
     return algorithm.close(server, in_peer_order(updates))
 
@@ -86,7 +86,7 @@ class Quadratics:
         self.layout = FlatLayout.of(self.module)
         self.loss = LOSSES["mean-squared-error"]
 
-    def bench(self, lr: float = LR, clients: int = 4) -> Workbench:
+    def context(self, lr: float = LR, clients: int = 4) -> Workbench:
         return bench_of("loop", self.module, "mean-squared-error", lr, clients)
 
     def batches(self, client: int, steps: int) -> Batches:

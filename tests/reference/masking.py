@@ -12,9 +12,14 @@ from fedpeer.gossip.noise_phase import NoisePhase
 
 
 def push(
-    held: Mass, veil: NoisePhase, fraction: float, made_up: Mapping[str, Tensor], *, wire: torch.dtype = torch.float64
+    held: Mass,
+    masking: NoisePhase,
+    fraction: float,
+    made_up: Mapping[str, Tensor],
+    *,
+    wire: torch.dtype = torch.float64,
 ) -> tuple[Mass, NoisePhase, dict[str, Mass]]:
-    """A made-up share to each of these neighbours, of the weight of a true one: (kept, veil, shares by peer).
+    """A masked share to each of these neighbours, of the weight of a true one: (kept, mask, shares by peer).
 
     Args:
         fraction: of the weight held, as in `push_sum.share`.
@@ -26,4 +31,4 @@ def push(
     sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in made_up.items()}
     for share in sent.values():
         held = held - share
-    return held, veil.after(sent), sent
+    return held, masking.after(sent), sent

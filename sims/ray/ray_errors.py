@@ -11,13 +11,13 @@ PATIENCE_SECONDS = 15.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return _COLOURS.sub("", str(error)).strip()
 
 
-def reason_of(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """Why a process of the cluster died, as short as it can be said."""
-    text = " ".join(words_of(error).split())
+    text = " ".join(error_text(error).split())
     if isinstance(error, OutOfMemoryError):
         return "its machine had no memory left"
     if "creation task" in text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeer.algorithms.assignment import ASSIGNMENTS, Seeking
+from fedpeer.algorithms.assignment import ASSIGNMENTS, ClusteringSettings
 from fedpeer.config.choice import call_choice, parse_choice
 from fedpeer.config.settings import FederationSettings
 
@@ -11,13 +11,13 @@ NOBODY_SHARES = "peers compare what all of them average; add a partial model tha
 NOTHING_TO_SHARE = "its groups would have nothing to average; give it neurons"
 
 
-def seeking_of(federation: FederationSettings, name: str) -> Seeking:
+def clustering_settings_of(federation: FederationSettings, name: str) -> ClusteringSettings:
     """How the members of this partial model are sought.
 
     Raises:
         AssignmentError, ChoiceError: settings that there are not, or out of their range.
     """
-    seeking: Seeking = call_choice(
+    clustering: ClusteringSettings = call_choice(
         parse_choice(str(federation.partial_models[name].members)), ASSIGNMENTS, "assignment"
     )()
-    return seeking
+    return clustering

@@ -1,8 +1,8 @@
 """The vector engine's tasks, done by shards: what a pool of workers is to one machine.
 
 A task for some peers goes to the shard that has them. Averaging moves each parameter through the object store twice,
-once on its way out and once back, however many exchanges it takes: each shard gives its rows of every parcel, one shard
-averages a parcel, each takes its rows of it. The leading process hands references around, and never values.
+once on its way out and once back, however many exchanges it takes: each shard gives its rows of every share, one shard
+averages a share, each takes its rows of it. The leading process hands references around, and never values.
 
 Which shard has whom follows from the vector engine's blocks, which are never cut; so its numbers are the numbers here.
 """
@@ -36,17 +36,17 @@ from fedpeer.sims.ray.shard import (
 )
 from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
-from fedpeer.sims.vector.hands import ROWS_AT_ONCE, Told
 from fedpeer.sims.vector.rounds import blocks_of_peers
-from fedpeer.sims.vector.tasks import Evaluate, Keep, Mix, Mixing, Spread, Task, Train
+from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, Told
+from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, Mix, Mixing, Spread, Task, TrainBlock
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
 
 #: Calls by which a phase's tasks are handed to one shard: so many times in it a stop is noticed.
 CALLS = 8
-#: Scalars that one parcel may have, unless a single block of columns has more: 16 MiB in float32.
+#: Scalars that one share may have, unless a single block of columns has more: 16 MiB in float32.
 PARCEL_SCALARS = 4 * 2**20
-OfPeers: TypeAlias = Train | Evaluate
+OfPeers: TypeAlias = TrainBlock | EvaluateBlock
 #: Peers, the sides that their states lie on, and a reference to these.
 Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
 
@@ -63,8 +63,8 @@ def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
     return [tuple(sorted(peers)) for peers in found]
 
 
-def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[PackedRows]:
-    """The blocks in parcels, so small that all shards have some to average, and so large that they are not too many."""
+def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[PackedRows]:
+    """The blocks in shares, so small that all shards have some to average, and so large that they are not too many."""
     by_group: dict[str, list[tuple[int, int]]] = {}
     for group, start, stop in blocks:
         by_group.setdefault(group, []).append((start, stop))
@@ -78,7 +78,7 @@ def parcelled(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
 
 def opened(
     cluster: Cluster,
-    asked: int | None,
+    options: int | None,
     job: Job,
     workspace: Workspace,
     plan: Plan,
@@ -87,7 +87,7 @@ def opened(
     stop: threading.Event,
 ) -> RayWorkerPool:
     """The crew of a job (`engine.Elsewhere`), on as many shards as were asked for or can be used."""
-    peers = dealt(job, cluster.shards(asked))
+    peers = dealt(job, cluster.shards(options))
     told, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
         name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
@@ -103,7 +103,7 @@ def opened(
 class RayWorkerPool:
     """Shards that do the tasks of one job. Use as a context manager.
 
-    The object store holds how the last round left each shard: `rows` of the parcels after its averaging, by parcel and
+    The object store holds how the last round left each shard: `rows` of the shares after its averaging, by share and
     shard, what else it has `kept` of x, and patches of states, of those who trained in some round. What the leader has
     of it is as old as the last `gather`. A stop in the middle of a round goes on from the round before it.
     """
@@ -121,17 +121,17 @@ class RayWorkerPool:
         self._job, self._workspace, self._peers, self.shards = job, workspace, peers, shards
         self._owner = {peer: shard for shard, several in enumerate(peers) for peer in several}
         rows = {group: row_M.numpy() for group, row_M in workspace.rows.items()}
-        self._parcels = parcelled(blocks, {group: len(row_M) for group, row_M in rows.items()}, len(shards))
+        self._shares = as_shares(blocks, {group: len(row_M) for group, row_M in rows.items()}, len(shards))
         self._members = {
             group: {
                 shard: own
                 for shard, several in enumerate(peers)
                 if len(own := np.flatnonzero(np.isin(rows[group], several)))
             }
-            for group in {parcel.group for parcel in self._parcels}
+            for group in {share.group for share in self._shares}
         }
         self._of_shard = [
-            [number for number, parcel in enumerate(self._parcels) if shard in self._members[parcel.group]]
+            [number for number, share in enumerate(self._shares) if shard in self._members[share.group]]
             for shard in range(len(shards))
         ]
         self._mixing: dict[str, tuple[Mixing, Any]] = {}
@@ -162,7 +162,7 @@ class RayWorkerPool:
         assert self._workspace.states is not None, "a job has states"
         return self._workspace.states
 
-    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
         """From now on the group averages by this matrix."""
         known = self._mixing.get(group, (None, None))[0]
         if isinstance(known, np.ndarray) and isinstance(mixing, np.ndarray) and np.array_equal(known, mixing):
@@ -176,18 +176,18 @@ class RayWorkerPool:
             return [None] * len(tasks)
         if tasks and isinstance(tasks[0], Spread):
             return self._spread([task for task in tasks if isinstance(task, Spread)])
-        return self._by_owner([task for task in tasks if isinstance(task, Train | Evaluate)])
+        return self._by_owner([task for task in tasks if isinstance(task, TrainBlock | EvaluateBlock)])
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
 
     def _by_owner(self, tasks: Sequence[OfPeers]) -> list[Any]:
-        changes = isinstance(tasks[0], Train) if tasks else False
+        changes = isinstance(tasks[0], TrainBlock) if tasks else False
         mine: list[list[tuple[int, OfPeers]]] = [[] for _ in self._peers]
         self._after = {} if changes else self._after
         for number, task in enumerate(tasks):
             for shard, part in self._parts(task):
                 mine[shard].append((number, part))
-            if isinstance(task, Train):
+            if isinstance(task, TrainBlock):
                 self._after |= {peer: other(side) for peer, side in zip(task.peers, task.sides, strict=True)}
         calls, numbers = [], []
         for shard, part_of in enumerate(mine):
@@ -218,29 +218,29 @@ class RayWorkerPool:
         """Side `source` of x -> the other one."""
         given = self._given(source)
         calls = []
-        for number, parcel in enumerate(self._parcels):
-            members = self._members[parcel.group]
+        for number, share in enumerate(self._shares):
+            members = self._members[share.group]
             rows = [given[number, shard] for shard in members]
-            args = (parcel, self._mixing[parcel.group][1], list(members.values()), *rows)
+            args = (share, self._mixing[share.group][1], list(members.values()), *rows)
             calls.append(ShardCall(number % len(self.shards), "mix", args, len(members)))
         mixed: dict[tuple[int, int], Any] = {}
         for number, (_, *rows) in enumerate(self.shards.run(calls)):
-            for shard, reference in zip(self._members[self._parcels[number].group], rows, strict=True):
+            for shard, reference in zip(self._members[self._shares[number].group], rows, strict=True):
                 mixed[number, shard] = reference
         del given, calls
         takes = []
         for shard, peers in enumerate(self._peers):
-            parcels, rows = self._of(mixed, shard)
-            takes.append(ShardCall(shard, "take", (source, [self._after[p] for p in peers], parcels, *rows), 2))
+            shares, rows = self._of(mixed, shard)
+            takes.append(ShardCall(shard, "take", (source, [self._after[p] for p in peers], shares, *rows), 2))
         found = self.shards.run(takes)
         self._rows, self._side, self._kept = mixed, 1 - source, [kept for _, kept, _ in found]
         for shard, (peers, (_, _, states)) in enumerate(zip(self._peers, found, strict=True)):
             self._patches[shard] = [(peers, tuple(self._after[p] for p in peers), states)]
 
     def _given(self, side: int) -> dict[tuple[int, int], Any]:
-        """References to each shard's rows of each parcel."""
+        """References to each shard's rows of each share."""
         calls = [
-            ShardCall(shard, "give", ([self._parcels[number] for number in numbers], side), len(numbers))
+            ShardCall(shard, "give", ([self._shares[number] for number in numbers], side), len(numbers))
             for shard, numbers in enumerate(self._of_shard)
         ]
         return {
@@ -253,20 +253,20 @@ class RayWorkerPool:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._given(side)
         calls = []
-        asked = {(task.group, task.start, task.stop) for task in tasks}
-        parcels = [
-            (number, parcel)
-            for number, parcel in enumerate(self._parcels)
-            if any((parcel.group, *block) in asked for block in parcel.blocks)
+        options = {(task.group, task.start, task.stop) for task in tasks}
+        shares = [
+            (number, share)
+            for number, share in enumerate(self._shares)
+            if any((share.group, *block) in options for block in share.blocks)
         ]
-        for number, parcel in parcels:
-            members = self._members[parcel.group]
-            args = (parcel, list(members.values()), *(rows[number, shard] for shard in members))
+        for number, share in shares:
+            members = self._members[share.group]
+            args = (share, list(members.values()), *(rows[number, shard] for shard in members))
             calls.append(ShardCall(number % len(self.shards), "spread", args))
         found = {
-            (parcel.group, *block): answer
-            for (_, parcel), answers in zip(parcels, self.shards.answers(calls), strict=True)
-            for block, answer in zip(parcel.blocks, answers, strict=True)
+            (share.group, *block): answer
+            for (_, share), answers in zip(shares, self.shards.answers(calls), strict=True)
+            for block, answer in zip(share.blocks, answers, strict=True)
         }
         return [found[task.group, task.start, task.stop] for task in tasks]
 
@@ -353,8 +353,8 @@ class RayWorkerPool:
             return
         for shard, peers in enumerate(self._peers):
             restore_rows(self._workspace, peers, self._side, ray.get(self._kept[shard]))
-            for parcel, reference in zip(*self._of(self._rows, shard), strict=True):
-                put_packed(self._workspace, peers, self._side, parcel, ray.get(reference))
+            for share, reference in zip(*self._of(self._rows, shard), strict=True):
+                put_packed(self._workspace, peers, self._side, share, ray.get(reference))
             for some, sides, reference in self._patches[shard]:
                 rows: Rows = ray.get(reference)
                 put_rows(self._states, some, sides, rows)
@@ -367,16 +367,16 @@ class RayWorkerPool:
             self.shards.settled(shard, *(ShardCall(shard, "tell", each) for each in told), self._restoring(shard))
 
     def _restoring(self, shard: int) -> ShardCall:
-        parcels, rows = self._of(self._rows, shard)
+        shares, rows = self._of(self._rows, shard)
         patches = self._patches[shard]
         where = [(peers, sides) for peers, sides, _ in patches]
         states = [states for _, _, states in patches]
-        return ShardCall(shard, "restore", (self._side, self._kept[shard], parcels, where, *rows, *states))
+        return ShardCall(shard, "restore", (self._side, self._kept[shard], shares, where, *rows, *states))
 
     def _of(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[list[PackedRows], list[Any]]:
-        """The parcels of a shard and its rows of them, where there are any."""
+        """The shares of a shard and its rows of them, where there are any."""
         numbers = [number for number in self._of_shard[shard] if (number, shard) in rows]
-        return [self._parcels[number] for number in numbers], [rows[number, shard] for number in numbers]
+        return [self._shares[number] for number in numbers], [rows[number, shard] for number in numbers]
 
 
 def needed_snapshots(patches: Sequence[Patch]) -> list[Patch]:

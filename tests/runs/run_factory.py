@@ -71,8 +71,8 @@ def made(
     **more: Any,
 ) -> RunFolder:
     """A whole run, finished unless told otherwise."""
-    asked = settings(peers=peers, rounds=rounds, **{"seeds": list(seeds), "methods": list(methods), **more})
-    run = RunFolder.create(root, name=name, settings=asked, environment={"device": "cpu"})
+    options = settings(peers=peers, rounds=rounds, **{"seeds": list(seeds), "methods": list(methods), **more})
+    run = RunFolder.create(root, name=name, settings=options, environment={"device": "cpu"})
     for method in methods:
         for seed in seeds:
             for round_ in range(1, rounds + 1):

@@ -17,17 +17,17 @@ LABEL = "digit"
 SKEW = 4.0
 
 
-def write_tables(folder: Path, wards: tuple[str, ...] = WARDS) -> dict[str, Path]:
+def write_tables(folder: Path, groups: tuple[str, ...] = WARDS) -> dict[str, Path]:
     """One CSV for each ward; together they are the whole data set, and no row is in two of them."""
     digits = load_digits()
     draws = np.random.Generator(np.random.PCG64(0))
-    liking_WC = np.ones((len(wards), 10))
+    liking_WC = np.ones((len(groups), 10))
     for digit in range(10):
-        liking_WC[digit % len(wards), digit] = SKEW
+        liking_WC[digit % len(groups), digit] = SKEW
     chance_CW = (liking_WC / liking_WC.sum(0)).T
-    owner_N = np.array([draws.choice(len(wards), p=chance_CW[digit]) for digit in digits.target])
+    owner_N = np.array([draws.choice(len(groups), p=chance_CW[digit]) for digit in digits.target])
     found = {}
-    for number, ward in enumerate(wards):
+    for number, ward in enumerate(groups):
         found[ward] = folder / f"{ward}.csv"
         mine_M = np.flatnonzero(owner_N == number)
         write(found[ward], [[*digits.data[row], digits.target[row]] for row in mine_M])

@@ -20,7 +20,7 @@ from fedpeer.gossip.event_trigger import Awake, has_moved, wakings, woken_matrix
 from fedpeer.slicing.plan import Group, Plan
 
 
-class Drifting:
+class EventTriggered:
     """All groups of a plan.
 
     x_Pn    each slice as its peer had it at the end of the last averaging in which it took part, or at the start
@@ -29,7 +29,7 @@ class Drifting:
 
     def __init__(self, x_Pn: Tensor, plan: Plan, averaging: Mapping[str, Averaging]) -> None:
         self.x_Pn = x_Pn.clone()
-        self.awake: dict[str, list[Awake]] = {}
+        self.active: dict[str, list[Awake]] = {}
         self._groups, self._averaging = plan.groups, averaging
         self._rows = {group.id: [plan.peers.index(peer) for peer in group.members] for group in plan.groups}
 
@@ -37,31 +37,31 @@ class Drifting:
         """Before the averaging of round 0, 1, ...: who has moved, and who will be woken."""
         for group in self._groups:
             matrices = self._averaging[group.id].matrices(round)
-            self.awake[group.id] = list(wakings(matrices, self._moved(x_Pn, group)))
+            self.active[group.id] = list(wakings(matrices, self._moved(x_Pn, group)))
 
-    def asleep(self, group: str) -> bool:
+    def inactive(self, group: str) -> bool:
         """Whether nobody has moved, so that everything stays as it is."""
-        return not self.awake[group][0].any()
+        return not self.active[group][0].any()
 
     def matrix(self, group: str, round: int) -> NDArray[np.float64] | csr_array:
         """(M, M) column-stochastic: the usual one where all are awake from the first exchange on."""
-        policy, awake = self._averaging[group], self.awake[group]
-        return policy.matrix(round) if awake[0].all() else woken_matrix(policy.matrices(round), awake)
+        policy, active = self._averaging[group], self.active[group]
+        return policy.matrix(round) if active[0].all() else woken_matrix(policy.matrices(round), active)
 
     def settle(self, x_Pn: Tensor) -> None:
         """The averaging is over: who took part in it remembers what it has now."""
         for group in self._groups:
-            for (row, index_D), awake in zip(self._places(group), self.awake[group.id][-1], strict=True):
-                if awake:
+            for (row, index_D), active in zip(self._places(group), self.active[group.id][-1], strict=True):
+                if active:
                     self.x_Pn[row, index_D] = x_Pn[row, index_D]
 
     def snapshot(self) -> dict[str, Any]:
         """A JSON-able state beside `x_Pn`."""
-        return {group: [each.tolist() for each in awake] for group, awake in self.awake.items()}
+        return {group: [each.tolist() for each in active] for group, active in self.active.items()}
 
     def restore(self, x_Pn: Tensor, state: Mapping[str, Sequence[Sequence[bool]]]) -> None:
         self.x_Pn.copy_(x_Pn)
-        self.awake = {group: [np.array(each) for each in awake] for group, awake in state.items()}
+        self.active = {group: [np.array(each) for each in active] for group, active in state.items()}
 
     def _moved(self, x_Pn: Tensor, group: Group) -> Awake:
         """(M,), one row after the other: all together may be as large as x."""

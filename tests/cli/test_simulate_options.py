@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.cli.asking import asked_again, options_of
+from fedpeer.cli.simulate_options import asked_again, options_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.sims.prepare import prepare_simulation

@@ -39,8 +39,8 @@ from fedpeer.sims.api import simulate
 from fedpeer.sims.engine import check_engine
 from fedpeer.sims.memory import job_of
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.vector.seeking import SeekingEngine
-from fedpeer.sims.vector.sought import kinds, sought_in, split_network
+from fedpeer.sims.vector.clustering_engine import ClusteringEngine
+from fedpeer.sims.vector.clustering_task import clustering_task_of, kinds, split_network
 from fedpeer.sims.vector.workspace import WorkspacePart
 from tests.sims.worlds import engine, federation, same_bits, world
 
@@ -52,7 +52,7 @@ ONE_ORDER = "blocks:60,shuffle=true,test=50"
 SWAPPED = f"{ONE_ORDER}/swap:8+9,on=1-3/swap:6+7,on=1-3/swap:4+5,on=1-3"
 
 
-def asked(members: Any = "alike,after=6", **more: Any) -> Federation:
+def options(members: Any = "alike,after=6", **more: Any) -> Federation:
     kin = {"depends_on": ["everyone"], "neurons": {"hidden1": 4}, "members": members}
     settings: dict[str, Any] = {
         "partial_models": {"everyone": {"neurons": {"input": "all", "hidden1": 8, "output": "all"}}, "kin": kin},
@@ -69,14 +69,16 @@ class Seeking:
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
         self.world, self.told = world(of, seed), list[FederationSettings]()
-        sought = sought_in(self.world, METHOD)
+        sought = clustering_task_of(self.world, METHOD)
         assert sought is not None
         self.sought = sought
-        self.engine = SeekingEngine(job_of(self.world, "cpu"), self.world, ALGORITHM, sought, self.told.append, **more)
+        self.engine = ClusteringEngine(
+            job_of(self.world, "cpu"), self.world, ALGORITHM, sought, self.told.append, **more
+        )
 
 
 def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_written_down() -> None:
-    made = Seeking(asked())
+    made = Seeking(options())
     with made.engine as running:
         for _ in range(6):
             running.step()
@@ -102,7 +104,7 @@ def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_writte
 
 
 def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
-    made = Seeking(asked())
+    made = Seeking(options())
     with made.engine as running:
         running.step()
         assert running.statistics() == {}
@@ -122,8 +124,8 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
 
 def test_where_nobody_differs_it_does_no_harm() -> None:
     nobody: list[str] = []
-    found = Seeking(asked(simulation__split=ONE_ORDER)).engine
-    alone = engine(world(asked(nobody, simulation__split=ONE_ORDER)))
+    found = Seeking(options(simulation__split=ONE_ORDER)).engine
+    alone = engine(world(options(nobody, simulation__split=ONE_ORDER)))
     scores = []
     for each in (found, alone):
         with each as running:
@@ -136,14 +138,14 @@ def test_where_nobody_differs_it_does_no_harm() -> None:
 
 @pytest.mark.parametrize("stop", [3, 6])
 def test_a_stop_changes_nothing(stop: int) -> None:
-    with Seeking(asked()).engine as running:
+    with Seeking(options()).engine as running:
         for _ in range(8):
             if running.round == stop:
                 (tensors, state), sent = running.snapshot(), running.traffic
                 tensors = {name: value.clone() for name, value in tensors.items()}
             running.step()
         undisturbed_Pn = running.x_Pn.clone()
-    again = Seeking(asked())
+    again = Seeking(options())
     with again.engine as running:
         running.restore(tensors, state)
         assert (running.round, running.traffic) == (stop, sent)
@@ -154,7 +156,7 @@ def test_a_stop_changes_nothing(stop: int) -> None:
 
 
 def test_everything_that_the_search_says_is_counted() -> None:
-    made, of_all = Seeking(asked(gossip__protocol="exact")), list[tuple[int, ...]]()
+    made, of_all = Seeking(options(gossip__protocol="exact")), list[tuple[int, ...]]()
     with made.engine as running:
         trial = running._trial
         running._trial = lambda members: of_all.append(tuple(members)) or trial(members)  # type: ignore[method-assign, func-returns-value]
@@ -178,7 +180,7 @@ def test_everything_that_the_search_says_is_counted() -> None:
 
 
 def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
-    made = Seeking(asked(learning__weights="samples"))
+    made = Seeking(options(learning__weights="samples"))
     with made.engine as running:
         running.step()
         x_Pn, index_D = running.x_Pn.clone(), torch.from_numpy(made.sought.slice_PD[0])
@@ -207,13 +209,13 @@ def test_kept_back_examples_are_some_of_each_peers_own() -> None:
 
 
 def test_kinds_are_by_labels_and_features() -> None:
-    assert kinds(world(asked())) == [0, 0, 0, 1, 1, 1]
-    assert kinds(world(asked(simulation__split=f"{ONE_ORDER}/pixels,on=2"))) == [0, 1, 0, 0, 0, 0]
+    assert kinds(world(options())) == [0, 0, 0, 1, 1, 1]
+    assert kinds(world(options(simulation__split=f"{ONE_ORDER}/pixels,on=2"))) == [0, 1, 0, 0, 0, 0]
 
 
 def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) -> None:
     told: list[str] = []
-    settings = asked(learning__rounds=7)
+    settings = options(learning__rounds=7)
     methods = ("local", "partial-averaging")
     run = simulate(
         federation=settings,
@@ -231,12 +233,12 @@ def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) ->
     pasted = YAML(typ="safe", pure=True).load(io.StringIO(path.read_text()))
     after = Federation.model_validate({**settings.model_dump(mode="json"), **pasted})
     assert after.partial_models["kin2"].members == ["peer4", "peer5", "peer6"]
-    assert not after.undecided
+    assert not after.automatic
 
 
 def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
     """Each peer's losses are bounded by its own scale before anything is added up, and the cut is of those gains."""
-    made = Seeking(asked())
+    made = Seeking(options())
     with made.engine as running:
         for _ in range(5):
             running.step()
@@ -279,24 +281,24 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
 )
 def test_what_cannot_be_sought_is_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, AssignmentError)) as refusal:
-        sought_in(world(asked(**changed)), METHOD)
+        clustering_task_of(world(options(**changed)), METHOD)
     assert words in " ".join(str(refusal.value).split())
 
 
 def test_other_engines_and_methods() -> None:
-    found = world(asked())
-    assert sought_in(found, method_of(parse_choice("full-averaging"))) is None
-    assert sought_in(world(asked("all")), METHOD) is None
+    found = world(options())
+    assert clustering_task_of(found, method_of(parse_choice("full-averaging"))) is None
+    assert clustering_task_of(world(options("all")), METHOD) is None
     for engine_name in ("network", "processes"):
         request = SimulationRequest(
-            federation=asked(), methods=(parse_choice("partial-averaging"),), engine=engine_name
+            federation=options(), methods=(parse_choice("partial-averaging"),), engine=engine_name
         )
         with pytest.raises(ConfigError, match=r"partial_models\.kin\.members +members are found in the vector"):
             check_engine(request, [])
 
 
 def test_real_peers_want_members_written_down() -> None:
-    (problem,) = problems_of(Combination.of(asked(), PEERS))
+    (problem,) = problems_of(Combination.of(options(), PEERS))
     assert problem.path == ("partial_models", "kin", "members")
     assert "members are found in simulations" in problem.text
-    assert problems_of(Combination.of(asked(learning__algorithm="full-averaging"), PEERS)) == []
+    assert problems_of(Combination.of(options(learning__algorithm="full-averaging"), PEERS)) == []

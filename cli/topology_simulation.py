@@ -1,5 +1,5 @@
-"""`fedpeer topology simulate`: a crowd of up to ten million peers averages, and how long that takes beside the theory.
-`fedpeer topology sweep`: the same from a hundred peers to a million, on one page with pictures.
+"""`fedpeer topology simulate`: a large simulation of up to ten million peers averages, and how long that takes beside
+the theory. `fedpeer topology sweep`: the same from a hundred peers to a million, on one page with pictures.
 
 The table goes to standard output, progress to standard error. The first Ctrl-C ends the exchanges and shows how far
 they came.
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.experiments.scalar_gossip.simulation import CrowdOutcome
+    from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOutcome
 
 
 class Protocol(StrEnum):
-    """How a crowd averages."""
+    """How a large simulation averages."""
 
     PUSH_SUM = "push-sum"
     PUSH_PULL = "push-pull"
@@ -39,7 +39,7 @@ def topology_simulate_command(
     peers: Annotated[int, typer.Option(metavar="N", help="Up to ten million.")] = 100_000,
     protocol: Annotated[Protocol, typer.Option(help="How they average.")] = Protocol.PUSH_SUM,
     loss: Annotated[float, typer.Option(metavar="R", help="Chance of each message to be lost.")] = 0.0,
-    no_lanes: Annotated[
+    no_channels: Annotated[
         bool, typer.Option("--no-lanes", metavar="", help="What is lost is gone, as in the textbook's push-sum.")
     ] = False,
     churn: Annotated[
@@ -56,7 +56,9 @@ def topology_simulate_command(
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="The result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
 ) -> int:
-    """Let a crowd of peers without networks average by gossip: exchanges, time, memory and bytes, beside the theory."""
+    """Let a large simulation of peers without networks average by gossip: exchanges, time, memory and bytes, beside the
+    theory.
+    """
     import sys
     import threading
 
@@ -64,17 +66,17 @@ def topology_simulate_command(
 
     from fedpeer.cli.running import EXIT_STOPPED, stopping
     from fedpeer.config.choice import parse_choice
-    from fedpeer.experiments.scalar_gossip.simulation import CrowdAsked, simulate_scalar
+    from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, simulate_scalar
     from fedpeer.runs.disk import dumps
 
-    asked = CrowdAsked(
-        graph=parse_choice(graph), peers=peers, protocol=protocol.value, loss=loss, lanes=not no_lanes, churn=churn,
-        gone=gone,
+    options = ScalarGossipOptions(
+        graph=parse_choice(graph), peers=peers, protocol=protocol.value, loss=loss, channels=not no_channels,
+        churn=churn, gone=gone,
         to=to, seed=seed, exchanges_max=exchanges_max,
     )  # fmt: skip
     console, stop = Console(stderr=True), threading.Event()
     with stopping(stop, console), _progress(console, to, quiet) as tell:
-        outcome = simulate_scalar(asked, tell, stop)
+        outcome = simulate_scalar(options, tell, stop)
     if as_json:
         sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
     else:
@@ -87,7 +89,9 @@ def sweep(
     most: Annotated[int, typer.Option(metavar="N", min=100, max=1_000_000, help="Peers of the largest.")] = 1_000_000,
     seed: Annotated[int, typer.Option(metavar="S", min=0, help="For all that is drawn.")] = 0,
 ) -> int:
-    """Crowds from a hundred peers to a million, by graph, losses and churn: a page, scale.md. Ctrl-C is a pause."""
+    """Large-scale simulation from a hundred peers to a million, by graph, losses and churn: a page, scale.md. Ctrl-C is
+    a pause.
+    """
     import shlex
     import threading
 
@@ -108,14 +112,14 @@ def sweep(
     before = {each["key"]: each for each in read_json(store)["cells"]} if store.exists() else {}
     wanted, rows = scale.cells(most, seed), []
     with stopping(stop, console):
-        for number, (line, asked) in enumerate(wanted, start=1):
-            found = before.get(scale.key(asked))
+        for number, (line, options) in enumerate(wanted, start=1):
+            found = before.get(scale.key(options))
             if found is None:
-                outcome = simulate_scalar(asked, stop=stop)
+                outcome = simulate_scalar(options, stop=stop)
                 if stop.is_set():
                     break
                 found = scale.scale_row(line, outcome)
-                told = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {asked.peers:,} peers"
+                told = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {options.peers:,} peers"
                 console.print(
                     f"{told}: {outcome.exchanges:,} exchanges, {duration_text(outcome.seconds)}", highlight=False
                 )
@@ -138,63 +142,63 @@ def sweep(
     return 0
 
 
-def to_json(outcome: CrowdOutcome) -> dict[str, object]:
-    """All that is known of a crowd, in plain types."""
+def to_json(outcome: ScalarGossipOutcome) -> dict[str, object]:
+    """All that is known of a large simulation, in plain types."""
     from dataclasses import asdict
 
-    return {**asdict(outcome), "asked": {**asdict(outcome.asked), "graph": str(outcome.asked.graph)}}
+    return {**asdict(outcome), "asked": {**asdict(outcome.options), "graph": str(outcome.options.graph)}}
 
 
-def sweep_table(outcome: CrowdOutcome, numbers: int) -> Table:
-    """What came of a crowd, for a terminal of 80 columns."""
+def sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
+    """What came of a large simulation, for a terminal of 80 columns."""
     from rich.box import SIMPLE
     from rich.table import Table
 
     from fedpeer.cli.units import duration_text
     from fedpeer.runs.summary import count_text
 
-    asked, known = outcome.asked, outcome.theory
+    options, known = outcome.options, outcome.theory
     shown = Table(box=SIMPLE, show_header=False, pad_edge=False)
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column()
     phases = f" in {outcome.phases} phases" if outcome.phases > 1 else ""
-    shown.add_row("graph", f"{asked.graph}, {asked.peers:,} peers, {outcome.lanes:,} directed edges{phases}")
+    shown.add_row("graph", f"{options.graph}, {options.peers:,} peers, {outcome.channels:,} directed edges{phases}")
     for remark in outcome.remarks:
         shown.add_row("", remark)
-    shown.add_row("protocol", ", ".join([asked.protocol, *_troubles(outcome)]))
+    shown.add_row("protocol", ", ".join([options.protocol, *_troubles(outcome)]))
     left = outcome.left[-1]
-    short = f"[bold]not to {asked.to:g}[/] within {outcome.exchanges:,}: {left:.2g} is left"
+    short = f"[bold]not to {options.to:g}[/] within {outcome.exchanges:,}: {left:.2g} is left"
     shown.add_row("exchanges", f"[bold]{outcome.exchanges:,}[/] to {left:.2g}" if outcome.agreed else short)
-    undisturbed = ", without losses" if asked.loss or asked.churn or asked.gone else ""
+    undisturbed = ", without losses" if options.loss or options.churn or options.gone else ""
     foretold = f"{_count(known.usual)} from a random start, {_count(known.worst)} from the worst{undisturbed}"
     shown.add_row("in theory", foretold)
     gap = "" if known.gap is None else f"spectral gap {known.gap:.3g}; "
-    shown.add_row("", f"{gap}{known.source}; log2 of the peers is {math.log2(asked.peers):.1f}")
+    shown.add_row("", f"{gap}{known.source}; log2 of the peers is {math.log2(options.peers):.1f}")
     shown.add_row("true mean", _truth(outcome))
     shown.add_row(
         "time",
         f"{duration_text(outcome.seconds)} of processor time, {duration_text(outcome.exchange_seconds)} an exchange",
     )
     shown.add_row("memory", count_text(outcome.peak_bytes, "B") + " in arrays at most")
-    repeats = f", {outcome.traffic.repeats / asked.peers:,.1f} of them repeats" if outcome.traffic.repeats else ""
+    repeats = f", {outcome.traffic.repeats / options.peers:,.1f} of them repeats" if outcome.traffic.repeats else ""
     shown.add_row("a peer sends", f"{outcome.messages():,.1f} shares{repeats}")
     shown.add_row("", count_text(outcome.bytes_sent(numbers), "B") + f", where it averages {numbers:,} numbers")
     return shown
 
 
-def _troubles(outcome: CrowdOutcome) -> Iterator[str]:
-    asked = outcome.asked
-    if asked.loss:
-        yield f"{100 * asked.loss:.3g}% of messages lost, " + ("and repeated" if asked.lanes else "for good")
-    if asked.churn:
-        yield f"{100 * asked.churn:.3g}% of peers leave each time"
-    if asked.gone:
-        yield f"{100 * asked.gone:.3g}% of disks lost each time"
+def _troubles(outcome: ScalarGossipOutcome) -> Iterator[str]:
+    options = outcome.options
+    if options.loss:
+        yield f"{100 * options.loss:.3g}% of messages lost, " + ("and repeated" if options.channels else "for good")
+    if options.churn:
+        yield f"{100 * options.churn:.3g}% of peers leave each time"
+    if options.gone:
+        yield f"{100 * options.gone:.3g}% of disks lost each time"
     if outcome.newcomers:
         yield f"{outcome.newcomers:,} newcomers"
 
 
-def _truth(outcome: CrowdOutcome) -> str:
+def _truth(outcome: ScalarGossipOutcome) -> str:
     """How far what they agree on is from the mean of what they began with."""
     moved = outcome.drift > 1e-9
     words = (

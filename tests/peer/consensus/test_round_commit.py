@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpeer.peer.consensus.decree import RoundCommit
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
+from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.wire.ballots import (
     Accept,
     ApplyModel,
@@ -53,30 +53,39 @@ from tests.peer.consensus.consensus_cluster import (
 def storm(seed: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
     """900 ticks of kills (of the coordinator, mostly), restarts and cuts; then nothing is wrong any more.
 
-    In every third storm the electorate changes with each round.
+    In every third storm the voter set changes with each round.
     """
     count = 3 + seed % 5
-    court = ConsensusCluster(seed, count, kind=kind, electorates=changing(ids(count)) if seed % 3 == 0 else ())
-    rng = court.rng
-    court.loss, court.repeat, court.delay = 0.3 * rng.random(), 0.3 * rng.random(), int(rng.integers(1, 13))
+    consensus_cluster = ConsensusCluster(
+        seed, count, kind=kind, voter_sets=changing(ids(count)) if seed % 3 == 0 else ()
+    )
+    rng = consensus_cluster.rng
+    consensus_cluster.loss, consensus_cluster.repeat, consensus_cluster.delay = (
+        0.3 * rng.random(),
+        0.3 * rng.random(),
+        int(rng.integers(1, 13)),
+    )
     back: dict[str, int] = {}
     for now in range(900):
-        if rng.random() < 0.03 and court.doomed is None and court.alive:
-            victim = court.coordinator if rng.random() < 0.8 else None
-            court.doomed = victim or str(rng.choice(sorted(court.alive))), int(rng.integers(1, 20))
+        if rng.random() < 0.03 and consensus_cluster.doomed is None and consensus_cluster.alive:
+            victim = consensus_cluster.coordinator if rng.random() < 0.8 else None
+            consensus_cluster.doomed = (
+                victim or str(rng.choice(sorted(consensus_cluster.alive))),
+                int(rng.integers(1, 20)),
+            )
         if rng.random() < 0.03:
-            court.apart = cut(court.peers, rng) if rng.random() < 0.3 else frozenset()
-        for peer in court.peers:
-            if peer not in court.alive and now >= back.setdefault(peer, now + int(rng.integers(1, 60))):
+            consensus_cluster.apart = cut(consensus_cluster.peers, rng) if rng.random() < 0.3 else frozenset()
+        for peer in consensus_cluster.peers:
+            if peer not in consensus_cluster.alive and now >= back.setdefault(peer, now + int(rng.integers(1, 60))):
                 del back[peer]
-                court.start(peer)
-        court.step()
-    court.loss = court.repeat = 0.0
-    court.delay, court.apart, court.doomed = 4, frozenset(), None
-    for peer in court.peers:
-        if peer not in court.alive:
-            court.start(peer)
-    return court
+                consensus_cluster.start(peer)
+        consensus_cluster.step()
+    consensus_cluster.loss = consensus_cluster.repeat = 0.0
+    consensus_cluster.delay, consensus_cluster.apart, consensus_cluster.doomed = 4, frozenset(), None
+    for peer in consensus_cluster.peers:
+        if peer not in consensus_cluster.alive:
+            consensus_cluster.start(peer)
+    return consensus_cluster
 
 
 def cut(peers: list[str], rng: np.random.Generator) -> frozenset[tuple[str, str]]:
@@ -95,11 +104,11 @@ def changing(peers: tuple[str, ...]) -> list[VoterSet]:
 
 def weather(seed: int) -> tuple[int, dict[str, object]]:
     """Rounds applied in a storm, and what is wrong with it. After it three more must come within 300 ticks."""
-    court = storm(seed)
-    target = max(decrees.holding.round for decrees in court.alive.values()) + 3
-    went_on = court.run(300, lambda: court.rounds >= target)
-    found = judge(court)
-    return target, found if went_on else {**found, "stuck": court.now}
+    consensus_cluster = storm(seed)
+    target = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values()) + 3
+    went_on = consensus_cluster.run(300, lambda: consensus_cluster.rounds >= target)
+    found = judge(consensus_cluster)
+    return target, found if went_on else {**found, "stuck": consensus_cluster.now}
 
 
 def test_a_storm_of_kills_and_cuts_forks_no_round_and_everything_goes_on() -> None:
@@ -118,30 +127,30 @@ def test_many_storms(storms: int) -> None:
 
 def widowed(count: int, seed: int, outputs: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
     """A coordinator killed after each of its outputs, with nobody else disturbed; later it comes back from its disk."""
-    court = ConsensusCluster(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
-    victim, _ = bereaved(court, outputs)
-    newest = max(decrees.holding.round for decrees in court.alive.values())
-    court.run(300, lambda: court.rounds > newest)
-    court.start(victim)
-    newest = max(decrees.holding.round for decrees in court.alive.values())
-    court.run(300, lambda: court.rounds > newest)
-    return court
+    consensus_cluster = ConsensusCluster(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
+    victim, _ = bereaved(consensus_cluster, outputs)
+    newest = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values())
+    consensus_cluster.run(300, lambda: consensus_cluster.rounds > newest)
+    consensus_cluster.start(victim)
+    newest = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values())
+    consensus_cluster.run(300, lambda: consensus_cluster.rounds > newest)
+    return consensus_cluster
 
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -> None:
     for outputs in range(1, effects(count) + 1):
-        court = widowed(count, outputs, outputs)
-        newest = max(decrees.holding.round for decrees in court.alive.values())
-        assert not judge(court), f"replay with outputs={outputs}"
-        assert court.rounds >= newest - 1, f"all follow; replay with outputs={outputs}"
+        consensus_cluster = widowed(count, outputs, outputs)
+        newest = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values())
+        assert not judge(consensus_cluster), f"replay with outputs={outputs}"
+        assert consensus_cluster.rounds >= newest - 1, f"all follow; replay with outputs={outputs}"
 
 
 # ----------------------------------------------------------------------------------- each rule, switched off, is seen
 
 
 class WithoutMajority(RoundCommit):
-    def _carried(self, decree: Proposal, by: Iterable[str]) -> bool:
+    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
         return True
 
 
@@ -155,8 +164,8 @@ class Forgetful(RoundCommit):
 class Rash(RoundCommit):
     """Speaks before it saves."""
 
-    def heard(self, sender: str, message: Message) -> list[Out]:
-        return sorted(super().heard(sender, message), key=lambda output: isinstance(output, PersistConsensus))
+    def received(self, sender: str, message: Message) -> list[Out]:
+        return sorted(super().received(sender, message), key=lambda output: isinstance(output, PersistConsensus))
 
 
 def findings(kind: type[RoundCommit]) -> set[str]:
@@ -178,21 +187,25 @@ def test_speaking_before_the_save_is_seen() -> None:
 def overtaken(seed: int) -> ConsensusCluster:
     """One of three hears nothing for a while; then the coordinator dies as soon as it has applied a round that the
     third has accepted only. Later it comes back."""
-    court = ConsensusCluster(seed, 3)
-    assert court.run(200, lambda: court.rounds >= 1)
-    first = court.coordinator
+    consensus_cluster = ConsensusCluster(seed, 3)
+    assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 1)
+    first = consensus_cluster.coordinator
     assert first is not None
-    away, other = (peer for peer in court.peers if peer != first)
-    court.apart = frozenset(pair for peer in court.peers for pair in ((peer, away), (away, peer)))
-    one, two = court.alive[first], court.alive[other]
-    assert court.run(60, lambda: one.holding.round > max(two.holding.round, court.rounds + 1))
-    court.kill(first)
-    court.apart = frozenset((first, peer) for peer in court.peers)  # nor is the certificate on its way heard
-    court.run(200)
-    court.apart = frozenset()
-    court.start(first)
-    court.run(100)
-    return court
+    away, other = (peer for peer in consensus_cluster.peers if peer != first)
+    consensus_cluster.apart = frozenset(
+        pair for peer in consensus_cluster.peers for pair in ((peer, away), (away, peer))
+    )
+    one, two = consensus_cluster.alive[first], consensus_cluster.alive[other]
+    assert consensus_cluster.run(60, lambda: one.holding.round > max(two.holding.round, consensus_cluster.rounds + 1))
+    consensus_cluster.kill(first)
+    consensus_cluster.apart = frozenset(
+        (first, peer) for peer in consensus_cluster.peers
+    )  # nor is the certificate on its way heard
+    consensus_cluster.run(200)
+    consensus_cluster.apart = frozenset()
+    consensus_cluster.start(first)
+    consensus_cluster.run(100)
+    return consensus_cluster
 
 
 def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +214,7 @@ def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.Monke
     assert any("forks" in judge(overtaken(seed)) for seed in range(8))
 
 
-# ------------------------------------------------------------------------------------------- electorates, late joiners
+# ------------------------------------------------------------------------------------------- voter sets, late joiners
 
 
 def rosters(*memberships: str) -> list[VoterSet]:
@@ -213,36 +226,49 @@ def rosters(*memberships: str) -> list[VoterSet]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_electorates_change_by_one_voter_at_a_time(seed: int) -> None:
-    court = ConsensusCluster(seed, 5, loss=0.1, electorates=rosters("ABC", "ABCD", "ABCDE", "BCDE"))
-    assert court.run(400, lambda: court.rounds >= 5)
-    by_round = {certificate.decree.round: certificate.decree.roster for _, certificate in applications(court.history)}
+    consensus_cluster = ConsensusCluster(seed, 5, loss=0.1, voter_sets=rosters("ABC", "ABCD", "ABCDE", "BCDE"))
+    assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 5)
+    by_round = {
+        certificate.proposal.round: certificate.proposal.roster
+        for _, certificate in applications(consensus_cluster.history)
+    }
     assert [by_round[round_] for round_ in range(1, 5)] == [2, 3, 4, 4], "the next with each round"
-    assert not judge(court)
-    assert all(len(each.acceptances) >= 3 for _, each in applications(court.history)), "a majority of both electorates"
-    court.kill(court.peers[2])
-    court.run(100, lambda: court.coordinator in (court.peers[1], *court.peers[3:]))
-    rounds = court.rounds
-    assert court.run(300, lambda: court.rounds >= rounds + 2), "three of the four that vote now are enough"
-    assert court.coordinator != court.peers[0], "who has no vote does not stand"
+    assert not judge(consensus_cluster)
+    assert all(len(each.acceptances) >= 3 for _, each in applications(consensus_cluster.history)), (
+        "a majority of both electorates"
+    )
+    consensus_cluster.kill(consensus_cluster.peers[2])
+    consensus_cluster.run(
+        100, lambda: consensus_cluster.coordinator in (consensus_cluster.peers[1], *consensus_cluster.peers[3:])
+    )
+    rounds = consensus_cluster.rounds
+    assert consensus_cluster.run(300, lambda: consensus_cluster.rounds >= rounds + 2), (
+        "three of the four that vote now are enough"
+    )
+    assert consensus_cluster.coordinator != consensus_cluster.peers[0], "who has no vote does not stand"
 
 
 def test_electorates_that_differ_by_two_voters_are_not_decreed() -> None:
-    court = ConsensusCluster(1, 5, electorates=rosters("ABC", "ABCDE"))
-    assert court.run(200, lambda: court.rounds >= 3)
-    assert {certificate.decree.roster for _, certificate in applications(court.history)} == {1}
+    consensus_cluster = ConsensusCluster(1, 5, voter_sets=rosters("ABC", "ABCDE"))
+    assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 3)
+    assert {certificate.proposal.roster for _, certificate in applications(consensus_cluster.history)} == {1}
 
 
 def test_who_comes_late_goes_on_from_the_newest_round() -> None:
-    court = ConsensusCluster(2, 4)
-    late = court.peers[3]
-    court.kill(late)
-    assert court.run(400, lambda: court.rounds >= 10)
-    court.start(late)
-    assert court.run(60, lambda: court.rounds >= 10)
-    assert court.refused["round_gap"] >= 1
-    mine = [certificate.decree.round for saved, certificate in applications(court.history) if saved.peer == late]
+    consensus_cluster = ConsensusCluster(2, 4)
+    late = consensus_cluster.peers[3]
+    consensus_cluster.kill(late)
+    assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 10)
+    consensus_cluster.start(late)
+    assert consensus_cluster.run(60, lambda: consensus_cluster.rounds >= 10)
+    assert consensus_cluster.refused["round_gap"] >= 1
+    mine = [
+        certificate.proposal.round
+        for saved, certificate in applications(consensus_cluster.history)
+        if saved.peer == late
+    ]
     assert len(mine) < 6, "one leap, and no round on the way"
-    assert not judge(court)
+    assert not judge(consensus_cluster)
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
@@ -252,13 +278,13 @@ ALL = VoterSet(1, frozenset((A, B, C)), frozenset((A, B, C)))
 X, Y = bytes([1]) * 32, bytes([2]) * 32
 
 
-def mandate(candidate: str, term: int) -> LeaderCertificate:
+def leader_certificate(candidate: str, term: int) -> LeaderCertificate:
     votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in (A, B))
     return LeaderCertificate(term, candidate, 1, tuple(votes))
 
 
-def certificate(decree: Proposal, *who: str) -> Certificate:
-    return Certificate(decree, tuple((each, signature(each, acceptance_text(SCOPE, each, decree))) for each in who))
+def certificate(proposal: Proposal, *who: str) -> Certificate:
+    return Certificate(proposal, tuple((each, signature(each, acceptance_text(SCOPE, each, proposal))) for each in who))
 
 
 FIRST = certificate(Proposal(4, 1, 1, X), A, B)
@@ -266,25 +292,27 @@ FIRST = certificate(Proposal(4, 1, 1, X), A, B)
 
 def follower(holding: CommitState | None = None) -> RoundCommit:
     """C, who follows A in term 5 and has applied round 1; it has the models X and Y."""
-    decrees = machine(C, [ALL], Disk(holding or CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
-    decrees.heard(A, Heartbeat(mandate(A, 5), Progress(1, 1, 4)))
-    decrees.holds(Y)
-    return decrees
+    round_commit = machine(
+        C, [ALL], Disk(holding or CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0)
+    )
+    round_commit.received(A, Heartbeat(leader_certificate(A, 5), Progress(1, 1, 4)))
+    round_commit.holds(Y)
+    return round_commit
 
 
 def coordinator() -> RoundCommit:
     """B, who coordinates round 2 in term 5."""
-    decrees = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+    round_commit = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
-    while not decrees.election.leading:
-        out = decrees.tick(now := now + 1, ())
+    while not round_commit.election.leading:
+        out = round_commit.tick(now := now + 1, ())
         for said in out:
             if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
                 text = vote_text(SCOPE, A, 5, 1, B)
-                decrees.heard(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
+                round_commit.received(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
                 break
-    return decrees
+    return round_commit
 
 
 def first_refusal(out: list[Out]) -> str | None:
@@ -295,11 +323,11 @@ def first_refusal(out: list[Out]) -> str | None:
     ("sender", "message", "code"),
     [
         (A, Propose(Proposal(4, 2, 1, Y)), "stale_term"),
-        (A, Heartbeat(mandate(A, 4), Progress()), "stale_term"),
+        (A, Heartbeat(leader_certificate(A, 4), Progress()), "stale_term"),
         (A, Propose(Proposal(5 + TERM_JUMP_MAX + 1, 2, 1, Y)), "term_jump"),
         (A, Commit(certificate(Proposal(5 + TERM_JUMP_MAX + 1, 2, 1, Y), A, B)), "term_jump"),
         (B, Propose(Proposal(5, 2, 1, Y)), "two_coordinators"),
-        (B, Heartbeat(mandate(B, 5), Progress()), "two_coordinators"),
+        (B, Heartbeat(leader_certificate(B, 5), Progress()), "two_coordinators"),
         (A, Propose(Proposal(5, 1, 1, Y)), "already_applied"),
         (A, Propose(Proposal(5, 3, 1, Y)), "round_gap"),
         (A, Propose(Proposal(5, 2, 7, Y)), "round_gap"),
@@ -308,94 +336,94 @@ def first_refusal(out: list[Out]) -> str | None:
         (A, Commit(certificate(Proposal(5, 1, 1, Y), A, B)), "digest_mismatch"),
         (A, Commit(certificate(Proposal(5, 2, 1, Y), A)), "bad_signature"),
         (A, Commit(certificate(Proposal(5, 2, 1, Y), A, "stranger")), "bad_signature"),
-        (A, Commit(replace(certificate(Proposal(5, 2, 1, Y), A, B), decree=Proposal(5, 2, 1, X))), "bad_signature"),
+        (A, Commit(replace(certificate(Proposal(5, 2, 1, Y), A, B), proposal=Proposal(5, 2, 1, X))), "bad_signature"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, message: Message, code: str) -> None:
-    decrees = follower()
-    before = decrees.holding, decrees.election.stand
-    out = decrees.heard(sender, message)
+    round_commit = follower()
+    before = round_commit.holding, round_commit.election.stand
+    out = round_commit.received(sender, message)
     assert first_refusal(out) == code
-    assert (decrees.holding, decrees.election.stand) == before
+    assert (round_commit.holding, round_commit.election.stand) == before
     assert not any(isinstance(output, PersistConsensus | ApplyModel) for output in out)
 
 
 def test_another_decree_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
-    decrees = follower()
-    out = decrees.heard(A, Propose(Proposal(5, 2, 1, Y)))
+    round_commit = follower()
+    out = round_commit.received(A, Propose(Proposal(5, 2, 1, Y)))
     assert out[0] == PersistConsensus(CommitState(1, Proposal(5, 2, 1, Y), FIRST))
     assert out[1] == SendConsensus(A, Accept(5, 2, signature(C, acceptance_text(SCOPE, C, Proposal(5, 2, 1, Y)))))
-    assert decrees.heard(A, Propose(Proposal(5, 2, 1, Y))) == out[1:], "said again, saved once"
+    assert round_commit.received(A, Propose(Proposal(5, 2, 1, Y))) == out[1:], "said again, saved once"
     for message in (Propose(Proposal(5, 2, 1, X)), Commit(certificate(Proposal(5, 2, 1, X), A, B))):
-        assert first_refusal(decrees.heard(A, message)) == "digest_mismatch"
-    decrees.heard(B, Heartbeat(mandate(B, 6), Progress(1, 1, 4)))
-    assert decrees.heard(B, Propose(Proposal(6, 2, 1, X)))[0] == PersistConsensus(
+        assert first_refusal(round_commit.received(A, message)) == "digest_mismatch"
+    round_commit.received(B, Heartbeat(leader_certificate(B, 6), Progress(1, 1, 4)))
+    assert round_commit.received(B, Propose(Proposal(6, 2, 1, X)))[0] == PersistConsensus(
         CommitState(1, Proposal(6, 2, 1, X), FIRST)
     )
 
 
 def test_who_proposes_a_round_that_is_over_is_handed_the_certificate() -> None:
-    assert follower().heard(A, Propose(Proposal(5, 1, 1, X)))[1:] == [SendConsensus(A, Commit(FIRST))]
+    assert follower().received(A, Propose(Proposal(5, 1, 1, X)))[1:] == [SendConsensus(A, Commit(FIRST))]
 
 
 def test_nothing_is_accepted_or_applied_before_its_model_is_durable() -> None:
     new = bytes([3]) * 32
-    decrees = follower()
-    assert decrees.heard(A, Propose(Proposal(5, 2, 1, new))) == [Fetch(A, new)]
-    accepted = decrees.holds(new)
+    round_commit = follower()
+    assert round_commit.received(A, Propose(Proposal(5, 2, 1, new))) == [Fetch(A, new)]
+    accepted = round_commit.holds(new)
     assert accepted[0] == PersistConsensus(CommitState(1, Proposal(5, 2, 1, new), FIRST))
-    decrees = follower()
+    round_commit = follower()
     proof = certificate(Proposal(5, 2, 1, new), A, B)
-    assert decrees.heard(B, Commit(proof)) == [Fetch(B, new)]
-    assert decrees.holds(new) == [PersistConsensus(CommitState(1, None, proof)), ApplyModel(proof.decree)]
-    assert decrees.heard(B, Commit(proof)) == [], "once"
+    assert round_commit.received(B, Commit(proof)) == [Fetch(B, new)]
+    assert round_commit.holds(new) == [PersistConsensus(CommitState(1, None, proof)), ApplyModel(proof.proposal)]
+    assert round_commit.received(B, Commit(proof)) == [], "once"
 
 
 def test_acceptances_count_once_for_their_own_term_and_with_their_own_signature() -> None:
-    decrees = coordinator()
-    decrees.propose(Y)
-    decree = Proposal(5, 2, 1, Y)
-    good = signature(A, acceptance_text(SCOPE, A, decree))
+    round_commit = coordinator()
+    round_commit.propose(Y)
+    proposal = Proposal(5, 2, 1, Y)
+    good = signature(A, acceptance_text(SCOPE, A, proposal))
     assert (
-        first_refusal(decrees.heard(A, Accept(5, 2, signature(A, acceptance_text(SCOPE, A, FIRST.decree)))))
+        first_refusal(round_commit.received(A, Accept(5, 2, signature(A, acceptance_text(SCOPE, A, FIRST.proposal)))))
         == "bad_signature"
     )
-    assert first_refusal(decrees.heard("stranger", Accept(5, 2, good))) == "unknown_peer"
-    assert decrees.heard(A, Accept(4, 2, good)) == []
-    out = decrees.heard(A, Accept(5, 2, good))
-    assert out[:2] == [PersistConsensus(CommitState(1, None, certificate(decree, A, B))), ApplyModel(decree)]
-    assert out[2:] == [SendConsensus(peer, Commit(certificate(decree, A, B))) for peer in (A, C)]
+    assert first_refusal(round_commit.received("stranger", Accept(5, 2, good))) == "unknown_peer"
+    assert round_commit.received(A, Accept(4, 2, good)) == []
+    out = round_commit.received(A, Accept(5, 2, good))
+    assert out[:2] == [PersistConsensus(CommitState(1, None, certificate(proposal, A, B))), ApplyModel(proposal)]
+    assert out[2:] == [SendConsensus(peer, Commit(certificate(proposal, A, B))) for peer in (A, C)]
 
 
 def test_updates_count_once_for_the_round_under_way() -> None:
-    decrees = coordinator()
-    assert decrees.heard_update(A, 5, 2, X) == [CountUpdate(A, 2, X)]
-    assert decrees.heard_update(A, 5, 2, X) == []
+    round_commit = coordinator()
+    assert round_commit.on_update(A, 5, 2, X) == [CountUpdate(A, 2, X)]
+    assert round_commit.on_update(A, 5, 2, X) == []
     for term, round_, digest, code in [
         (5, 2, Y, "second_update"),
         (5, 1, X, "round_closed"),
         (5, 3, X, "round_gap"),
         (4, 2, X, "stale_term"),
     ]:
-        assert first_refusal(decrees.heard_update(A, term, round_, digest)) == code
-    decrees.propose(Y)
-    assert first_refusal(decrees.heard_update(C, 5, 2, X)) == "round_closed"
-    assert first_refusal(follower().heard_update(A, 5, 2, X)) == "stale_term"
+        assert first_refusal(round_commit.on_update(A, term, round_, digest)) == code
+    round_commit.propose(Y)
+    assert first_refusal(round_commit.on_update(C, 5, 2, X)) == "round_closed"
+    assert first_refusal(follower().on_update(A, 5, 2, X)) == "stale_term"
 
 
 def test_a_new_coordinator_proposes_again_what_it_accepted_before_anything_else() -> None:
     unfinished = Proposal(4, 2, 1, Y)
-    decrees = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
+    round_commit = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
     now, out = 0, list[Out]()
-    while not decrees.election.leading:
-        for said in decrees.tick(now := now + 1, ()):
+    while not round_commit.election.leading:
+        for said in round_commit.tick(now := now + 1, ()):
             if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
                 answer = VoteReply(5, pre, True, b"" if pre else signature(A, vote_text(SCOPE, A, 5, 1, B)))
-                out = decrees.heard(A, answer)
+                out = round_commit.received(A, answer)
                 break
     assert PersistConsensus(CommitState(1, replace(unfinished, term=5), FIRST)) in out
     assert [o.message for o in out if isinstance(o, SendConsensus) and isinstance(o.message, Propose)] == [
         Propose(replace(unfinished, term=5))
     ] * 2
-    assert not decrees.gathering
+    assert not round_commit.gathering

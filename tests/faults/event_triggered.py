@@ -51,7 +51,7 @@ class Drifting(PeerCluster):
         super().__init__(made, faults, drift=SLOW)
         self.said: dict[str, Counter[bool]] = {peer: Counter() for peer in made.peers}
         self._repeats: set[tuple[str, str, int]] = set()
-        self.town.said = self._said
+        self.simulator.said = self._said
 
     def _learner(self, peer: str, still: Still) -> Still:
         """All begin together, and go where their draws say."""
@@ -63,14 +63,14 @@ class Drifting(PeerCluster):
 
     def _said(self, peer: str, effect: Effect) -> None:
         match effect:
-            case Send(to=to, message=Transfer(parcel=parcel)) if (peer, to, parcel.seq) not in self._repeats:
-                self._repeats.add((peer, to, parcel.seq))
-                self.said[peer][parcel.nothing] += 1
+            case Send(to=to, message=Transfer(share=share)) if (peer, to, share.seq) not in self._repeats:
+                self._repeats.add((peer, to, share.seq))
+                self.said[peer][share.nothing] += 1
 
     def apart(self) -> float:
         """The furthest that two estimates are apart, in lengths of the first."""
         (group,) = self.groups
-        estimates = [ledger.estimate_D(group) for ledger in self.ledgers().values()]
+        estimates = [durable.estimate_D(group) for durable in self.durable_states().values()]
         return max(float((one_D - other_D).norm() / one_D.norm()) for one_D in estimates for other_D in estimates)
 
     def judge_drift(self, exchanges: int) -> None:

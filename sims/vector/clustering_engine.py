@@ -39,8 +39,8 @@ from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.memory import sample_weights, workspace_of
+from fedpeer.sims.vector.clustering_task import ClusteringTask, Indices, kinds, split_network
 from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
-from fedpeer.sims.vector.sought import Indices, Sought, kinds, split_network
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
@@ -48,7 +48,7 @@ from fedpeer.sims.world import World
 Found = Callable[[FederationSettings], None]
 
 
-class SeekingEngine:
+class ClusteringEngine:
     """All peers of one method and seed, who seek with whom to share; an `Engine`."""
 
     def __init__(
@@ -56,18 +56,18 @@ class SeekingEngine:
         job: Job,
         world: World,
         method: Choice,
-        sought: Sought,
+        task: ClusteringTask,
         found: Found = lambda federation: None,
-        **asked: Any,
+        **options: Any,
     ) -> None:
         """
         Args:
             found: told once.
             asked: of the vector engine: workers, folder, replaced, stop.
         """
-        self._job, self._world, self._method, self._sought = replace(job, algorithm=method), world, method, sought
-        self._found, self._asked = found, asked
-        length, size = sought.compared_PD.shape[1], sought.seeking.sketch
+        self._job, self._world, self._method, self._sought = replace(job, algorithm=method), world, method, task
+        self._found, self._options = found, options
+        length, size = task.compared_PD.shape[1], task.clustering.sketch
         self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
         self._sketch_PS = np.zeros((len(world.peers), self._sketch.size))
         self._groups: tuple[tuple[int, ...], ...] | None = None  # numbers of peers; None: not found yet
@@ -88,7 +88,7 @@ class SeekingEngine:
         times = self._engine.step()
         if self._groups is None:
             self._add_up()
-            if self._engine.round == self._sought.seeking.after:
+            if self._engine.round == self._sought.clustering.after:
                 began = time.perf_counter()
                 self._groups = self._search()
                 federation = self._decided()
@@ -101,7 +101,7 @@ class SeekingEngine:
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer sent in the last finished round: for averaging, and in the search."""
-        if self.round != self._sought.seeking.after:
+        if self.round != self._sought.clustering.after:
             return self._engine.traffic
         return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
 
@@ -172,7 +172,7 @@ class SeekingEngine:
 
         def partly() -> Workspace:
             workspace = memory()
-            share = self._sought.seeking.kept_back
+            share = self._sought.clustering.kept_back
             workspace.train, self._back = split_network(workspace.train, share, world.draws, world.peers)
             return workspace
 
@@ -183,7 +183,7 @@ class SeekingEngine:
             partly if seeks else memory,
             world.drawn,
             weights_P=sample_weights(world),
-            **self._asked,
+            **self._options,
         )
 
     def _decided(self) -> FederationSettings:

@@ -1,6 +1,6 @@
 """What peers seek that find out themselves who is alike, and what they and a judge must have for it.
 
-The rules are in `algorithms/assignment.py`; `seeking.py` plays them.
+The rules are in `algorithms/assignment.py`; `clustering_engine.py` plays them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.assignment import AssignmentError, Seeking
+from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.undecided import NOBODY_SHARES, NOTHING_TO_SHARE, seeking_of
+from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
 from fedpeer.learning.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import WorkspacePart
 from fedpeer.sims.world import World
@@ -26,7 +26,7 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Sought:
+class ClusteringTask:
     """What is sought in a world.
 
     name        of the partial model
@@ -37,24 +37,24 @@ class Sought:
     """
 
     name: str
-    seeking: Seeking
+    clustering: ClusteringSettings
     slice_PD: Indices
     compared_PD: Indices
     overlay: Overlay
 
 
-def sought_in(world: World, method: Method) -> Sought | None:
+def clustering_task_of(world: World, method: Method) -> ClusteringTask | None:
     """What is sought under this method; None: nothing.
 
     Raises:
         AssignmentError, SlicingError: what does not fit, and what to change.
     """
     federation, peers = world.federation, world.peers
-    if method.sharing != "partial models" or not federation.undecided:
+    if method.sharing != "partial models" or not federation.automatic:
         return None
-    name = federation.undecided[0]
+    name = federation.automatic[0]
     place = f"partial_models.{name}.members"
-    seeking = seeking_of(federation, name)
+    clustering = clustering_settings_of(federation, name)
     everyone, candidate = (
         plan_for(each, world.network, peers, method) for each in (federation, federation.decided(name, "all"))
     )
@@ -74,7 +74,7 @@ def sought_in(world: World, method: Method) -> Sought | None:
     telling_D = world.network.out_part_n[shared_PD[0]] == outputs
     compared_PD = shared_PD[:, telling_D] if telling_D.any() else shared_PD
     overlay = averaging_among(peers, shared[0].id, federation.gossip, world.seed).overlay
-    return Sought(name, seeking, slice_PD, compared_PD, overlay)
+    return ClusteringTask(name, clustering, slice_PD, compared_PD, overlay)
 
 
 def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:

@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 64
 Told = Literal["received", "server"]
 
 
-class Hands(Protocol):
+class TaskExecutor(Protocol):
     """See the top of this file.
 
     halfway   whether what was trained is still there after a stop in the middle of a round
@@ -44,7 +44,7 @@ class Hands(Protocol):
             Stopped, EngineError: as `WorkerPool.run` does.
         """
 
-    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
         """From now on the group averages by this matrix."""
 
     def tell(self, what: Told, state: Any) -> None:
@@ -71,7 +71,7 @@ class Hands(Protocol):
         changed where states are put elsewhere."""
 
 
-class LocalHands:
+class LocalTaskExecutor:
     """This machine: a pool of worker processes on the CPU, or a device, whose tasks run in the leading process."""
 
     halfway = True
@@ -96,9 +96,9 @@ class LocalHands:
             results.append(self._worker.do(task))
         return results
 
-    def tell_mixing(self, group: str, mixing: Mixing) -> None:
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
         if self._pool is not None:
-            self._pool.tell_mixing(group, mixing)
+            self._pool.set_mixing(group, mixing)
         else:
             self._worker.mixing[group] = mixing
 

@@ -1,10 +1,10 @@
 """One peer among equals whose groups average through coordinators: one training a round, shared by all its groups.
 
-Each group has a council of its own (`round_consensus.py`), whose rounds are the averagings: one after each training, or
-after every k-th. When a training is over, the slice of each group is kept as the update for that group's next round,
-and offered by its council; when that round is in force, its mean takes the slice's place. When this is so in all groups
-the next training begins, from all of them together. So an update is always of trainings that began with the mean before
-it.
+Each group has a consensus group of its own (`round_consensus.py`), whose rounds are the averagings: one after each
+training, or after every k-th. When a training is over, the slice of each group is kept as the update for that group's
+next round, and offered by its consensus group; when that round is in force, its mean takes the slice's place. When this
+is so in all groups the next training begins, from all of them together. So an update is always of trainings that began
+with the mean before it.
 
 Who comes back finds rounds in force that it took no part in: the newest mean is taken over as it is, between two
 trainings, and the peer goes on after the furthest of its groups. Groups that are behind come up to it
@@ -35,11 +35,11 @@ COORDINATED_DEADLINES = 2
 class GroupAverager:
     """See the top of this file.
 
-    councils   by group; whoever changes the mapping changes what is averaged from the next round on
+    consensus groups   by group; whoever changes the mapping changes what is averaged from the next round on
     """
 
-    def __init__(self, life: NodeState, councils: Mapping[str, RoundConsensus]) -> None:
-        self.life, self.councils = life, councils
+    def __init__(self, state: NodeState, consensus_by_group: Mapping[str, RoundConsensus]) -> None:
+        self.state, self.consensus_by_group = state, consensus_by_group
         self._training = False
         self._since: int | None = None  # when the first group was through with this round, and others were not
         self._apart: dict[str, tuple[int, str | None]] = {}  # not waited for while this round and coordinator hold
@@ -47,12 +47,12 @@ class GroupAverager:
     @property
     def _every(self) -> int:
         """Rounds from one averaging to the next."""
-        return self.life.setup.federation.gossip.every
+        return self.state.setup.federation.gossip.every
 
     @property
     def _last(self) -> int:
         """The last round after which there is an averaging; 0: there is none at all."""
-        return self.life.setup.federation.learning.rounds // self._every * self._every
+        return self.state.setup.federation.learning.rounds // self._every * self._every
 
     @property
     def working(self) -> bool:
@@ -61,21 +61,21 @@ class GroupAverager:
 
     def begin(self) -> None:
         """The first round of this peer; or the next, where it has come back."""
-        settled = max((council.chamber.settled for council in self.councils.values()), default=0)
-        self.life.write(Began(round=min(settled * self._every + 1, self.life.setup.federation.learning.rounds)))
+        settled = max((consensus.consensus_state.settled for consensus in self.consensus_by_group.values()), default=0)
+        self.state.write(Began(round=min(settled * self._every + 1, self.state.setup.federation.learning.rounds)))
 
     def go_on(self) -> None:
         """Go as far as possible: take means over, train, keep what came of it, begin the next round."""
-        life, ledger = self.life, self.life.ledger
-        if self._training or goes_over(life):
+        state, durable = self.state, self.state.durable
+        if self._training or goes_over(state):
             return
         self._take_over()
-        while life.phase == "learning" and not self._training:
-            if not ledger.trained:
-                if goes_over(life):
+        while state.phase == "learning" and not self._training:
+            if not durable.trained:
+                if goes_over(state):
                     return
                 self._training = True
-                life.effects.append(Train(ledger.round, ledger.round, ledger.x_n, ledger.s_k, ledger.fresh))
+                state.effects.append(Train(durable.round, durable.round, durable.x_n, durable.s_k, durable.fresh))
                 return
             self._study()
             if not self._over():
@@ -84,85 +84,92 @@ class GroupAverager:
 
     def trained(self, done: Trained) -> None:
         """The steps of a round are taken."""
-        if self._training and done.round == self.life.ledger.round:
+        if self._training and done.round == self.state.durable.round:
             self._training = False
-            self.life.write(LocalTrained(round=done.round, x_n=done.x_n, s_k=done.s_k))
-            for group, council in self.councils.items():
-                if council.chamber.settled * self._every >= done.round:  # it is through with the last: its mean stays
-                    self.life.write(Averaged(group=group, round=council.chamber.settled))
+            self.state.write(LocalTrained(round=done.round, x_n=done.x_n, s_k=done.s_k))
+            for group, consensus in self.consensus_by_group.items():
+                if (
+                    consensus.consensus_state.settled * self._every >= done.round
+                ):  # it is through with the last: its mean stays
+                    self.state.write(Averaged(group=group, round=consensus.consensus_state.settled))
 
     def _take_over(self) -> None:
         """What is in force in a group replaces the peer's own values."""
-        for group, council in self.councils.items():
-            if council.chamber.settled < council.applied:
-                self.life.write(Averaged(group=group, round=council.applied))
+        for group, consensus in self.consensus_by_group.items():
+            if consensus.consensus_state.settled < consensus.applied:
+                self.state.write(Averaged(group=group, round=consensus.applied))
 
     def _study(self) -> None:
         """The updates that came of the training: of each group for its next round, one only until that is over."""
-        ledger = self.life.ledger
-        for group, council in self.councils.items():
-            chamber = council.chamber
-            if chamber.study is None and chamber.settled < ledger.round // self._every:
-                update = update_of(self._weight(group), ledger.x_n[ledger.places[group]])
-                self.life.write(UpdateMade(group=group, round=chamber.settled + 1, update=update, client=b""))
+        durable = self.state.durable
+        for group, consensus in self.consensus_by_group.items():
+            consensus_state = consensus.consensus_state
+            if consensus_state.study is None and consensus_state.settled < durable.round // self._every:
+                update = update_of(self._weight(group), durable.x_n[durable.places[group]])
+                self.state.write(UpdateMade(group=group, round=consensus_state.settled + 1, update=update, client=b""))
 
     def _weight(self, group: str) -> float:
         """Of this peer in a group's mean: its algorithm's own, 1, or its number of examples."""
-        ledger, reader = self.life.ledger, self.life.setup.reader
-        own = None if ledger.fresh else reader.weight(ledger.s_k, ledger.places[group])
-        return ledger.rules.start_weight if own is None else own
+        durable, reader = self.state.durable, self.state.setup.reader
+        own = None if durable.fresh else reader.weight(durable.s_k, durable.places[group])
+        return durable.rules.start_weight if own is None else own
 
     def _over(self) -> bool:
         """Whether this round is over in all groups that are waited for, and in one at least."""
-        life, round = self.life, self.life.ledger.round
+        state, round = self.state, self.state.durable.round
         due = round // self._every
-        behind = [group for group, council in self.councils.items() if council.chamber.settled < due]
+        behind = [
+            group for group, consensus in self.consensus_by_group.items() if consensus.consensus_state.settled < due
+        ]
         self._apart = {g: mark for g, mark in self._apart.items() if g in behind and mark == self._mark(g)}
         if not behind:
             return True
-        if len(behind) == len(self.councils):
+        if len(behind) == len(self.consensus_by_group):
             return False
-        self._since = life.now if self._since is None else self._since
+        self._since = state.now if self._since is None else self._since
         for group in behind:
-            if group not in self._apart and life.now - self._since >= self._patience(group):
+            if group not in self._apart and state.now - self._since >= self._patience(group):
                 self._apart[group] = self._mark(group)
                 text = f'goes on with its own values in "{group}": its round {self._apart[group][0] + 1} does not come'
-                life.note("info", "group_behind", text, group=group, round=round)
+                state.note("info", "group_behind", text, group=group, round=round)
         return all(group in self._apart for group in behind)
 
     def _mark(self, group: str) -> tuple[int, str | None]:
-        return self.councils[group].applied, self.councils[group].coordinator
+        return self.consensus_by_group[group].applied, self.consensus_by_group[group].coordinator
 
     def _patience(self, group: str) -> int:
         """Ticks for which a group is waited for when another one is through."""
-        deadline = self.life.setup.ticks(self.life.setup.federation.gossip.deadline)
-        if self.life.ledger.round >= self._last:
-            return lingering(self.life)  # nothing waits for this peer, and who has finished stays so long
-        led = self.councils[group].coordinator is not None
+        deadline = self.state.setup.ticks(self.state.setup.federation.gossip.deadline)
+        if self.state.durable.round >= self._last:
+            return lingering(self.state)  # nothing waits for this peer, and who has finished stays so long
+        led = self.consensus_by_group[group].coordinator is not None
         return COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
 
     def _next(self) -> None:
         """The round is over: what was averaged is evaluated if due, and the next begins."""
-        life, ledger, learning = self.life, self.life.ledger, self.life.setup.federation.learning
-        before, applied = ledger.round, [council.applied * self._every for council in self.councils.values()]
+        state, durable, learning = self.state, self.state.durable, self.state.setup.federation.learning
+        before, applied = (
+            durable.round,
+            [consensus.applied * self._every for consensus in self.consensus_by_group.values()],
+        )
         done = max([before, *applied])
         if before < self._last <= done and min(applied) < self._last:
             done = self._last - 1  # where others end before it, this peer takes part in the last averaging of the rest
         if done > before:
             text = f"behind: goes on after round {done}, in which the others are, and not after round {before}"
-            life.note("info", "caught_up", text, round=done)
-        weights = {group: self._weight(group) for group in self.councils}
-        life.write(Began(round=done + 1))
+            state.note("info", "caught_up", text, round=done)
+        weights = {group: self._weight(group) for group in self.consensus_by_group}
+        state.write(Began(round=done + 1))
         self._since = None
         if done + 1 >= self._last:
             self._apart.clear()  # in the last averaging all are waited for once more
-        life.note("debug", "round", f"round {done} is done", round=done, weights=weights, disagreement={})
+        state.note("debug", "round", f"round {done} is done", round=done, weights=weights, disagreement={})
         if learning.evaluated(done):
-            life.effects.append(Evaluate(done, *life.models()))
-        life.snapshot_if_due()
+            state.effects.append(Evaluate(done, *state.models()))
+        state.snapshot_if_due()
         if done >= learning.rounds:
-            life.enter("finished")
-            life.note("info", "finished", f"all {learning.rounds} rounds are done")
-            life.snapshot()
+            state.enter("finished")
+            state.note("info", "finished", f"all {learning.rounds} rounds are done")
+            state.snapshot()
         else:
-            life.advertise()
+            state.advertise()

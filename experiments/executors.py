@@ -20,7 +20,7 @@ from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared
 
 if TYPE_CHECKING:
-    from fedpeer.sims.ray.errand import RemoteRun
+    from fedpeer.sims.ray.remote_run import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
 Tell = Callable[[Told], None]
@@ -108,18 +108,18 @@ class LocalExecutor:
             return {}
         wanted, where = self._waiting.popleft(), self._where
         method, seed = wanted.request.only
-        self._heard(wanted, RunBegun(method=method, seed=seed))
-        asked = replace(wanted.request, device=where.device, workers=where.workers)
-        simulation = prepare_simulation(asked, dataset=self._dataset(wanted.request.federation.simulation.dataset))
+        self._received(wanted, RunBegun(method=method, seed=seed))
+        options = replace(wanted.request, device=where.device, workers=where.workers)
+        simulation = prepare_simulation(options, dataset=self._dataset(wanted.request.federation.simulation.dataset))
         run = wanted.folder
         if run is None:
             run = begin_record(where.root, simulation, where.command)
             run.describe("cell", wanted.note)
-        run_prepared(simulation, run, partial(self._heard, wanted), self._stop)
+        run_prepared(simulation, run, partial(self._received, wanted), self._stop)
         run.forget_models()  # no table looks at them
         return {wanted.digest: run}
 
-    def _heard(self, wanted: WantedRun, event: Event) -> None:
+    def _received(self, wanted: WantedRun, event: Event) -> None:
         self._tell(OfRun(run=wanted.name, event=event))
 
 
@@ -128,11 +128,11 @@ class RayExecutor:
 
     free = True
 
-    def __init__(self, where: Where, sweep: Sweep, at_once: int, heard: Callable[[RemoteRun, Event], None]) -> None:
-        self._where, self._sweep, self.at_once, self._heard = where, sweep, at_once, heard
+    def __init__(self, where: Where, sweep: Sweep, at_once: int, received: Callable[[RemoteRun, Event], None]) -> None:
+        self._where, self._sweep, self.at_once, self._received = where, sweep, at_once, received
 
     def begin(self, wanted: WantedRun) -> None:
-        from fedpeer.sims.ray.errand import RemoteRun
+        from fedpeer.sims.ray.remote_run import RemoteRun
 
         self._sweep.begin(
             RemoteRun(
@@ -148,16 +148,16 @@ class RayExecutor:
 
     def finished(self) -> dict[str, RunFolder]:
         found = {}
-        for errand, files in self._sweep.finished():
-            run = found[errand.key] = RunFolder.adopt(self._where.root, *files)
+        for remote_run, files in self._sweep.finished():
+            run = found[remote_run.key] = RunFolder.adopt(self._where.root, *files)
             if run.status == "finished":
-                method, seed = errand.request.only
-                self._heard(errand, MethodDone(method=method, seed=seed))
+                method, seed = remote_run.request.only
+                self._received(remote_run, MethodDone(method=method, seed=seed))
         return found
 
 
 @contextmanager
-def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
+def executor_for(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
     """Ray is imported only if it is asked for.
 
     Raises:
@@ -169,12 +169,12 @@ def venue(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]
     from fedpeer.sims.ray.cluster import join_cluster
     from fedpeer.sims.ray.sweep import Sweep
 
-    def heard(errand: RemoteRun, event: Event) -> None:
-        tell(OfRun(run=errand.name, event=event))
+    def received(remote_run: RemoteRun, event: Event) -> None:
+        tell(OfRun(run=remote_run.name, event=event))
 
     cpus = where.workers or 1
     with (
         join_cluster(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
-        Sweep(cluster, cpus, heard, stop, run_prepared) as sweep,
+        Sweep(cluster, cpus, received, stop, run_prepared) as sweep,
     ):
-        yield RayExecutor(where, sweep, cluster.places // cpus, heard)
+        yield RayExecutor(where, sweep, cluster.places // cpus, received)

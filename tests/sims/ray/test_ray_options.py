@@ -90,8 +90,8 @@ def test_several_runs_are_spread_and_one_is_cut() -> None:
 
 
 def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
-    asked = replace(request(), address="192.0.2.7:6379", shards=3)
-    assert SimulationRequest.from_json(asked.to_json()) == asked
+    options = replace(request(), address="192.0.2.7:6379", shards=3)
+    assert SimulationRequest.from_json(options.to_json()) == options
     assert not {"address", "shards"} & replace(request(), engine="vector").to_json().keys()
 
 
@@ -123,37 +123,37 @@ def job(steps: list[int], block: int) -> Any:
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: int) -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.crew import dealt
+    from fedpeer.sims.ray.ray_worker_pool import dealt
     from fedpeer.sims.vector.rounds import blocks_of_peers
 
-    asked = job([3] * 10 + [7] * 4 + [1] * 6, block)
-    blocks = blocks_of_peers(asked, range(20))
-    found = dealt(asked, shards)
+    options = job([3] * 10 + [7] * 4 + [1] * 6, block)
+    blocks = blocks_of_peers(options, range(20))
+    found = dealt(options, shards)
     assert sorted(peer for peers in found for peer in peers) == list(range(20))
     assert len(found) == min(shards, len(blocks))
     assert all(any(set(each) <= set(peers) for peers in found) for each in blocks)
-    work = [sum(asked.steps_P[peer] for peer in peers) for peers in found]
-    assert max(work) - min(work) <= max(asked.steps_P[each[0]] * len(each) for each in blocks)
+    work = [sum(options.steps_P[peer] for peer in peers) for peers in found]
+    assert max(work) - min(work) <= max(options.steps_P[each[0]] * len(each) for each in blocks)
 
 
 def test_parcels_hold_every_block_of_columns_once_and_are_neither_many_nor_large() -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.crew import PARCEL_SCALARS, parcelled
+    from fedpeer.sims.ray.ray_worker_pool import PARCEL_SCALARS, as_shares
 
     blocks = [("a", at, at + 1024) for at in range(0, 300 * 1024, 1024)] + [("b", 0, 7)]
     members = {"a": 256, "b": 3}
     for shards in (1, 4, 100):
-        parcels = parcelled(blocks, members, shards)
-        assert [(each.group, *span) for each in parcels for span in each.blocks] == blocks
-        sizes = [(each.span.stop - each.span.start) * members[each.group] for each in parcels]
+        shares = as_shares(blocks, members, shards)
+        assert [(each.group, *span) for each in shares for span in each.blocks] == blocks
+        sizes = [(each.span.stop - each.span.start) * members[each.group] for each in shares]
         assert max(sizes) <= PARCEL_SCALARS
-        assert len(parcels) >= min(shards, 300)
-    assert len(parcelled(blocks, members, 1)) < 50
+        assert len(shares) >= min(shards, 300)
+    assert len(as_shares(blocks, members, 1)) < 50
 
 
 def test_patches_whose_clients_have_all_trained_again_are_let_go() -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.crew import needed_snapshots
+    from fedpeer.sims.ray.ray_worker_pool import needed_snapshots
 
     patches = [((0, 1, 2), (0, 0, 0), "a"), ((0, 1), (1, 1), "b"), ((1,), (0,), "c"), ((0, 2), (0, 1), "d")]
     assert [each[2] for each in needed_snapshots(patches[:1])] == ["a"]

@@ -19,7 +19,7 @@ from fedpeer.config.problems import ConfigProblem, found_text
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
-from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, PeerSeat, ports, seat
+from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer, invited_peer, ports
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.
@@ -107,12 +107,12 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
     return found
 
 
-def seats_in(
+def invited_peers(
     ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
-) -> list[PeerSeat]:
+) -> list[InvitedPeer]:
     """A seat for each peer."""
     return [
-        seat(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
+        invited_peer(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
         for peer, (host, port), source in zip(ids, places, sources, strict=True)
     ]
 
@@ -139,7 +139,7 @@ def local(data: DataSettings) -> DataSettings:
     return data.model_copy(update={"source": anchored(data.source, Path())})
 
 
-def invited(
+def invited_ids(
     roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[ConfigProblem]
 ) -> tuple[str, str] | None:
     """Where the authority listens for a new peer, and the host by which that one reaches it."""
@@ -167,12 +167,12 @@ def invited(
     return f"{_bracketed(own[0])}:{own[1]}", reached
 
 
-def joined_seat(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> PeerSeat:
+def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> InvitedPeer:
     """The seat of a peer that was let in at the address in its entry."""
     parts = urlsplit(entry.address)
     assert parts.hostname is not None, "a roster's addresses are checked"
     assert parts.port is not None, "a roster's addresses are checked"
-    return seat(entry.id, parts.hostname, parts.port, data, dashboard_host, listen)
+    return invited_peer(entry.id, parts.hostname, parts.port, data, dashboard_host, listen)
 
 
 def listens_at(listen: str | None, problems: list[ConfigProblem]) -> tuple[str, int] | None:

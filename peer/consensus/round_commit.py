@@ -1,22 +1,22 @@
 """One model a round: one peer's part in coordinated rounds, as a pure machine around its `Election`.
 
-The coordinator proposes the digest of the model after round `applied + 1`; a voter accepts once term, decree and model
-are durable, at most one decree a term and round; acceptances of a majority are a certificate, and the round is applied.
-There is no log: the model after a round is the log, and at most one round is under way. A peer that is behind is handed
-the newest certificate, fetches that model and goes on from there.
+The coordinator proposes the digest of the model after round `applied + 1`; a voter accepts once term, committed round
+and model are durable, at most one committed round a term and round; acceptances of a majority are a certificate, and
+the round is applied. There is no log: the model after a round is the log, and at most one round is under way. A peer
+that is behind is handed the newest certificate, fetches that model and goes on from there.
 
-A coordinator that finds a decree of the next round among what it accepted itself proposes that one again in its own
-term before anything else: a majority may have accepted it. That its own is the newest of all such decrees is seen to by
-the votes (`election.py`). Acceptances of an earlier term never count for a later one.
+A coordinator that finds a committed round of the next round among what it accepted itself proposes that one again in
+its own term before anything else: a majority may have accepted it. That its own is the newest of all such committed
+rounds is seen to by the votes (`election.py`). Acceptances of an earlier term never count for a later one.
 
-The electorate changes by decree: each names the roster that counts from the next round on. It must be accepted by a
-majority of both, and they differ by one voter at most, so that majorities of neighbouring electorates always meet.
+The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
+by a majority of both, and they differ by one voter at most, so that majorities of neighbouring voter sets always meet.
 
 Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. What is said of a
 round is fenced by (term, round), and each refusal changes nothing.
 
-Sources: Lamport, Paxos Made Simple, 2001, section 2 (one decree); Ongaro and Ousterhout, 2014; Ongaro, 2014, section
-4.1 (one voter at a time).
+Sources: Lamport, Paxos Made Simple, 2001, section 2 (one committed round); Ongaro and Ousterhout, 2014; Ongaro, 2014,
+section 4.1 (one voter at a time).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RoundCommit:
 
     @property
     def gathering(self) -> bool:
-        """Whether this peer coordinates a round whose decree is not yet proposed."""
+        """Whether this peer coordinates a round whose committed round is not yet proposed."""
         return self.election.leading and self._open is None
 
     # ---------------------------------------------------------------------------------------------------- what happens
@@ -87,39 +87,42 @@ class RoundCommit:
         beats = {said.to for said in out if isinstance(said, SendConsensus) and isinstance(said.message, Heartbeat)}
         return [*out, *self._proposals(beats)]
 
-    def heard(self, sender: str, message: Message) -> list[Out]:
+    def received(self, sender: str, message: Message) -> list[Out]:
         """Another member speaks."""
         match message:
             case VoteRequest():
-                asked = self._led(self.election.heard_canvass(sender, message))
-                return [*asked, *self._help(sender, message.progress)]
+                options = self._led(self.election.on_vote_request(sender, message))
+                return [*options, *self._help(sender, message.progress)]
             case VoteReply():
-                return self._led(self.election.heard_answer(sender, message))
-            case Heartbeat(mandate, progress):
-                return [*self._led(self.election.heard_lead(sender, mandate)), *self._help(sender, progress)]
+                return self._led(self.election.on_vote_reply(sender, message))
+            case Heartbeat(leader_certificate, progress):
+                return [
+                    *self._led(self.election.on_heartbeat(sender, leader_certificate)),
+                    *self._help(sender, progress),
+                ]
             case HeartbeatReply(_, progress):
-                return [*self._led(self.election.heard_follow(sender, message)), *self._help(sender, progress)]
-            case Propose(decree):
-                return self._heard_propose(sender, decree)
+                return [*self._led(self.election.on_heartbeat_reply(sender, message)), *self._help(sender, progress)]
+            case Propose(proposal):
+                return self._on_propose(sender, proposal)
             case Accept():
-                return self._heard_accept(sender, message)
+                return self._on_accept(sender, message)
             case Commit(certificate):
-                return self._heard_commit(sender, certificate)
+                return self._on_commit(sender, certificate)
 
     def holds(self, digest: bytes) -> list[Out]:
         """The model with this digest is durable here."""
         if digest not in self._durable:
             self._durable.append(digest)
         waiting = self._waiting.pop(digest, None)
-        return self.heard(*waiting) if waiting else []
+        return self.received(*waiting) if waiting else []
 
     def propose(self, digest: bytes) -> list[Out]:
         """The coordinator has made the model of the round; it is durable here."""
         assert self.gathering, "who proposes coordinates, and has not proposed yet"
-        decree = Proposal(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
-        return self._issue(decree)
+        proposal = Proposal(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
+        return self._issue(proposal)
 
-    def heard_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
+    def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
         """A member sends its update (with this digest) for the round that the coordinator of `term` opened."""
         if not self.election.leading or term != self.election.stand.term:
             text = f"an update for term {term}; it is {self.election.stand.term}"
@@ -135,9 +138,9 @@ class RoundCommit:
         self._updates[sender] = digest
         return [CountUpdate(sender, round_, digest)]
 
-    def announce(self, electorate: VoterSet) -> None:
-        """Another roster is known; the coordinator decrees it when its turn comes."""
-        self.election.announce(electorate)
+    def announce(self, voter_set: VoterSet) -> None:
+        """Another roster is known; the coordinator committed rounds it when its turn comes."""
+        self.election.announce(voter_set)
 
     # ------------------------------------------------------------------------------------------------ the coordinator's
 
@@ -159,105 +162,107 @@ class RoundCommit:
         self._open = None
         self._accepted, self._updates = {}, {}
 
-    def _issue(self, decree: Proposal) -> list[Out]:
-        self._open = decree
-        self._accepted = {self.election.me: self._signature(decree)}
-        return [*self._accept(decree), *self._proposals(self.election.audience), *self._counted()]
+    def _issue(self, proposal: Proposal) -> list[Out]:
+        self._open = proposal
+        self._accepted = {self.election.me: self._signature(proposal)}
+        return [*self._accept(proposal), *self._proposals(self.election.audience), *self._counted()]
 
     def _proposals(self, to: Collection[str]) -> list[Out]:
         if self._open is None:
             return []
-        asked = self._acceptors(self._open).intersection(to) - self._accepted.keys()
-        return [SendConsensus(peer, Propose(self._open)) for peer in sorted(asked)]
+        options = self._acceptors(self._open).intersection(to) - self._accepted.keys()
+        return [SendConsensus(peer, Propose(self._open)) for peer in sorted(options)]
 
     def _counted(self) -> list[Out]:
         if self._open is None or not self._carried(self._open, self._accepted):
             return []
         return self._apply(Certificate(self._open, tuple(sorted(self._accepted.items()))))
 
-    def _heard_accept(self, sender: str, accept: Accept) -> list[Out]:
-        decree = self._open
-        if decree is None or (accept.term, accept.round) != (decree.term, decree.round):
+    def _on_accept(self, sender: str, accept: Accept) -> list[Out]:
+        proposal = self._open
+        if proposal is None or (accept.term, accept.round) != (proposal.term, proposal.round):
             return []
-        if sender not in self._acceptors(decree):
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {decree.roster}", sender)]
-        if not self._verify(sender, acceptance_text(self.election.scope, sender, decree), accept.signature):
-            return [Rejection("bad_signature", f"accepts round {decree.round} with another's signature", sender)]
+        if sender not in self._acceptors(proposal):
+            return [Rejection("unknown_peer", f"{sender} is no voter of roster {proposal.roster}", sender)]
+        if not self._verify(sender, acceptance_text(self.election.scope, sender, proposal), accept.signature):
+            return [Rejection("bad_signature", f"accepts round {proposal.round} with another's signature", sender)]
         self._accepted[sender] = accept.signature
         return self._counted()
 
     def _next_roster(self) -> int:
         """The newest roster that is one voter away."""
-        now = self.election.electorate
+        now = self.election.voter_set
         near = (each for each in self.election.known.values() if len(each.voters ^ now.voters) <= 1)
         return max(each.number for each in near if each.number >= now.number)
 
     # ----------------------------------------------------------------------------------------------------- everybody's
 
-    def _heard_propose(self, sender: str, decree: Proposal) -> list[Out]:
+    def _on_propose(self, sender: str, proposal: Proposal) -> list[Out]:
         term, holding = self.election.stand.term, self.holding
-        if decree.term > term + TERM_JUMP_MAX:
-            return [Rejection("term_jump", f"a decree of term {decree.term} after {term}", sender)]
-        if decree.term < term:
+        if proposal.term > term + TERM_JUMP_MAX:
+            return [Rejection("term_jump", f"a proposal of term {proposal.term} after {term}", sender)]
+        if proposal.term < term:
             return [
-                Rejection("stale_term", f"a decree of term {decree.term}; it is {term}", sender),
+                Rejection("stale_term", f"a proposal of term {proposal.term}; it is {term}", sender),
                 self._follow(sender),
             ]
-        if decree.term > term or self.election.coordinator is None:
+        if proposal.term > term or self.election.coordinator is None:
             return []  # its heartbeat is on the way, and then it says this again
         if sender != self.election.coordinator:
-            return [Rejection("two_coordinators", f"a decree of term {term}, which is another's", sender)]
-        if decree.round <= holding.round:
-            text = f"a decree for round {decree.round}; {holding.round} is applied"
-            return [Rejection("already_applied", text, sender), *self._help(sender, Progress(decree.round - 1))]
-        if decree.round > holding.round + 1 or decree.roster not in self.election.known:
-            text = f"a decree for round {decree.round} of roster {decree.roster}; {holding.round} is applied"
+            return [Rejection("two_coordinators", f"a proposal of term {term}, which is another's", sender)]
+        if proposal.round <= holding.round:
+            text = f"a proposal for round {proposal.round}; {holding.round} is applied"
+            return [Rejection("already_applied", text, sender), *self._help(sender, Progress(proposal.round - 1))]
+        if proposal.round > holding.round + 1 or proposal.roster not in self.election.known:
+            text = f"a proposal for round {proposal.round} of roster {proposal.roster}; {holding.round} is applied"
             return [Rejection("round_gap", text, sender), self._follow(sender)]
-        if self._contradicts(decree):
-            return [Rejection("digest_mismatch", f"two decrees for round {decree.round} in term {term}", sender)]
-        if not self._has(decree.digest):
-            return self._wait_for(decree.digest, sender, Propose(decree))
-        if self.election.me not in self._acceptors(decree):
+        if self._contradicts(proposal):
+            return [Rejection("digest_mismatch", f"two proposals for round {proposal.round} in term {term}", sender)]
+        if not self._has(proposal.digest):
+            return self._wait_for(proposal.digest, sender, Propose(proposal))
+        if self.election.me not in self._acceptors(proposal):
             return []
-        return [*self._accept(decree), SendConsensus(sender, Accept(term, decree.round, self._signature(decree)))]
+        return [*self._accept(proposal), SendConsensus(sender, Accept(term, proposal.round, self._signature(proposal)))]
 
-    def _heard_commit(self, sender: str, certificate: Certificate) -> list[Out]:
-        decree, holding = certificate.decree, self.holding
-        if decree.term > self.election.stand.term + TERM_JUMP_MAX:
-            return [Rejection("term_jump", f"a round of term {decree.term} after {self.election.stand.term}", sender)]
-        if decree.round < holding.round:
+    def _on_commit(self, sender: str, certificate: Certificate) -> list[Out]:
+        proposal, holding = certificate.proposal, self.holding
+        if proposal.term > self.election.stand.term + TERM_JUMP_MAX:
+            return [Rejection("term_jump", f"a round of term {proposal.term} after {self.election.stand.term}", sender)]
+        if proposal.round < holding.round:
             return []
-        if self._contradicts(decree):
-            return [Rejection("digest_mismatch", f"another model for round {decree.round}", sender)]
-        if decree.round == holding.round:
+        if self._contradicts(proposal):
+            return [Rejection("digest_mismatch", f"another model for round {proposal.round}", sender)]
+        if proposal.round == holding.round:
             return []
-        if decree.roster not in self.election.known:
-            text = f"round {decree.round} under roster {decree.roster}, which is not known here"
+        if proposal.roster not in self.election.known:
+            text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
-        carried = self._carried(decree, dict(certificate.acceptances))
+        carried = self._carried(proposal, dict(certificate.acceptances))
         if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
-            return [Rejection("bad_signature", f"round {decree.round} without a majority's acceptances", sender)]
-        if self._has(decree.digest):
+            return [Rejection("bad_signature", f"round {proposal.round} without a majority's acceptances", sender)]
+        if self._has(proposal.digest):
             return self._apply(certificate)
-        gap = decree.round > holding.round + 1
-        late: list[Out] = [Rejection("round_gap", f"round {decree.round} after {holding.round}", sender)] if gap else []
-        return [*late, *self._wait_for(decree.digest, sender, Commit(certificate))]
+        gap = proposal.round > holding.round + 1
+        late: list[Out] = (
+            [Rejection("round_gap", f"round {proposal.round} after {holding.round}", sender)] if gap else []
+        )
+        return [*late, *self._wait_for(proposal.digest, sender, Commit(certificate))]
 
-    def _accept(self, decree: Proposal) -> list[Out]:
-        return [] if decree == self.holding.accepted else self._hold(replace(self.holding, accepted=decree))
+    def _accept(self, proposal: Proposal) -> list[Out]:
+        return [] if proposal == self.holding.accepted else self._hold(replace(self.holding, accepted=proposal))
 
     def _apply(self, certificate: Certificate) -> list[Out]:
         """A round is over, for the coordinator and for everybody."""
-        decree = certificate.decree
+        proposal = certificate.proposal
         out = [
-            *self.election.decreed(decree.term),
-            *self._hold(CommitState(decree.roster, None, certificate)),
-            ApplyModel(decree),
+            *self.election.decreed(proposal.term),
+            *self._hold(CommitState(proposal.roster, None, certificate)),
+            ApplyModel(proposal),
         ]
         self._close()
         if self.election.leading:
             out += [SendConsensus(peer, Commit(certificate)) for peer in self.election.audience]
-        return [*out, *self._led(self.election.enforce(decree.roster))]
+        return [*out, *self._led(self.election.enforce(proposal.roster))]
 
     def _hold(self, holding: CommitState) -> list[Out]:
         self.holding = holding
@@ -267,7 +272,7 @@ class RoundCommit:
     def _help(self, peer: str, progress: Progress) -> list[Out]:
         """Who is behind is handed the newest certificate."""
         applied = self.holding.applied
-        return [SendConsensus(peer, Commit(applied))] if applied and progress.applied < applied.decree.round else []
+        return [SendConsensus(peer, Commit(applied))] if applied and progress.applied < applied.proposal.round else []
 
     def _wait_for(self, digest: bytes, holder: str, message: Propose | Commit) -> list[Out]:
         self._waiting[digest] = holder, message
@@ -277,36 +282,37 @@ class RoundCommit:
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def _carried(self, decree: Proposal, by: Iterable[str]) -> bool:
-        """Whether these acceptances put a decree in force: of the roster it names, and of the one in force before.
+    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
+        """Whether these acceptances put a committed round in force: of the roster it names, and of the one in force
+        before.
 
         Who is further behind does not know the latter, and goes by the former.
         """
-        named, voters = self.election.known[decree.roster], set(by)
-        in_order = decree.round == self.holding.round + 1
-        return named.carried(voters) and (not in_order or self.election.electorate.carried(voters))
+        named, voters = self.election.known[proposal.roster], set(by)
+        in_order = proposal.round == self.holding.round + 1
+        return named.carried(voters) and (not in_order or self.election.voter_set.carried(voters))
 
-    def _acceptors(self, decree: Proposal) -> frozenset[str]:
-        return self.election.known[decree.roster].voters | self.election.electorate.voters
+    def _acceptors(self, proposal: Proposal) -> frozenset[str]:
+        return self.election.known[proposal.roster].voters | self.election.voter_set.voters
 
-    def _contradicts(self, decree: Proposal) -> bool:
+    def _contradicts(self, proposal: Proposal) -> bool:
         """Whether this is another model for a round that was applied, or accepted in the same term."""
         accepted, applied = self.holding.accepted, self.holding.applied
-        if applied and applied.decree.round == decree.round:
-            return applied.decree.digest != decree.digest
-        same = accepted is not None and (accepted.term, accepted.round) == (decree.term, decree.round)
-        return same and accepted != decree
+        if applied and applied.proposal.round == proposal.round:
+            return applied.proposal.digest != proposal.digest
+        same = accepted is not None and (accepted.term, accepted.round) == (proposal.term, proposal.round)
+        return same and accepted != proposal
 
     def _has(self, digest: bytes) -> bool:
         return digest in self._durable or digest in _digests(self.holding)
 
-    def _signature(self, decree: Proposal) -> bytes:
-        return self._sign(acceptance_text(self.election.scope, self.election.me, decree))
+    def _signature(self, proposal: Proposal) -> bytes:
+        return self._sign(acceptance_text(self.election.scope, self.election.me, proposal))
 
     def _follow(self, to: str) -> SendConsensus:
         return SendConsensus(to, HeartbeatReply(self.election.stand.term, self.election.progress))
 
 
 def _digests(holding: CommitState) -> list[bytes]:
-    applied = holding.applied.decree if holding.applied else None
+    applied = holding.applied.proposal if holding.applied else None
     return [each.digest for each in (applied, holding.accepted) if each is not None]

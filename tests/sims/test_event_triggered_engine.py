@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedpeer.config.problems import ConfigError
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, turn
-from fedpeer.sims.vector.drifting import Drifting
 from fedpeer.sims.vector.engine import VectorEngine
+from fedpeer.sims.vector.event_triggered import EventTriggered
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
@@ -24,7 +24,7 @@ SLICED = {
 }
 
 
-def asked(drift: float | None, **more: Any) -> Any:
+def options(drift: float | None, **more: Any) -> Any:
     return world(federation(gossip__drift=drift, learning__rounds=6, **more))
 
 
@@ -39,8 +39,8 @@ def run(made: Any, rounds: int, method: str = METHOD) -> tuple[Tensor, list[tupl
 
 @pytest.mark.parametrize("protocol", ["push-sum", "exact"])
 def test_where_nobody_has_moved_nothing_changes_and_hardly_anything_is_sent(protocol: str) -> None:
-    found_Pn, sent = run(asked(10.0, gossip__protocol=protocol), 3)
-    alone_Pn, _ = run(asked(None), 3, "local")
+    found_Pn, sent = run(options(10.0, gossip__protocol=protocol), 3)
+    alone_Pn, _ = run(options(None), 3, "local")
     assert same_bits(found_Pn, alone_Pn)
     messages = 2 * 5 if protocol == "exact" else 2 * 2
     assert sent == [([messages] * 6, [messages * SHARE_EXTRA_BYTES] * 6)] * 3
@@ -48,28 +48,28 @@ def test_where_nobody_has_moved_nothing_changes_and_hardly_anything_is_sent(prot
 
 @pytest.mark.parametrize("protocol", ["push-sum", "push-pull"])
 def test_where_all_have_moved_it_is_the_usual_averaging(protocol: str) -> None:
-    found_Pn, sent = run(asked(1e-9, gossip__protocol=protocol), 3)
-    usual_Pn, usual = run(asked(None, gossip__protocol=protocol), 3)
+    found_Pn, sent = run(options(1e-9, gossip__protocol=protocol), 3)
+    usual_Pn, usual = run(options(None, gossip__protocol=protocol), 3)
     assert same_bits(found_Pn, usual_Pn)
     assert sent == usual
 
 
 def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
-    made = asked(0.05, gossip__protocol="exact", gossip__every=2)
+    made = options(0.05, gossip__protocol="exact", gossip__every=2)
     with engine(made, METHOD) as running:
         averaged = 0
         for _ in range(6):
             trained_Pn = captured(running)
             running.step()
             if running.round % 2 == 0:
-                some = drifting_of(running).awake["everyone"][0].any()
+                some = drifting_of(running).active["everyone"][0].any()
                 expected_Pn = trained_Pn[0].mean(0).expand(6, -1) if some else trained_Pn[0]
                 assert relative(running.x_Pn, expected_Pn) < 1e-6
                 averaged += bool(some)
         assert averaged
 
 
-def drifting_of(running: VectorEngine) -> Drifting:
+def drifting_of(running: VectorEngine) -> EventTriggered:
     assert isinstance(running._rounds, GossipRounds)
     assert running._rounds._drifting is not None
     return running._rounds._drifting
@@ -93,7 +93,7 @@ def captured(running: VectorEngine) -> list[Tensor]:
 def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
     """A twin by names and loops, group by group; thresholds at which some move and others do not."""
     split = {"simulation__split": "slicing:10"} if weights == "samples" else {}
-    made = asked(0.04, partial_models=SLICED, gossip__exchanges=3, learning__weights=weights, **split)
+    made = options(0.04, partial_models=SLICED, gossip__exchanges=3, learning__weights=weights, **split)
     patterns = set()
     with engine(made, "partial-averaging") as running:
         plan, drift = running._plan, 0.04
@@ -110,12 +110,12 @@ def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
                 if running._sample_weights is not None:
                     start = {peer: running._sample_weights[row] for peer, (row, _) in at.items()}
                 far = {p: np.linalg.norm(x_Pn[at[p]] - last_Pn[at[p]]) / np.linalg.norm(last_Pn[at[p]]) for p in at}
-                awake = {peer for peer in at if far[peer] > drift}
-                patterns.add((group.id, len(awake)))
+                active = {peer for peer in at if far[peer] > drift}
+                patterns.add((group.id, len(active)))
                 held = {p: (x_Pn[at[p]] * start[p], start[p]) for p in at}
                 for exchange in range(policy.exchanges):
                     post = []
-                    for peer in awake:
+                    for peer in active:
                         plan_of_peer = turn(policy, peer, round, exchange)
                         value_D, weight = held[peer]
                         share = value_D * plan_of_peer.fraction, weight * plan_of_peer.fraction
@@ -124,10 +124,10 @@ def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
                         post += [(to, share) for to in plan_of_peer.to]
                     for to, (value_D, weight) in post:
                         held[to] = held[to][0] + value_D, held[to][1] + weight
-                    awake |= {to for to, _ in post}
+                    active |= {to for to, _ in post}
                 for peer, (value_D, weight) in held.items():
                     expected_Pn[at[peer]] = value_D / weight
-                    if peer in awake:
+                    if peer in active:
                         remembered_Pn[at[peer]] = value_D / weight
                 np.testing.assert_allclose(running.weights[group.id], [held[p][1] for p in group.members], rtol=1e-12)
             np.testing.assert_allclose(running.x_Pn.numpy(), expected_Pn, atol=1e-6)
@@ -137,7 +137,7 @@ def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
 
 
 def test_neither_workers_nor_a_stop_change_a_bit() -> None:
-    made = asked(0.05)
+    made = options(0.05)
     with engine(made, METHOD, workers=2) as running:
         for _ in range(2):
             running.step()
@@ -158,7 +158,7 @@ def test_neither_workers_nor_a_stop_change_a_bit() -> None:
 
 def test_it_saves_where_little_changes() -> None:
     """Bytes fall with the threshold, and what is said of a quiet averaging is a few per cent of one."""
-    bytes_by_drift = [sum(map(sum, (size for _, size in run(asked(drift), 5)[1]))) for drift in (None, 0.05, 0.2)]
+    bytes_by_drift = [sum(map(sum, (size for _, size in run(options(drift), 5)[1]))) for drift in (None, 0.05, 0.2)]
     assert bytes_by_drift[0] > 1.3 * bytes_by_drift[1] > 1.3**2 * bytes_by_drift[2]
 
 
@@ -169,7 +169,7 @@ def test_the_threshold_has_bounds(drift: object) -> None:
 
 
 def test_tensors_are_not_shared_with_the_parameters() -> None:
-    with engine(asked(10.0), METHOD) as running:
+    with engine(options(10.0), METHOD) as running:
         drifting = drifting_of(running)
         start_Pn = drifting.x_Pn.clone()
         running.step()

@@ -26,14 +26,14 @@ from fedpeer.gossip.transfers import (
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.rounds import QUIET_TRAININGS, _awake
 from fedpeer.peer.state.durable_state import GroupState
-from fedpeer.peer.state.journal import ledger_of, snapshot_bytes
+from fedpeer.peer.state.journal import durable_state_of, snapshot_bytes
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.config.refusals import refusals
-from tests.faults.drifting import DRIFT, FAST, Drifting, drifting_world
+from tests.faults.event_triggered import DRIFT, FAST, Drifting, drifting_world
 from tests.peer.frames import ENVELOPE, LENGTH, PLAIN, POLICY, framed, spec
 from tests.peer.wire.test_codec import message_of, refusal_of
 
@@ -42,11 +42,11 @@ LANES = {"b": Outgoing(), "c": Outgoing()}
 
 def running(ticks: float, **settings: Any) -> Drifting:
     """Masses are not looked at after each step, which takes most of the time."""
-    village = Drifting(drifting_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
-    village.town.stepped = lambda peer, machine: None
-    village.town.start()
-    village.run(ticks)
-    return village
+    cluster = Drifting(drifting_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster.simulator.stepped = lambda peer, machine: None
+    cluster.simulator.start()
+    cluster.run(ticks)
+    return cluster
 
 
 @pytest.mark.parametrize("form", [FLOAT32, int8()], ids=lambda form: form.name)
@@ -54,8 +54,8 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
     """Between two shares: numbers go on, masses and references stay as they are, and it is taken once."""
 
     draws, held = np.random.default_rng(0), Mass.of(torch.arange(600.0))
-    held, lanes, first = give(held, LANES, 1 / 3, form, (1, 0), draws)
-    lanes, second = give_nothing({"b": lanes["b"]}, (1, 1))
+    held, channels, first = give(held, LANES, 1 / 3, form, (1, 0), draws)
+    channels, second = give_nothing({"b": channels["b"]}, (1, 1))
     assert second["b"].nothing
     assert (second["b"].seq, second["b"].weight, second["b"].payload.numel()) == (2, 0.0, 0)
     into, _ = take(Incoming(), first["b"], form, 600)
@@ -66,10 +66,10 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
     assert after.taken_weight == into.taken_weight
     assert judge(after, second["b"]) is TransferDecision.REPEATED
     assert judge(after, replace(second["b"], exchange=2)) is TransferDecision.REUSED
-    lane, _ = acknowledged(lanes["b"], 2, form)
-    assert (lane.acked, lane.open) == (2, ())
-    assert lane.acked_weight == after.taken_weight
-    _, _, third = give(held, {"b": lane}, 1 / 3, form, (2, 0), draws)
+    channel, _ = acknowledged(channels["b"], 2, form)
+    assert (channel.acked, channel.open) == (2, ())
+    assert channel.acked_weight == after.taken_weight
+    _, _, third = give(held, {"b": channel}, 1 / 3, form, (2, 0), draws)
     last, mass = take(after, third["b"], form, 600)
     torch.testing.assert_close(mass.value_D, held.value_D / 3, atol=0.5, rtol=1e-3)
     assert last.taken == 3
@@ -77,50 +77,50 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
 
 @pytest.mark.slow
 def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
-    village = running(600.0)
-    share = {peer: counts[False] / counts.total() for peer, counts in village.said.items()}
-    rounds = min(node.ledger.round for node in village.nodes().values())
+    cluster = running(600.0)
+    share = {peer: counts[False] / counts.total() for peer, counts in cluster.said.items()}
+    rounds = min(node.durable.round for node in cluster.nodes().values())
     assert rounds >= 6
     assert max(share, key=lambda peer: share[peer]) == "peer1"
     assert all(0 < part < 0.6 for part in share.values())
-    assert village.apart() <= 2 * DRIFT + 2 * FAST
+    assert cluster.apart() <= 2 * DRIFT + 2 * FAST
 
 
 def test_what_it_remembers_outlives_the_process() -> None:
     """Also in the middle of an averaging in which somebody has said that nothing comes."""
-    village = running(0.0)
-    (group,) = village.groups
+    cluster = running(0.0)
+    (group,) = cluster.groups
     seen: set[tuple[bool, bool]] = set()
 
     def looked(peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        ledger, holding = machine.ledger, machine.ledger.groups[group]
-        kind = bool(holding.nothing), holding.awake
+        durable, holding = machine.durable, machine.durable.groups[group]
+        kind = bool(holding.nothing), holding.active
         if kind in seen:
             return
         seen.add(kind)
-        data = snapshot_bytes(ledger, {"peer": peer})
-        again = ledger_of(data, [], ledger.rules, ledger.index, {"peer": peer}).groups[group]
-        assert (again.nothing, again.awake, again.missing) == (holding.nothing, holding.awake, holding.missing)
+        data = snapshot_bytes(durable, {"peer": peer})
+        again = durable_state_of(data, [], durable.rules, durable.index, {"peer": peer}).groups[group]
+        assert (again.nothing, again.active, again.missing) == (holding.nothing, holding.active, holding.missing)
         assert holding.settled_D is not None
         assert again.settled_D is not None
         assert torch.equal(again.settled_D, holding.settled_D)
 
-    village.town.stepped = looked
-    assert village.run(600.0, lambda: len(seen) == 4), seen
+    cluster.simulator.stepped = looked
+    assert cluster.run(600.0, lambda: len(seen) == 4), seen
 
 
 def test_who_sleeps_and_who_wakes() -> None:
     settled_D = torch.ones(4)
     still, far = (Mass.of(settled_D * scale) for scale in (1.0, 1.2))
-    asleep = GroupState(still, settled_D=settled_D)
-    assert not _awake(asleep, 0, 0.1)
-    assert _awake(replace(asleep, held=far), 0, 0.1)
-    assert not _awake(replace(asleep, held=far), 0, 0.3)
-    assert _awake(replace(asleep, settled_D=None), 0, 0.1), "who does not know gives"
-    assert not _awake(replace(asleep, held=far), 1, 0.1), "behind the first exchange only who is woken"
-    assert _awake(replace(asleep, awake=True), 1, 0.1)
-    assert not _awake(replace(asleep, awake=True), 0, 0.1), "waking is for one averaging"
+    inactive = GroupState(still, settled_D=settled_D)
+    assert not _awake(inactive, 0, 0.1)
+    assert _awake(replace(inactive, held=far), 0, 0.1)
+    assert not _awake(replace(inactive, held=far), 0, 0.3)
+    assert _awake(replace(inactive, settled_D=None), 0, 0.1), "who does not know gives"
+    assert not _awake(replace(inactive, held=far), 1, 0.1), "behind the first exchange only who is woken"
+    assert _awake(replace(inactive, active=True), 1, 0.1)
+    assert not _awake(replace(inactive, active=True), 0, 0.1), "waking is for one averaging"
 
 
 NOTHINGS = replace(POLICY, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHING})})
@@ -148,11 +148,11 @@ def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
         "form": "nothing",
         "payload": torch.empty(0, dtype=torch.uint8),
     }
-    frame = framed(Transfer(group="all", parcel=NumberedTransfer(**{**said, **change})), ENVELOPE)
+    frame = framed(Transfer(group="all", share=NumberedTransfer(**{**said, **change})), ENVELOPE)
     assert refusal_of(frame, policy) == code
-    whole = message_of(framed(Transfer(group="all", parcel=NumberedTransfer(**said)), ENVELOPE), NOTHINGS)  # type: ignore[arg-type]
+    whole = message_of(framed(Transfer(group="all", share=NumberedTransfer(**said)), ENVELOPE), NOTHINGS)  # type: ignore[arg-type]
     assert isinstance(whole, Transfer)
-    assert whole.parcel.nothing
+    assert whole.share.nothing
 
 
 @pytest.mark.slow
@@ -160,12 +160,12 @@ def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
     """And now and then what has not, so that weight comes back; of nothing it never speaks."""
     told, rounds = {}, {}
     for drift in (None, DRIFT, 10.0):
-        village = running(600.0, learning__mode="asynchronous", gossip__drift=drift)
-        assert not any(counts[True] for counts in village.said.values())
-        told[drift] = {peer: counts[False] for peer, counts in village.said.items()}
-        rounds[drift] = min(node.ledger.round for node in village.nodes().values())
+        cluster = running(600.0, learning__mode="asynchronous", gossip__drift=drift)
+        assert not any(counts[True] for counts in cluster.said.values())
+        told[drift] = {peer: counts[False] for peer, counts in cluster.said.items()}
+        rounds[drift] = min(node.durable.round for node in cluster.nodes().values())
         if drift != 10.0:
-            assert village.apart() <= 4 * DRIFT + 2 * FAST
+            assert cluster.apart() <= 4 * DRIFT + 2 * FAST
     assert sum(told[DRIFT].values()) < sum(told[None].values()) / 4
     assert rounds[DRIFT] >= rounds[None], "nobody is held up"
     for peer, count in told[10.0].items():

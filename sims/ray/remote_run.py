@@ -61,7 +61,7 @@ def play_run(
     board: Any,
     room: str,
     attempt: int,
-    errand: RemoteRun,
+    remote_run: RemoteRun,
     objects: Mapping[str, Any] | None,
     simulate: Simulate,
 ) -> Files:
@@ -72,22 +72,22 @@ def play_run(
     """
     check_version(version)
     stop, given = threading.Event(), dict(objects or {})
-    method, seed = errand.request.only
+    method, seed = remote_run.request.only
     with _Telling(board, attempt, stop) as tell, contextlib.ExitStack() as stack:
         tell(RunBegun(method=method, seed=seed))
         if "dataset" not in given:
-            given["dataset"] = _dataset(errand.request.federation.simulation.dataset)
-        simulation = prepare_simulation(errand.request, **given)
+            given["dataset"] = _dataset(remote_run.request.federation.simulation.dataset)
+        simulation = prepare_simulation(remote_run.request, **given)
         root = stack.enter_context(_folder(room))
         run = (
-            begin_record(root, simulation, errand.command)
-            if errand.begun is None
-            else RunFolder.adopt(root, *errand.begun)
+            begin_record(root, simulation, remote_run.command)
+            if remote_run.begun is None
+            else RunFolder.adopt(root, *remote_run.begun)
         )
-        for name, note in errand.notes.items():
+        for name, note in remote_run.notes.items():
             run.describe(name, note)
         simulate(simulation, run, tell, stop)
-        if not errand.models:
+        if not remote_run.models:
             run.forget_models()
         return run.id, run.files()
 

@@ -1,0 +1,25 @@
+"""From a circle to what the durable state keeps of its consensus groups: where their scalars lie, and consensus states
+that are empty yet.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedpeer.peer.state.consensus_state import ConsensusState
+from fedpeer.peer.state.node_state import PeerGroups
+from fedpeer.peer.wire.ballots import CommitState
+
+
+def consensus_places(peer_groups: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:
+    """Return what `DurableState.seated` takes; `client`: the client's first state, where there is a server."""
+    places = {
+        id: consensus.index_D
+        for id, consensus in peer_groups.consensus_by_group.items()
+        if consensus.index_D is not None
+    }
+    chambers = {}
+    for id, consensus in peer_groups.consensus_by_group.items():
+        everybody = consensus.voter_set(peer_groups.roster)
+        chambers[id] = ConsensusState(client, CommitState(everybody.number), {everybody.number: everybody})
+    return places, chambers

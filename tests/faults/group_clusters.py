@@ -1,0 +1,192 @@
+"""What goes wrong where groups average through coordinators, and what has to be true all the same.
+
+Each is a scenario like those of `scenarios.py`, of peers that a `GroupCluster` looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedpeer.peer.state.events import NewRoster
+from fedpeer.sims.network.faults import Act, Faults, draw_faults
+from fedpeer.sims.network.lies import promising, rising, standing
+from fedpeer.sims.network.links import LinkRules
+from tests.faults.group_cluster import GroupCluster, world
+from tests.faults.pretenders import pretend
+from tests.faults.server_cluster import LED_TICKS
+
+#: Ticks in which all meet, elect and begin.
+CALM = 200.0
+#: Ticks behind it in which anything may happen.
+STORM = 300.0
+#: Links that are quick and not quite even.
+QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Effects that a coordinator of two groups carries out in a round and a half.
+ROUND = 105
+
+
+def group_coordinator_killed(effects: int) -> None:
+    """P5, P6: killed after any effect of a round, the coordinator of a group is soon replaced in it; no round of any
+    group is lost, done twice or has two means; the groups in which it has no part go on; back again, it does too."""
+    cluster = GroupCluster(world(), Faults(seed=effects, links=QUICK))
+    simulator, group = cluster.simulator, sorted(cluster.groups)[effects % 3]
+    simulator.start()
+    assert cluster.reach(2, CALM), {each: cluster.rounds(each) for each in cluster.groups}
+    victim = cluster.leading(group)
+    assert victim is not None
+    simulator.kill_after(victim, simulator.carried[victim] + 1 + effects % ROUND, ticks=300.0)
+    assert cluster.run(simulator.now + 400.0, lambda: victim not in simulator.machines()), "it goes on speaking"
+    died = simulator.now
+    before = {each: max(cluster.rounds(each).values()) for each in cluster.groups}
+    led = cluster.run(died + LED_TICKS, lambda: all(cluster.leading(each) is not None for each in cluster.groups))
+    assert led, f"some group has no coordinator {LED_TICKS:.0f} ticks after {victim} died"
+    on = cluster.run(
+        died + 299.0, lambda: all(min(cluster.rounds(each).values()) > before[each] + 1 for each in cluster.groups)
+    )
+    assert on, f"some group does not go on without {victim}"
+    assert cluster.run(died + 310.0, lambda: victim in simulator.machines())
+    cluster.settle_down()
+
+
+def groups_coordinated(seed: int) -> None:
+    """P6: whatever happens, a round of a group has one mean, which each takes over once and in order."""
+    made = world()
+    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = replace(
+        faults,
+        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
+        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
+        heal=CALM + STORM,
+    )
+    cluster = GroupCluster(made, faults)
+    cluster.simulator.start()
+    cluster.settle_down()
+
+
+def group_minority(seed: int) -> None:
+    """A group most of whose voters are gone pauses, and no other one does: who is left goes on in those, says once that
+    it does so, and takes part in all of them when the others are back."""
+    made, away = world(), 800.0
+    pair = (("peer1", "peer2"), ("peer4", "peer5"))[seed % 2]
+    group, other = (("left", "right"), ("right", "left"))[seed % 2]
+    begin = CALM + seed % 50
+    acts = tuple(Act(begin, "kill", peer, away) for peer in pair)
+    cluster = GroupCluster(made, Faults(seed=seed, links=QUICK, acts=acts, heal=begin + away))
+    simulator = cluster.simulator
+    simulator.start()
+    cluster.run(begin + 100.0)
+    kept = cluster.nodes()["peer3"].durable.chambers[group].study
+    paused, going = cluster.rounds(group), {each: cluster.rounds(each) for each in ("everyone", other)}
+    cluster.run(begin + away - 1)
+    assert cluster.rounds(group) == paused, "no round without a majority"
+    assert kept is not None
+    assert cluster.nodes()["peer3"].durable.chambers[group].study == kept, "it has one update for a round"
+    for each, before in going.items():
+        after = cluster.rounds(each)
+        assert min(after.values()) > max(before.values()) + 10, f"{each} goes on: {before}, {after}"
+    assert cluster.notes("rounds_paused") == ["peer3"]
+    assert cluster.notes("group_behind") == ["peer3"], "who goes on alone says so once"
+    cluster.settle_down()
+    assert set(cluster.notes("rounds_resumed")) == {"peer3"}
+
+
+def group_terms_lied_about(seed: int) -> None:
+    """P5: one member says higher terms in all of its groups, or stands in them, at each tick from the first one on:
+    each group has a coordinator whom nobody deposes, and goes on."""
+    cluster = GroupCluster(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
+    liar = f"peer{1 + seed // 3 % 5}"
+    cluster.simulator.start()
+    pretend(
+        cluster.simulator, cluster.node_factory.driver(), {liar: [(rising, standing, promising)[seed % 3]]}, 10_000.0
+    )
+    assert cluster.reach(2, 2 * CALM), {each: cluster.rounds(each) for each in cluster.groups}
+    kept, before = {each: cluster.leading(each) for each in cluster.groups}, len(cluster.seen.leads)
+    goal = max(max(cluster.rounds(each).values()) for each in cluster.groups) + 5
+    assert cluster.reach(goal, STORM)
+    assert {each: cluster.leading(each) for each in cluster.groups} == kept, "nobody deposes a coordinator"
+    assert len(cluster.seen.leads) == before, cluster.seen.leads
+    cluster.judge(strangers=[liar])
+
+
+def groups_end(seed: int) -> None:
+    """All peers finish all rounds and end with the last mean of each of their groups, whatever is lost on the way."""
+    rounds = 4
+    made = world(learning__rounds=rounds, gossip__deadline=10.0)
+    links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
+    acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 5}", 60.0),) if seed % 2 else ()
+    cluster = GroupCluster(made, Faults(seed=seed, links=links, acts=acts))
+    simulator = cluster.simulator
+    simulator.start()
+    assert cluster.run(6000.0, lambda: len(simulator.stopped) == 5), {
+        each: cluster.rounds(each) for each in cluster.groups
+    }
+    assert {stop.code for stop in simulator.stopped.values()} == {0}
+    durable_states = [cluster.node_factory.node(peer, simulator.kept(peer)).durable for peer in made.peers]
+    assert {consensus_state.settled for durable in durable_states for consensus_state in durable.chambers.values()} == {
+        rounds
+    }
+    for durable in durable_states:
+        for group, consensus_state in durable.chambers.items():
+            assert consensus_state.content is not None
+            assert consensus_state.content.endswith(durable.x_n[durable.places[group]].numpy().tobytes())
+    cluster.judge()
+
+
+def group_members_change(seed: int) -> None:
+    """One is invited, then another put out, while rounds go on: each roster counts in each group by committed round; a
+    group
+    that has two members only now begins, and comes up to the others; one that has lost a member goes on."""
+    made = world()
+    first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]
+    cluster = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)
+    simulator = cluster.simulator
+    assert ("left" in cluster.groups) == ("peer1" in first)
+    simulator.start(*first)
+    assert cluster.reach(3, 400.0)
+    invited = cluster.signed(2, [*first, "peer2"])
+    cluster.admit(invited, [*first, "peer2"])
+    simulator.tell("peer5", NewRoster(invited))
+    simulator.start("peer2")
+    assert cluster.groups["left"] == {"peer2", *first} & {"peer1", "peer2", "peer3"}
+    _all_go_on(cluster, 2)
+    rest = [peer for peer in (*first, "peer2") if peer != "peer4"]
+    put_out = cluster.signed(3, rest)
+    cluster.admit(put_out, rest)
+    simulator.tell("peer3", NewRoster(put_out))
+    cluster.run(simulator.now + 50.0)
+    if "peer4" in simulator.machines():
+        simulator.kill("peer4")
+    _all_go_on(cluster, 3)
+    cluster.judge(strangers=["peer2", "peer4"])
+
+
+def _all_go_on(cluster: GroupCluster, number: int) -> None:
+    """All members of all groups come to go by this roster, and three rounds further."""
+
+    def there() -> bool:
+        chambers = [
+            node.durable.chambers.get(group)
+            for peer, node in cluster.nodes().items()
+            for group, members in cluster.groups.items()
+            if peer in members
+        ]
+        return all(each is not None and each.holding.roster == number and each.settled for each in chambers)
+
+    everybody = cluster.run(cluster.simulator.now + 1500.0, there)
+    assert everybody, {each: cluster.rounds(each) for each in cluster.groups}
+    goal = 3 + max(round for group in cluster.groups for round in cluster.rounds(group).values())
+    assert cluster.reach(goal, 1500.0), {each: cluster.rounds(each) for each in cluster.groups}
+
+
+#: By name.
+COMPANIES = {
+    company.__name__: company
+    for company in (
+        group_coordinator_killed,
+        groups_coordinated,
+        group_minority,
+        group_terms_lied_about,
+        groups_end,
+        group_members_change,
+    )
+}
