@@ -28,7 +28,7 @@ from fedpeer.rejection import Rejection
 
 Server = TypeVar("Server")
 Client = TypeVar("Client")
-Broadcast = TypeVar("Broadcast")
+_Broadcast = TypeVar("_Broadcast")
 Update = TypeVar("Update")
 
 
@@ -36,7 +36,7 @@ class AlgorithmError(ValueError):
     """An algorithm cannot be built with these settings; the message says why and what can."""
 
 
-class CoordinatedAlgorithm(Algorithm[Client, Broadcast, Update], Protocol[Server, Client, Broadcast, Update]):
+class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Server, Client, _Broadcast, Update]):
     """A server and its clients, who receive its broadcast, without leading dimensions, and send an update.
 
     everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
@@ -72,7 +72,7 @@ class CoordinatedAlgorithm(Algorithm[Client, Broadcast, Update], Protocol[Server
         """
         return drawn_alike(round, clients, share, draws)
 
-    def open(self, server: Server, round: int) -> Broadcast:
+    def open(self, server: Server, round: int) -> _Broadcast:
         """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
         ...
 

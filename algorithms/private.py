@@ -32,7 +32,7 @@ from fedpeer.rejection import Rejection
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 #: First bytes of what is hashed.
-TAG = b"fedpeer noise 1 "
+_TAG = b"fedpeer noise 1 "
 
 
 def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: int, secret: bytes = b"") -> Algorithm:
@@ -152,7 +152,7 @@ def private_noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
     """
     from scipy.special import ndtri  # a quarter of a second that a peer without a mask need not wait for
 
-    stream = hashlib.shake_256(TAG + len(secret).to_bytes(4, "little") + secret + key.to_bytes(16, "little"))
+    stream = hashlib.shake_256(_TAG + len(secret).to_bytes(4, "little") + secret + key.to_bytes(16, "little"))
     bits = np.frombuffer(stream.digest(8 * count), dtype="<u8") >> np.uint64(12)
     drawn: NDArray[np.float64] = ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52)
     return drawn

@@ -9,7 +9,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 
 #: Examples in a batch of the probe; some layers refuse a batch of one.
-PROBED = 2
+_PROBED = 2
 
 
 def probed(algorithm: CoordinatedAlgorithm[Any, Any, Any, Any], client: Any, server: Any, batches: Batches) -> Any:
@@ -23,4 +23,4 @@ def probed(algorithm: CoordinatedAlgorithm[Any, Any, Any, Any], client: Any, ser
 
 def small(batches: Batches) -> Batches:
     """A peer's round of as many steps on batches of two examples."""
-    return replace(batches, index=batches.index[..., :PROBED], y=batches.y[:, :PROBED])
+    return replace(batches, index=batches.index[..., :_PROBED], y=batches.y[:, :_PROBED])

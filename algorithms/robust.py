@@ -34,7 +34,7 @@ from fedpeer.algorithms.precision import widest
 
 #: Steps of Weiszfeld's method at most. It needs five to twenty; only where the median falls just on a row is it slower
 #: than linear, and what is left after a thousand does not matter for learning.
-WEISZFELD_STEPS_MAX = 1000
+_WEISZFELD_STEPS_MAX = 1000
 
 
 def finite_rows(updates_KD: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
     value_KD = _checked(updates_KD)
     weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(value_KD.dtype)
     at_D = coordinate_median(value_KD)
-    for _ in range(WEISZFELD_STEPS_MAX):
+    for _ in range(_WEISZFELD_STEPS_MAX):
         difference_KD = value_KD - at_D
         apart_K = torch.linalg.vector_norm(difference_KD, dim=1)
         short = tolerance * _middle(apart_K, weight_K)
@@ -166,7 +166,7 @@ def clip_centred(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: i
     return at_D
 
 
-def spread_of(updates_KD: Tensor, from_D: Tensor) -> float:
+def _spread_of(updates_KD: Tensor, from_D: Tensor) -> float:
     """The median distance of the updates from a point; of an even number the lower one of the middle two.
 
     While less than half of them lie, that is at most the distance of some honest row.
@@ -198,7 +198,7 @@ def _multi_krum(values_KD: Tensor, weights_K: Tensor, liars: int, *, kept: int |
 
 def _centred_clipping(values_KD: Tensor, weights_K: Tensor, liars: int, *, radius: float | None, steps: int) -> Tensor:
     start_D = coordinate_median(values_KD)
-    reach = spread_of(values_KD, start_D) if radius is None else radius
+    reach = _spread_of(values_KD, start_D) if radius is None else radius
     return clip_centred(values_KD, start_D, radius=reach, steps=steps) if reach > 0 else start_D
 
 

@@ -25,10 +25,10 @@ from fedpeer.rejection import Rejection
 EXAMPLES_MAX = 10**10
 
 #: From so many updates on one liar among them cannot choose their median.
-JUDGES = 3
+_JUDGES = 3
 
 #: Characters of a name from the wire that are repeated in a sentence.
-SHOWN = 60
+_SHOWN = 60
 
 
 def fault(
@@ -60,7 +60,7 @@ def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Rej
             return Rejection("wrong_shape", f"{name} is missing")
     for name in update:
         if name not in template:
-            return Rejection("wrong_shape", f"{name[:SHOWN]!r} is none of {', '.join(template)}")
+            return Rejection("wrong_shape", f"{name[:_SHOWN]!r} is none of {', '.join(template)}")
     for name, wanted in template.items():
         if update[name].shape != wanted.shape:
             found = tuple(update[name].shape)
@@ -146,7 +146,7 @@ def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]
     Nobody is refused in a round of fewer than three, whose median one of them could choose alone, nor where most have
     not moved at all.
     """
-    middle = statistics.median(lengths) if len(lengths) >= JUDGES else 0.0
+    middle = statistics.median(lengths) if len(lengths) >= _JUDGES else 0.0
     if middle == 0:
         return [None] * len(lengths)
     return [

@@ -33,7 +33,7 @@ Positivity = Literal["shrink", "reject"]
 #: data can honestly take back in a round; a coordinate near zero precision would have a mean anywhere.
 LEAST_LEFT = 0.01
 #: How the places of the kept weights travel: not at all (all are kept), one bit a weight, or a list of numbers.
-Index = Literal["none", "bitmap", "list"]
+_Index = Literal["none", "bitmap", "list"]
 
 
 def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
@@ -155,7 +155,7 @@ def pruned(delta: Gaussian, keep_D: Tensor) -> Gaussian:
     return delta**keep_D
 
 
-def delta_bytes(size: int, kept: int, index: Index, *, scalar: int = 4) -> int:
+def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
     """What a tensor's pruned delta costs: two scalars of so many bytes for each kept weight, and their places."""
     match index:
         case "none":

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data sets, their sources, and who would hold what.", no_args_is_help=True)
 
 #: Columns of a terminal that has room for sizes.
-WIDE = 120
+_WIDE = 120
 
-DatasetOption = Annotated[str, typer.Option(metavar="NAME", help="A data set, or a file: csv:FILE,label=NAME.")]
-SplitOption = Annotated[
+_DatasetOption = Annotated[str, typer.Option(metavar="NAME", help="A data set, or a file: csv:FILE,label=NAME.")]
+_SplitOption = Annotated[
     str | None, typer.Option(metavar="RULE", help="Who holds what; default: the data set's own.", show_default=False)
 ]
-PeersOption = Annotated[int | None, number("Number of peers; default: the split's own.", show_default=False)]
-SeedOption = Annotated[int, number("The seed of the split.", "S")]
+_PeersOption = Annotated[int | None, number("Number of peers; default: the split's own.", show_default=False)]
+_SeedOption = Annotated[int, number("The seed of the split.", "S")]
 
 
 @app.command("list")
@@ -35,7 +35,7 @@ def list_datasets() -> None:
     from fedpeer.data.registry import DATASETS, describe_dataset
 
     console = Console()
-    wide = console.width >= WIDE
+    wide = console.width >= _WIDE
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("name", "here", *(["size"] if wide else []), "what it is"):
         table.add_column(column, no_wrap=column == "name")
@@ -64,7 +64,7 @@ def prepare_command(
 
 @app.command("preview")
 def preview_command(
-    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = 0
+    dataset: _DatasetOption = "digits", split: _SplitOption = None, peers: _PeersOption = None, seed: _SeedOption = 0
 ) -> None:
     """Draw who would hold what: each peer's share of each class, and how its task differs."""
     from rich.console import Console
@@ -77,7 +77,7 @@ def preview_command(
 
 @app.command("split")
 def print_split(
-    dataset: DatasetOption = "digits", split: SplitOption = None, peers: PeersOption = None, seed: SeedOption = 0
+    dataset: _DatasetOption = "digits", split: _SplitOption = None, peers: _PeersOption = None, seed: _SeedOption = 0
 ) -> None:
     """Print who would hold what as JSON: counts, classes and differences of each peer."""
     import json
@@ -90,11 +90,11 @@ def print_split(
 def _divided(dataset: str, split: str | None, peers: int | None, seed: int) -> tuple[Dataset, Split]:
     """The data set and its split, by the same checks and the same seed as `simulate` has."""
     from fedpeer.cli.simulate_options import options_of
-    from fedpeer.learning.holdings import load_dataset, split_of
+    from fedpeer.learning.holdings import dataset_split, load_dataset
 
     given = {"dataset": dataset, "split": split, "peers": peers, "seed": seed}
     federation = options_of(
         {name: value for name, value in given.items() if value is not None}, consequence=""
     ).federation
     data = load_dataset(federation.simulation.dataset)
-    return data, split_of(data, federation, federation.seed)
+    return data, dataset_split(data, federation, federation.seed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Small demonstrations.", no_args_is_help=True)
 
-PORT_MAX = 65535
+_PORT_MAX = 65535
 
 
 @app.callback()
@@ -36,7 +36,7 @@ def associative_command(
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="P", min=0, max=PORT_MAX, help="With --web: the port on 127.0.0.1; a free one.", show_default=False
+            metavar="P", min=0, max=_PORT_MAX, help="With --web: the port on 127.0.0.1; a free one.", show_default=False
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", metavar="", help="With --web: open it in the browser.")] = False,

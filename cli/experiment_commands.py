@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The papers' experiments, each at one command, and what held.", no_args_is_help=True)
 
-Out = Annotated[
+_Out = Annotated[
     Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
 ]
-Quick = Annotated[bool, typer.Option("--quick", metavar="", help="The small size: a look at how it works.")]
-Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own size.")]
+_Quick = Annotated[bool, typer.Option("--quick", metavar="", help="The small size: a look at how it works.")]
+_Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own size.")]
 
 
 @app.command("list")
@@ -67,8 +67,8 @@ def list_experiments() -> None:
 def run_command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="An experiment of fedpeer experiment list.")],
-    quick: Quick = False,
-    full: Full = False,
+    quick: _Quick = False,
+    full: _Full = False,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -110,7 +110,7 @@ def run_command(
             show_default=False,
         ),
     ] = None,
-    out: Out = None,
+    out: _Out = None,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
 ) -> int:
     """Play an experiment, or what is left of it, and show its table.
@@ -163,8 +163,8 @@ def experiment_report_command(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Default: all that were played.", show_default=False)
     ] = None,
-    quick: Quick = False,
-    full: Full = False,
+    quick: _Quick = False,
+    full: _Full = False,
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the pages and their numbers there.", show_default=False)
     ] = None,
@@ -172,7 +172,7 @@ def experiment_report_command(
         Path | None,
         typer.Option("--from", metavar="DIR", help="Of pages that --to wrote there, not of runs.", show_default=False),
     ] = None,
-    out: Out = None,
+    out: _Out = None,
 ) -> None:
     """The tables of what was played: theirs beside ours, and which of the claims held."""
     from fedpeer.config.problems import ConfigError, ConfigProblem

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fedpeer.peer.wire.roster import Roster
 
 #: Seconds that an invitation may be open. A week is as long as a secret should wait in somebody's mail.
-EXPIRES_MAX = 7 * 24 * 3600
+_EXPIRES_MAX = 7 * 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What stands in a new peer's file until its owner writes what it learns from.
-UNKNOWN_DATA = "csv:data.csv,label=label"
+_UNKNOWN_DATA = "csv:data.csv,label=label"
 EXIT_STOPPED = 130
 #: Where a model that came is until it is known where it belongs.
 MODEL = "model.part"
@@ -110,7 +110,7 @@ def join_command(
 
     problems: list[ConfigProblem] = []
     options = Token.read(token)
-    source = data_of(data or UNKNOWN_DATA, problems)
+    source = data_of(data or _UNKNOWN_DATA, problems)
     listens_at(listen, problems)
     is_host(dashboard_host, "--dashboard-host", problems)
     if source is None or problems:
@@ -171,7 +171,7 @@ def delivery_lines(told: Mapping[str, str], file: str = "roster.json") -> list[s
 def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     found = re.fullmatch(r"(\d{1,6})([smhd])", text)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
-    if not 1 <= seconds <= EXPIRES_MAX:
+    if not 1 <= seconds <= _EXPIRES_MAX:
         problems.append(
             ConfigProblem((), f'"{found_text(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires")
         )

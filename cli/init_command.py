@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from fedpeer.peer.runtime.invitation_files import InvitedPeer
 
 #: Peers whose next command is written out; after that it goes on in the same way.
-SHOWN_PEERS = 16
+_SHOWN_PEERS = 16
 #: Peers of a simulation whose file names no number.
-DEFAULT_SIMULATED = 16
+_DEFAULT_SIMULATED = 16
 
-NOTHING_WRITTEN = ", so nothing was written"
+_NOTHING_WRITTEN = ", so nothing was written"
 
 
 def _opt(help: str, metavar: str) -> Any:
@@ -64,7 +64,7 @@ def init(
     else:
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
-        raise ConfigError("the command line", problems, NOTHING_WRITTEN)
+        raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
     seats = invited_peers(ids, places, sources, dashboard_host)
     make_federation(folder, called, text, seats)
     for place in (folder, *(folder / seat.id for seat in seats)):
@@ -113,7 +113,7 @@ def _taken_over(
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
-    federation = load(ConfigSource.of_file(file), NOTHING_WRITTEN)
+    federation = load(ConfigSource.of_file(file), _NOTHING_WRITTEN)
     if name is not None and name != federation.name:
         problems.append(
             ConfigProblem(
@@ -122,7 +122,7 @@ def _taken_over(
         )
     wrong = wrong_models(federation.models(), list(ids))
     problems += [ConfigProblem((), f"{file}: {each.message}", "--federation") for each in wrong]
-    simulated = federation.simulation.peers or DEFAULT_SIMULATED
+    simulated = federation.simulation.peers or _DEFAULT_SIMULATED
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
         problems.append(ConfigProblem((), text, "--data"))
@@ -134,7 +134,7 @@ def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
     """How each peer is started: here, or on its machine, after its folder went there."""
     from fedpeer.config.peer_file import loopback
 
-    shown_seats = seats[:SHOWN_PEERS]
+    shown_seats = seats[:_SHOWN_PEERS]
     if all(loopback(each.host) for each in seats):
         lines = ["All of them are on this machine. Start each in a terminal of its own:", ""]
         lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown_seats]

@@ -47,7 +47,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     if not is_peer_file(source.data) and {"learning", "gossip", "partial_models", "simulation"} & set(source.data):
         text = "this is the federation's file; name the peer's own, such as peer1.yaml"
         raise ConfigError(str(path), [ConfigProblem((), text)], consequence)
-    file, problems = examine_peer(source, path.parent)
+    file, problems = _examine_peer(source, path.parent)
     federation = None
     if file is not None and Path(file.federation).is_file():
         try:
@@ -98,7 +98,7 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
                 yield ConfigProblem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
 
 
-def examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
+def _examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
     """The peer file as far as it can be understood, its paths whole, and everything that is wrong with it."""
     file, problems = typed(PeerFile, source.data)
     if file is not None:

@@ -23,18 +23,18 @@ from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer,
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
 #: Peers of one `init`: each is a folder that somebody carries to a machine.
-PEERS_MAX = 1000
+_PEERS_MAX = 1000
 #: The largest first port, so that a dashboard's port is one too.
-PORT_MAX = 65535 - DASHBOARD_OFFSET
+_PORT_MAX = 65535 - DASHBOARD_OFFSET
 
 
 def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
     """`4` is peer1 to peer4; else the ids themselves, with commas between."""
     if peers.isascii() and peers.isdigit():
-        if 1 <= int(peers) <= PEERS_MAX:
+        if 1 <= int(peers) <= _PEERS_MAX:
             return peer_ids(int(peers))
         problems.append(
-            ConfigProblem((), f"found {found_text(peers)}; write 1 to {PEERS_MAX}, or ids such as a,b,c", "--peers")
+            ConfigProblem((), f"found {found_text(peers)}; write 1 to {_PEERS_MAX}, or ids such as a,b,c", "--peers")
         )
         return []
     ids = [each.strip() for each in peers.split(",")]
@@ -51,8 +51,8 @@ def places_of(
     ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[ConfigProblem]
 ) -> list[tuple[str, int]]:
     """Host and port of each peer. On one host the ports count up; an address of its own overrides both."""
-    if not 1 <= first <= PORT_MAX:
-        problems.append(ConfigProblem((), f"found {first}; write 1 to {PORT_MAX}", "--port"))
+    if not 1 <= first <= _PORT_MAX:
+        problems.append(ConfigProblem((), f"found {first}; write 1 to {_PORT_MAX}", "--port"))
     own = _addresses(ids, addresses, problems)
     named = [host.strip().strip("[]") for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
     for host in dict.fromkeys(named):
@@ -74,7 +74,7 @@ def places_of(
 
 def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
     """Whether a machine may be called so."""
-    if not is_url(f"https://{_bracketed(host)}:{PORT_MAX}"):
+    if not is_url(f"https://{_bracketed(host)}:{_PORT_MAX}"):
         problems.append(ConfigProblem((), f'"{found_text(host)}" is not the name or address of a machine', option))
 
 
@@ -88,7 +88,7 @@ def _addresses(
         if peer not in ids:
             text = f'"{found_text(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
-        elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= PORT_MAX:
+        elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= _PORT_MAX:
             text = f'"{found_text(url)}" is not like https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
         else:

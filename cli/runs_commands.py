@@ -11,19 +11,19 @@ from fedpeer.cli.files import runs_folder
 
 app = typer.Typer(help="List, show and compare runs; write a report again.", no_args_is_help=True)
 
-Out = Annotated[
+_Out = Annotated[
     Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
 ]
-RUN_HELP = "A run's id, the beginning of it, or last."
+_RUN_HELP = "A run's id, the beginning of it, or last."
 
 #: Columns of a terminal that has room for sizes.
-WIDE = 100
+_WIDE = 100
 
 _COLOURS = {"running": "cyan", "finished": "green", "interrupted": "yellow", "failed": "red"}
 
 
 @app.command("list")
-def list_runs(out: Out = None) -> None:
+def list_runs(out: _Out = None) -> None:
     """Finished and running runs, the newest last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -41,7 +41,7 @@ def list_runs(out: Out = None) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("run", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    wide = console.width >= WIDE
+    wide = console.width >= _WIDE
     for column in ("peers", "rounds", "seeds", "took") if wide else ("took",):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("reached")
@@ -55,7 +55,7 @@ def list_runs(out: Out = None) -> None:
 
 
 @app.command()
-def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
+def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out = None) -> None:
     """One run: what was asked, what it reached, where its files are."""
     from rich.console import Console
 
@@ -84,7 +84,7 @@ def show(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out =
 
 @app.command("compare")
 def compare_command(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=RUN_HELP)], out: Out = None
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=_RUN_HELP)], out: _Out = None
 ) -> None:
     """Runs side by side: the settings that differ, and what each reached."""
     from rich.box import SIMPLE_HEAD
@@ -120,7 +120,7 @@ def compare_command(
 
 
 @app.command("report")
-def report_command(run: Annotated[str, typer.Argument(help=RUN_HELP)] = "last", out: Out = None) -> None:
+def report_command(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out = None) -> None:
     """Write the HTML report of a run again, from what it measured."""
     from fedpeer.runs.folder import RunFolder
     from fedpeer.runs.report import write_report

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
     from fedpeer.peer.runtime.logs import Level
 
-Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
-Configs = Annotated[
+_Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
+_Configs = Annotated[
     list[Path],
     typer.Option("--config", help="The peer's own file, such as peer3.yaml; repeat it for several.", metavar="FILE"),
 ]
 
 
 def start(
-    config: Configs,
+    config: _Configs,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Log into the state folder only.")] = False,
     attached: Annotated[
         bool, typer.Option("--attached", metavar="", help="Pause when standard input ends, for programs.")
@@ -39,7 +39,7 @@ def start(
     return _run(config[0], quiet=quiet, leave=False, attached=attached)
 
 
-def leave_command(config: Config) -> int:
+def leave_command(config: _Config) -> int:
     """Hand over everything that this peer holds to the others, and stop; a later start joins anew.
 
     Asks the peer that runs from this file to do so; if none runs, starts it for just that.

@@ -31,18 +31,18 @@ WIDE = 110
 #: Refusals and log lines told below the tables; the dashboard has all of them.
 REFUSALS_MAX, LINES_MAX = 5, 5
 
-Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
+_Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
 Url = Annotated[str | None, typer.Option(help="Its dashboard, such as http://127.0.0.1:7503.", show_default=False)]
-TokenFile = Annotated[Path | None, typer.Option(help="File with the dashboard's token.", show_default=False)]
+_TokenFile = Annotated[Path | None, typer.Option(help="File with the dashboard's token.", show_default=False)]
 Certificate = Annotated[
     Path | None, typer.Option(help="The dashboard's certificate, if --url is https.", show_default=False)
 ]
 
 
 def status(
-    config: Config = None,
+    config: _Config = None,
     url: Url = None,
-    token_file: TokenFile = None,
+    token_file: _TokenFile = None,
     certificate: Certificate = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole status as JSON.")] = False,
     watch: Annotated[bool, typer.Option(help="Again every second, until Ctrl-C.")] = False,
@@ -69,9 +69,9 @@ def status(
 
 
 def dashboard(
-    config: Config = None,
+    config: _Config = None,
     url: Url = None,
-    token_file: TokenFile = None,
+    token_file: _TokenFile = None,
     certificate: Certificate = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpeer.topology.overlay import Overlay
 
 #: Disagreements for which the exchanges are foretold: from rough to float32's own rounding; 1e-4 is the default.
-TOLERANCES = (1e-1, 1e-2, 1e-4, 1e-6)
+_TOLERANCES = (1e-1, 1e-2, 1e-4, 1e-6)
 #: With more peers than this the lines cover one another, and the numbers say more.
 DRAWN_MAX = 64
 
@@ -62,7 +62,7 @@ def topology(
     federation = options_of(
         {"topology": name, "peers": peers, "seed": seed}, argument="topology", consequence=""
     ).federation
-    overlay = overlay_of(federation)
+    overlay = _overlay_of(federation)
     if svg is not None:
         write_new_text(svg, topology_svg(overlay.union, overlay.members), option="--svg")
     console = Console()
@@ -77,7 +77,7 @@ def topology(
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
 
 
-def overlay_of(federation: FederationSettings) -> Overlay:
+def _overlay_of(federation: FederationSettings) -> Overlay:
     """The overlay of a group of all peers."""
     import numpy as np
 
@@ -115,8 +115,8 @@ def _numbers(overlay: Overlay) -> Table:
 
     from fedpeer.topology.describe import describe_topology
 
-    found = describe_topology(overlay, "push-sum", TOLERANCES)
-    pulled = describe_topology(overlay, "push-pull", TOLERANCES)
+    found = describe_topology(overlay, "push-sum", _TOLERANCES)
+    pulled = describe_topology(overlay, "push-pull", _TOLERANCES)
     one = found.degree_min == found.degree_max
     neighbours = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
     arrows = "directed edges" if found.directed else "edges"
@@ -129,7 +129,7 @@ def _numbers(overlay: Overlay) -> Table:
     table.add_row("spectral gap", f"{found.spectral_gap:.3g} of the disagreement goes with each exchange of push-sum")
     table.add_row("", "")
     table.add_row("disagreement left", "exchanges: push-sum / push-pull (upper bound)")
-    for tolerance in TOLERANCES:
+    for tolerance in _TOLERANCES:
         table.add_row(
             f"  {tolerance:g}", f"{_count(found.exchanges[tolerance])} / {_count(pulled.exchanges[tolerance])}"
         )

@@ -80,7 +80,7 @@ def topology_simulate_command(
     if as_json:
         sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
     else:
-        Console().print(sweep_table(outcome, numbers))
+        Console().print(_sweep_table(outcome, numbers))
     return EXIT_STOPPED if stop.is_set() else 0
 
 
@@ -149,7 +149,7 @@ def to_json(outcome: ScalarGossipOutcome) -> dict[str, object]:
     return {**asdict(outcome), "asked": {**asdict(outcome.options), "graph": str(outcome.options.graph)}}
 
 
-def sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
+def _sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
     """What came of a large simulation, for a terminal of 80 columns."""
     from rich.box import SIMPLE
     from rich.table import Table
@@ -216,7 +216,7 @@ def _count(exchanges: float | None) -> str:
 
 
 #: Seconds between two lines of progress where there is no terminal.
-LINE_EVERY = 10.0
+_LINE_EVERY = 10.0
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _progress(console: Console, to: float, quiet: bool) -> Iterator[Callable[[fl
         def line(left: float) -> None:
             nonlocal seen, last
             seen += 1
-            if time.monotonic() - last >= LINE_EVERY:
+            if time.monotonic() - last >= _LINE_EVERY:
                 last = time.monotonic()
                 console.print(f"exchange {seen:,}: {left:.2g} is left", highlight=False)
 

@@ -23,8 +23,8 @@ from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
-from fedpeer.learning.holdings import held_by, load_dataset, split_of
-from fedpeer.learning.models import Model, load
+from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
+from fedpeer.learning.models import Model, load_model
 from fedpeer.runs.folder import RunFolder
 
 #: Raw inputs (N, *F), and targets as the peer sees them, numbers in units of the data.
@@ -77,7 +77,7 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
 
 
 def _of_state(folder: Path, code: Loader) -> Model:
-    return load(folder / "model.safetensors", folder / "model.json", None, code)
+    return load_model(folder / "model.safetensors", folder / "model.json", None, code)
 
 
 def _of_run(named: Named) -> TrainedModels:
@@ -90,7 +90,7 @@ def _of_run(named: Named) -> TrainedModels:
         there = f"it has {', '.join(stored)}" if stored else "it was not finished"
         text = f"run {run.id} has no models of {named.method} with seed {seed}; {there}"
         raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
-    model = load(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
+    model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
 
     def own_test_part() -> Examples:
         if settings.get("objects"):
@@ -101,7 +101,7 @@ def _of_run(named: Named) -> TrainedModels:
         dataset = load_dataset(options.dataset)
         assert options.normalise is not None, "a run's settings have everything filled in"
         number = list(model.card.peers).index(model.peer)
-        return _tested(dataset, held(dataset, split_of(dataset, federation, seed), number, options.normalise))
+        return _tested(dataset, held(dataset, dataset_split(dataset, federation, seed), number, options.normalise))
 
     return TrainedModels(model=model, own_test_part=own_test_part)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 #: Seconds in which the news of a contract reaches all peers, with much to spare; and between two looks at their rounds.
 NEWS_S, LOOK_S = 5.0, 1.0
 #: Rounds that are left to them at least.
-ROUNDS_AHEAD = 2
-NOTHING_SIGNED = ", so nothing was signed"
+_ROUNDS_AHEAD = 2
+_NOTHING_SIGNED = ", so nothing was signed"
 
 
 def update(
@@ -50,15 +50,15 @@ def update(
     from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
-    before = anchored_federation(load(ConfigSource.of_file(folder / "federation.yaml"), NOTHING_SIGNED), folder)
-    after = anchored_federation(load(ConfigSource.of_file(new), NOTHING_SIGNED), new.parent)
+    before = anchored_federation(load(ConfigSource.of_file(folder / "federation.yaml"), _NOTHING_SIGNED), folder)
+    after = anchored_federation(load(ConfigSource.of_file(new), _NOTHING_SIGNED), new.parent)
     held = _in_force(authority, before)
     contract = succeeding(_plain(held.text), overlaid(held, after))
     algorithm = str(after.learning.algorithm)
     differing = differences(_plain(held.text), contract)
     problems = list(_problems(authority, before, after, differing))
     if problems:
-        raise ConfigError(str(new), problems, NOTHING_SIGNED)
+        raise ConfigError(str(new), problems, _NOTHING_SIGNED)
     starts = from_round or _soon(authority, before.learning.rounds)
     signed = sign_next(authority, text_of(contract, algorithm), starts, new.read_bytes())
     print(f"Contract {signed.number} holds {_when(starts)}:\n")
@@ -124,7 +124,7 @@ def _soon(authority: Authority, rounds: int) -> int:
     time.sleep(LOOK_S)
     then = _furthest(authority)
     pace = ((then or first) - first) / (time.monotonic() - began)
-    return min((then or first) + max(ROUNDS_AHEAD, math.ceil(pace * NEWS_S)), rounds + 1)
+    return min((then or first) + max(_ROUNDS_AHEAD, math.ceil(pace * NEWS_S)), rounds + 1)
 
 
 def _furthest(authority: Authority) -> int | None:

@@ -28,19 +28,19 @@ _FORMULA, _NUMBER = (
     re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
 )
 #: Standard input, or standard output.
-STREAM = "-"
-Form = Literal["safetensors", "pt2", "onnx"]
+_STREAM = "-"
+_Form = Literal["safetensors", "pt2", "onnx"]
 RUN = "For a run"
 
 Where = Annotated[
     str, typer.Argument(metavar="MODEL", help="A peer's file or state folder; or a run: its id, or last.")
 ]
-Method = Annotated[str, typer.Option(metavar="NAME", help="How it was trained.", rich_help_panel=RUN)]
+_Method = Annotated[str, typer.Option(metavar="NAME", help="How it was trained.", rich_help_panel=RUN)]
 Peer = Annotated[str | None, typer.Option(metavar="ID", help="Whose model.", rich_help_panel=RUN, show_default=False)]
-Seed = Annotated[
+_Seed = Annotated[
     int | None, typer.Option(metavar="S", help="Default: the run's first.", rich_help_panel=RUN, show_default=False)
 ]
-Out = Annotated[
+_Out = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
@@ -49,7 +49,7 @@ Out = Annotated[
         show_default=False,
     ),
 ]
-Allow = Annotated[
+_Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="PACKAGE", help="A package whose code the model may name (python:...).", show_default=False),
 ]
@@ -72,11 +72,11 @@ def evaluate_command(
             metavar="NAME", help="Such as csv:FILE,label=NAME; default: the peer's own test part.", show_default=False
         ),
     ] = None,
-    method: Method = "partial-averaging",
+    method: _Method = "partial-averaging",
     peer: Peer = None,
-    seed: Seed = None,
-    out: Out = None,
-    allow_python: Allow = None,
+    seed: _Seed = None,
+    out: _Out = None,
+    allow_python: _Allow = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object only.")] = False,
 ) -> None:
     """How good a trained model is: on its peer's own test part, or on another file."""
@@ -99,7 +99,7 @@ def evaluate_command(
 def predict(
     where: Where,
     inputs: Annotated[str, typer.Argument(metavar="FILE", help="CSV with the model's features; - for standard input.")],
-    to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = STREAM,
+    to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = _STREAM,
     delimiter: Annotated[str, typer.Option(metavar="X", help="Between the cells of the input; tab for a tab.")] = ",",
     as_they_are: Annotated[
         bool,
@@ -107,11 +107,11 @@ def predict(
             "--names-as-they-are", metavar="", help="Also class names that a spreadsheet would run as a formula."
         ),
     ] = False,
-    method: Method = "partial-averaging",
+    method: _Method = "partial-averaging",
     peer: Peer = None,
-    seed: Seed = None,
-    out: Out = None,
-    allow_python: Allow = None,
+    seed: _Seed = None,
+    out: _Out = None,
+    allow_python: _Allow = None,
 ) -> None:
     """Answers for new examples: the class with a probability for each, or the numbers predicted.
 
@@ -122,12 +122,12 @@ def predict(
     from fedpeer.data.own.table import separator_of
 
     model = _trained(where, method, peer, seed, out, allow_python).model
-    name = "standard input" if inputs == STREAM else inputs
+    name = "standard input" if inputs == _STREAM else inputs
     with _reading(inputs) as file:
         x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
     classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
     text = _answers(classes, model.answers(x))
-    if to == STREAM:
+    if to == _STREAM:
         sys.stdout.write(text)
     else:
         write_new_text(Path(to), text, option="--to")
@@ -137,7 +137,7 @@ def predict(
 def _reading(inputs: str) -> Iterator[TextIO]:
     from fedpeer.data.own.mistakes import check_there
 
-    if inputs == STREAM:
+    if inputs == _STREAM:
         yield sys.stdin
         return
     check_there(inputs)
@@ -168,7 +168,7 @@ def _answers(classes: Sequence[str], answers: NDArray[np.float32]) -> str:
 def export(
     where: Where,
     form: Annotated[
-        Form | None,
+        _Form | None,
         typer.Option(
             "--format",
             help="safetensors: parameters; pt2, onnx: programs that take raw inputs. Default: as --to ends, or "
@@ -177,11 +177,11 @@ def export(
         ),
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: PEER.FORMAT.", show_default=False)] = None,
-    method: Method = "partial-averaging",
+    method: _Method = "partial-averaging",
     peer: Peer = None,
-    seed: Seed = None,
-    out: Out = None,
-    allow_python: Allow = None,
+    seed: _Seed = None,
+    out: _Out = None,
+    allow_python: _Allow = None,
 ) -> None:
     """Write a trained model for use without fedpeer, and beside it, in JSON, what its numbers mean."""
     from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict
@@ -200,18 +200,18 @@ def export(
     print(f"{path}\n{card}")
 
 
-def _form(options: Form | None, to: Path | None) -> Form:
+def _form(options: _Form | None, to: Path | None) -> _Form:
     """The format that `--format` names, or else the end of the file's name; together they must not contradict."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if to is None:
         return options or "safetensors"
     ending = to.suffix.lower().removeprefix(".")
-    meant: Form | None = next((form for form in get_args(Form) if form == ending), None)
+    meant: _Form | None = next((form for form in get_args(_Form) if form == ending), None)
     if options is not None and meant in (None, options):
         return options
     if meant is None:
-        known = ", ".join(f".{form}" for form in get_args(Form))
+        known = ", ".join(f".{form}" for form in get_args(_Form))
         text = f"the end of {to} names no format: end it with one of {known}, or say --format"
     elif options is None:
         return meant

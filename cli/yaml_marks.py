@@ -23,7 +23,7 @@ from fedpeer.config.problems import ConfigError, ConfigProblem, Path, found_text
 #: Bytes of one file. A federation of 10,000 peers with its lists of members takes half of it.
 FILE_BYTES_MAX = 1024 * 1024
 #: Levels of nesting. Our deepest setting is at level 5; the bound keeps recursion over values shallow.
-DEPTH_MAX = 32
+_DEPTH_MAX = 32
 #: Resolves and converts single plain scalars; keeps nothing between two of them.
 _SCALARS = YAML(typ="safe", pure=True)
 
@@ -133,8 +133,8 @@ def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
         if getattr(event, "tag", None) is not None:
             found.append(ConfigProblem((), f"tag {event.tag}: settings are plain values; delete the tag", place))
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > DEPTH_MAX:
-            return [*found, ConfigProblem((), f"nested deeper than {DEPTH_MAX} levels; no setting is", place)]
+        if depth > _DEPTH_MAX:
+            return [*found, ConfigProblem((), f"nested deeper than {_DEPTH_MAX} levels; no setting is", place)]
     return found
 
 

@@ -26,7 +26,7 @@ from fedpeer.rejection import Rejection
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any, Any]
 Coordinated: TypeAlias = CoordinatedAlgorithm[Any, Any, Any, Any]
 #: What a reader's own algorithm must have: all but what is for equals only.
-CONTRACT = tuple(
+_CONTRACT = tuple(
     name
     for side in (CoordinatedAlgorithm, Algorithm)
     for name, value in vars(side).items()
@@ -98,7 +98,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
         except Exception as problem:  # whatever the reader's class raises
             text = f"algorithm python:{name}: building it failed: {type(problem).__name__}: {problem}"
             raise AlgorithmError(text) from problem
-        lacking = [each for each in CONTRACT if not callable(getattr(made, each, None))]
+        lacking = [each for each in _CONTRACT if not callable(getattr(made, each, None))]
         if lacking:
             raise AlgorithmError(
                 f"algorithm python:{name} has no {', '.join(lacking)}; subclass fedpeer.CoordinatedAlgorithm"

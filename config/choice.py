@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class ChoiceError(ValueError):
@@ -105,7 +105,7 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
 
 
-def lookup(choice: Choice, registry: Mapping[str, Function], what: str) -> Function:
+def lookup(choice: Choice, registry: Mapping[str, _Function], what: str) -> _Function:
     """The function of that name, or a ChoiceError that names the nearest one."""
     if choice.name not in registry:
         raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest_name(choice.name, list(registry))}')
@@ -157,7 +157,7 @@ def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
     return typing.get_type_hints(written, globalns=vars(sys.modules[home.__module__]))[key]
 
 
-def call_choice(choice: Choice, registry: Mapping[str, Function], what: str) -> functools.partial[Any]:
+def call_choice(choice: Choice, registry: Mapping[str, _Function], what: str) -> functools.partial[Any]:
     """The function of that name with the settings that the choice gives it.
 
     Raises:

@@ -247,7 +247,7 @@ class Difference:
         """The path and both values."""
         path = json.dumps(self.path)[1:-1]  # a stranger's key may be anything
         path = path if len(path) <= 100 else f"{path[:97]}..."
-        return f"{path} is {setting_text(self.mine)} {here} and {setting_text(self.theirs)} {there}"
+        return f"{path} is {_setting_text(self.mine)} {here} and {_setting_text(self.theirs)} {there}"
 
     def way(self) -> str:
         """Whether it may change, and how."""
@@ -283,7 +283,7 @@ def differences_text(differing: Sequence[Difference], here: str = "here", there:
     return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
 
 
-def setting_text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """As YAML has it, and short."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -24,7 +24,7 @@ Path = tuple[str | int, ...]
 #: Mbit/s that a peer can send: with so much it is halfway to the most capable one.
 MUCH_BANDWIDTH = 100.0
 #: The port of a peer whose file names none.
-PORT = 7400
+_PORT = 7400
 
 
 def endpoint(text: str) -> tuple[str, int]:
@@ -42,7 +42,7 @@ def endpoint(text: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or port is None or split.netloc != text or split.username is not None:
-        raise ValueError(f'"{text}" is not host:port; write it like 0.0.0.0:{PORT}')
+        raise ValueError(f'"{text}" is not host:port; write it like 0.0.0.0:{_PORT}')
     return host, port
 
 
@@ -62,7 +62,7 @@ def _listen(text: str) -> str:
 def _url(text: str) -> str:
     scheme, _, rest = text.partition("://")
     if scheme not in ("https", "http") or not rest:
-        raise ValueError(f'"{text}" is not the address of a peer; write it like https://host1:{PORT}')
+        raise ValueError(f'"{text}" is not the address of a peer; write it like https://host1:{_PORT}')
     endpoint(rest.removesuffix("/"))
     return text.removesuffix("/")
 
@@ -145,7 +145,7 @@ class DataSettings(Strict):
         return self
 
 
-DataField = Annotated[
+_DataField = Annotated[
     DataSettings,
     WithJsonSchema(
         {
@@ -164,14 +164,14 @@ class PeerFile(Strict):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="this peer's name in the federation: letters, digits, dots and hyphens, at most 63",
     )
-    listen: Listen = Field(default=f"0.0.0.0:{PORT}", description="where other peers reach this machine")
+    listen: Listen = Field(default=f"0.0.0.0:{_PORT}", description="where other peers reach this machine")
     address: Url | None = Field(
         default=None, description="the URL by which others reach it; default: that of the roster, else of listen"
     )
     seeds: list[Url] = Field(default=[], max_length=64, description="addresses of some peers to begin with")
     identity: IdentitySettings | None = Field(default=None, description="keys and certificates")
     roster: str = Field(default="roster.json", description="the list of all peers, signed by the authority")
-    data: DataField = Field(description="what this peer learns from; see the page on data")
+    data: _DataField = Field(description="what this peer learns from; see the page on data")
     network: ChoiceField | None = Field(
         default=None, description="a bigger or smaller network than the federation's, if the shared slices fit"
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Columns that words need beside their place to read well.
-WORDS_MIN = 48
+_WORDS_MIN = 48
 #: Columns and lines of a report that is no terminal's.
 WIDTH, LINES_MAX = 120, 1_000
 #: Characters of a found value in a message: enough to know it again, and a message stays on two lines.
@@ -64,7 +64,7 @@ def laid_out(error: ConfigError, width: int, lines_max: int) -> str:
     head = f"{error.subject} has {count} problem{'s' if count > 1 else ''}{error.consequence}."
     places = [f"  {place}" for place in _columns([(problem.place, problem.dotted) for problem in error.problems])]
     indent = len(places[0]) + 2
-    beside = width - indent >= WORDS_MIN
+    beside = width - indent >= _WORDS_MIN
     if not beside:
         indent = 6
     lines = [*textwrap.wrap(head, width), ""]

@@ -69,7 +69,7 @@ FORMS: dict[str, Callable[..., None]] = {
 PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
 
 
-def python_choice(choice: Choice) -> None:
+def _python_choice(choice: Choice) -> None:
     """Check `python:module:function`; its settings are the function's own, which is not imported here."""
     found = str(choice.value or choice.settings.get("function", ""))
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
@@ -79,7 +79,7 @@ def python_choice(choice: Choice) -> None:
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """What is chosen at a path, in words, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-        ("network",): ("network", {**NETWORKS, "python": python_choice}),
+        ("network",): ("network", {**NETWORKS, "python": _python_choice}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
@@ -93,7 +93,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
 
 def _algorithms() -> Mapping[str, Callable[..., Any]]:
     """Ours and a reader's own; none of them is imported before it is looked up."""
-    own: dict[str, Callable[..., Any]] = {"python": python_choice}
+    own: dict[str, Callable[..., Any]] = {"python": _python_choice}
     return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
 
 
@@ -111,7 +111,7 @@ CHOICES: tuple[Path, ...] = (
 
 
 #: Those whose settings are checked when the choice is called, which takes no time.
-CALLED: tuple[Path, ...] = (("learning", "aggregation"), ("learning", "privacy"), ("gossip", "privacy"))
+_CALLED: tuple[Path, ...] = (("learning", "aggregation"), ("learning", "privacy"), ("gossip", "privacy"))
 
 
 def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
@@ -141,7 +141,7 @@ def _at(federation: FederationSettings, path: Path) -> Any:
 
 def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
     """What a choice whose settings are checked when it is called says against them."""
-    if path not in CALLED:
+    if path not in _CALLED:
         return None
     what, known = registry(path)
     try:
@@ -161,8 +161,8 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":
-            python_choice(choice)
-        if function is not python_choice:
+            _python_choice(choice)
+        if function is not _python_choice:
             bind_settings(choice, function)
     except ChoiceError as error:
         return ConfigProblem(path, str(error))

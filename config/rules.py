@@ -38,9 +38,9 @@ from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import overlay_mistakes as topology_problems
 
 #: Peers of the graph that is built to see whether its settings are in range.
-SMALL_GROUP = 8
+_SMALL_GROUP = 8
 #: Real peers of one machine: each takes some 100 MB of its own and a share of the cores.
-PROCESSES_MAX = 64
+_PROCESSES_MAX = 64
 #: The engines of a simulation, real peers on their machines, and runs that are spread whole over a Ray cluster.
 PEERS, SPREAD = "peers", "spread"
 
@@ -119,7 +119,7 @@ class Combination:
 
 
 #: What makes a rule broken: words that its sentence has in braces; "path" where another setting is to be shown.
-Broken = Mapping[str, object]
+_Broken = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Rule:
     name: str
     settings: tuple[str, ...]
     says: str
-    broken: Callable[[Combination], Iterable[Broken]] = field(repr=False)
+    broken: Callable[[Combination], Iterable[_Broken]] = field(repr=False)
     engines: tuple[str, ...] = ()
 
     def problems(self, options: Combination, words: Vocabulary) -> Iterator[ConfigProblem]:
@@ -203,11 +203,11 @@ class _Put(_Named):
         return self._words.put(name, value)
 
 
-def _without_path(found: Broken) -> dict[str, Any]:
+def _without_path(found: _Broken) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name != "path"}
 
 
-def _when(condition: object, **words: object) -> list[Broken]:
+def _when(condition: object, **words: object) -> list[_Broken]:
     return [words] if condition else []
 
 
@@ -222,7 +222,7 @@ def _written(gossip: GossipSettings, key: str) -> bool:
 # ------------------------------------------------------------------------------------------- what breaks larger rules
 
 
-def _topology(options: Combination) -> Iterator[Broken]:
+def _topology(options: Combination) -> Iterator[_Broken]:
     """Settings out of range show when a graph is built, whatever its size; the rest needs the number of peers.
 
     The default fits itself to a few peers without a word.
@@ -234,13 +234,13 @@ def _topology(options: Combination) -> Iterator[Broken]:
     found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
     if not found and "edges" not in settings:
         try:
-            GRAPHS[choice.name](peer_ids(SMALL_GROUP), np.random.default_rng(0), **settings)
+            GRAPHS[choice.name](peer_ids(_SMALL_GROUP), np.random.default_rng(0), **settings)
         except TopologyError as error:
             found = [str(error)]
     yield from ({"why": text} for text in found)
 
 
-def _liars(options: Combination) -> Iterator[Broken]:
+def _liars(options: Combination) -> Iterator[_Broken]:
     learning, peers = options.learning, options.federation.simulation.peers
     rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
@@ -250,13 +250,13 @@ def _liars(options: Combination) -> Iterator[Broken]:
         yield {"why": error}
 
 
-def _noise_in_a_sum(options: Combination) -> list[Broken]:
+def _noise_in_a_sum(options: Combination) -> list[_Broken]:
     privacy: Privacy | None = call_choice(options.learning.privacy, PRIVACIES, "privacy")()
     rule = options.learning.aggregation.name
     return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
 
 
-def _models(options: Combination) -> Iterator[Broken]:
+def _models(options: Combination) -> Iterator[_Broken]:
     """What is wrong with the models, also if those whose members are to be found were everybody's."""
     federation = everybodys = options.federation
     for name in federation.automatic:
@@ -299,13 +299,13 @@ def _sought(options: Combination) -> str:
     return names[0] if names and any(method.sharing == "partial models" for _, method in options.kinds) else ""
 
 
-def _members(options: Combination, condition: Callable[[str], object], **words: object) -> list[Broken]:
+def _members(options: Combination, condition: Callable[[str], object], **words: object) -> list[_Broken]:
     """The rule is broken if members are to be found and the condition holds for their model."""
     name = _sought(options)
     return _when(name and condition(name), path=("partial_models", name, "members"), **words)
 
 
-def _seeking(options: Combination) -> Iterator[Broken]:
+def _seeking(options: Combination) -> Iterator[_Broken]:
     name = _sought(options)
     try:
         after = clustering_settings_of(options.federation, name).after if name else 0
@@ -322,7 +322,7 @@ def _shares_nothing(options: Combination, name: str) -> bool:
     return len(options.federation.partial_models) > 1 and not model.neurons and not model.modules
 
 
-def _namesakes(options: Combination) -> Iterator[Broken]:
+def _namesakes(options: Combination) -> Iterator[_Broken]:
     name = _sought(options)
     for other in options.federation.partial_models if name else ():
         if other.startswith(name) and other[len(name) :].isdecimal():
@@ -354,7 +354,7 @@ def _pooled(options: Combination) -> bool:
     return any(method.pooled for _, method in options.kinds)
 
 
-def _crowded(options: Combination) -> Iterator[Broken]:
+def _crowded(options: Combination) -> Iterator[_Broken]:
     if any(_models(options)):
         return  # what is wrong by itself is not measured
     for _, method in options.kinds:
@@ -363,7 +363,7 @@ def _crowded(options: Combination) -> Iterator[Broken]:
             yield {"path": _path(problem.place, options.federation), "why": problem.message}
 
 
-def _twice(options: Combination) -> Iterator[Broken]:
+def _twice(options: Combination) -> Iterator[_Broken]:
     texts = [*map(str, options.methods)]
     yield from ({"method": text} for text in dict.fromkeys(texts) if texts.count(text) > 1)
 
@@ -740,13 +740,13 @@ RULES: tuple[Rule, ...] = (
         ("processes",),
     ),
     Rule(
-        f"more than {PROCESSES_MAX} processes",
+        f"more than {_PROCESSES_MAX} processes",
         ("simulation.peers", "engine"),
         "{peers} peers are too many processes for one machine; take {most} or less, or {put[engine=network]}",
         lambda options: _when(
-            (options.federation.simulation.peers or 0) > PROCESSES_MAX,
+            (options.federation.simulation.peers or 0) > _PROCESSES_MAX,
             peers=options.federation.simulation.peers,
-            most=PROCESSES_MAX,
+            most=_PROCESSES_MAX,
         ),
         ("processes",),
     ),

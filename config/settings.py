@@ -45,7 +45,7 @@ ChoiceField = Annotated[
 ]
 
 #: Choices joined by `/`.
-ChainField = Annotated[
+_ChainField = Annotated[
     tuple[Choice, ...],
     BeforeValidator(chain),
     PlainSerializer(lambda choices: "/".join(map(_spelled, choices)), return_type=str, when_used="json-unless-none"),
@@ -63,7 +63,7 @@ def _assignment(found: object) -> str:
 
 
 #: How members are found who are not written down.
-Assigned = Annotated[
+_Assigned = Annotated[
     str,
     BeforeValidator(_assignment),
     WithJsonSchema({"type": ["string", "object"], "description": "alike, or alike,key=value"}),
@@ -90,7 +90,7 @@ class PartialModelSettings(Strict):
         description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part',
     )
     modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
-    members: list[str] | Literal["all"] | Assigned = Field(
+    members: list[str] | Literal["all"] | _Assigned = Field(
         default="all",
         description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
         "each with a model of its own (simulations)",
@@ -243,7 +243,7 @@ class GossipSettings(Strict):
         "to begin; who has not moved and is not woken sends nothing (algorithms without a server); default: all "
         "average",
     )
-    wire: ChainField = Field(
+    wire: _ChainField = Field(
         default="float32",
         validate_default=True,
         description="how values travel: float32, float64, bfloat16, int8 or top-k:SHARE, and behind it /zstd if wanted",
@@ -274,7 +274,7 @@ class SimulationSettings(Strict):
         default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number"
     )
     dataset: ChoiceField = Field(default="digits", validate_default=True, description="a data set, or a file")
-    split: ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
+    split: _ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
     validation: float = Field(
         default=0.0,
         ge=0,

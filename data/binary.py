@@ -9,7 +9,7 @@ import numpy as np
 from fedpeer.data.dataset import DataError, Dataset
 
 #: What the other classes are called together.
-REST = "rest"
+_REST = "rest"
 
 
 def against_the_rest(dataset: Dataset, positive: str | None) -> Dataset:
@@ -24,4 +24,4 @@ def against_the_rest(dataset: Dataset, positive: str | None) -> Dataset:
     if not named:
         raise DataError(f'{dataset.name}: there is no class "{positive}"; known: {", ".join(dataset.classes)}')
     y = (dataset.y == named[0]).astype(np.int64)
-    return replace(dataset, y=y, classes=(REST, dataset.classes[named[0]]))
+    return replace(dataset, y=y, classes=(_REST, dataset.classes[named[0]]))

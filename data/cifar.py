@@ -21,7 +21,7 @@ _OFFICIAL_10 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce
 _OFFICIAL_100 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 #: The only archives whose pickles are read: the official ones and the sub-samples.
 CIFAR10_SHA256 = frozenset({_OFFICIAL_10, "187c7686c9b7cc54988236b9168e35c6c9d0f85c79b27347d86e72d870788583"})
-CIFAR100_SHA256 = frozenset({_OFFICIAL_100, "d0f23f5ea19ba136be546cd2b3677f4bfae708b7fc20dff8096a6a7ab27f2965"})
+_CIFAR100_SHA256 = frozenset({_OFFICIAL_100, "d0f23f5ea19ba136be546cd2b3677f4bfae708b7fc20dff8096a6a7ab27f2965"})
 
 CIFAR10 = DatasetSource(
     name="cifar10",
@@ -54,8 +54,8 @@ CIFAR100 = DatasetSource(
 
 
 #: As the programs of the papers have them.
-SCALE_10: Scale = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-SCALE_100: Scale = ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025))
+_SCALE_10: Scale = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_SCALE_100: Scale = ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025))
 
 
 def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
@@ -63,7 +63,7 @@ def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
     path = store.fetch(CIFAR10, CIFAR10.files[0])
     with store.reading(path):
         arrays = store.parsed_source("cifar10", path, _parse_10, version=1)
-    scale = SCALE_10 if pixels == "standard" else None
+    scale = _SCALE_10 if pixels == "standard" else None
     return _dataset(CIFAR10, arrays, shape, scale, y=arrays["y"], classes=tuple(arrays["classes"].tolist()))
 
 
@@ -71,7 +71,7 @@ def cifar100(
     *, labels: Literal["coarse", "fine"] = "coarse", shape: Shape = "image", pixels: Pixels = "unit"
 ) -> Dataset:
     """Small colour photographs of 20 kinds, each of 5 subkinds; `labels=fine` for all 100 as classes."""
-    scale = SCALE_100 if pixels == "standard" else None
+    scale = _SCALE_100 if pixels == "standard" else None
     path = store.fetch(CIFAR100, CIFAR100.files[0])
     with store.reading(path):
         arrays = store.parsed_source("cifar100", path, _parse_100, version=1)
@@ -113,7 +113,7 @@ def _parse_10(path: Path) -> Arrays:
 def _parse_100(path: Path) -> Arrays:
     found = official_pickle.read_tar(
         path.read_bytes(),
-        sha256=CIFAR100_SHA256,
+        sha256=_CIFAR100_SHA256,
         what=str(path),
         wanted=lambda name: Path(name).name in ("train", "test", "meta"),
     )

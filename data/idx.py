@@ -25,8 +25,8 @@ Shape = Literal["flat", "image"]
 Pixels = Literal["unit", "standard"]
 #: Mean and deviation of each channel in [0, 1].
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
-MNIST_SCALE: Scale = ((0.1307,), (0.3081,))
-FASHION_SCALE: Scale = ((0.2860,), (0.3530,))
+_MNIST_SCALE: Scale = ((0.1307,), (0.3081,))
+_FASHION_SCALE: Scale = ((0.2860,), (0.3530,))
 
 _DTYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
 _DIGITS = tuple("0123456789")
@@ -103,12 +103,12 @@ QMNIST = DatasetSource(
 
 def load_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
     """Handwritten digits, 60,000 to train and 10,000 to test; pixels in [0, 1], or standardised."""
-    return _images(MNIST, MNIST.files, _DIGITS, shape, MNIST_SCALE if pixels == "standard" else None)
+    return _images(MNIST, MNIST.files, _DIGITS, shape, _MNIST_SCALE if pixels == "standard" else None)
 
 
 def fashion_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
     """Pictures of clothes in the form of MNIST; pixels in [0, 1], or standardised."""
-    scale = FASHION_SCALE if pixels == "standard" else None
+    scale = _FASHION_SCALE if pixels == "standard" else None
     return _images(FASHION_MNIST, FASHION_MNIST.files, _CLOTHES, shape, scale)
 
 

@@ -15,11 +15,11 @@ from fedpeer.data.splits.summary import summary
 
 #: With more peers than this the middle ones are left out, so that the table stays on a screen.
 ROWS_MAX = 24
-LAST_ROWS = 4
+_LAST_ROWS = 4
 #: Columns that the note may take; longer ones are cut.
-NOTE_COLUMNS = 24
+_NOTE_COLUMNS = 24
 #: Count relative to the largest, in four steps; nothing is nothing.
-SHADES = " ░▒▓█"
+_SHADES = " ░▒▓█"
 
 
 def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
@@ -29,7 +29,7 @@ def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
     """
     peers: list[dict[str, Any]] = summary(dataset, split)["peers"]
     notes = any(peer["note"] for peer in peers)
-    note_columns = min(NOTE_COLUMNS, max(len(peer["note"]) for peer in peers))
+    note_columns = min(_NOTE_COLUMNS, max(len(peer["note"]) for peer in peers))
     named = [max(len(key), *(len(str(peer[key])) for peer in peers)) for key in ("id", "train", "test")]
     room = max(8, width - sum(named) - note_columns - 2 * 5 - 2)  # two blanks beside each column, one at each end
     holds, header = _held(dataset, peers, room)
@@ -40,7 +40,7 @@ def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
     table.add_column("test", justify="right", no_wrap=True)
     table.add_column(header, no_wrap=True, ratio=None if notes else 1)
     if notes:
-        table.add_column("note", no_wrap=True, overflow="ellipsis", max_width=NOTE_COLUMNS, ratio=1)
+        table.add_column("note", no_wrap=True, overflow="ellipsis", max_width=_NOTE_COLUMNS, ratio=1)
     for number in _shown(len(peers)):
         if number is None:
             table.add_row("...", "", "", f"{len(peers) - ROWS_MAX} peers more")
@@ -54,7 +54,7 @@ def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
 def _shown(peers: int) -> list[int | None]:
     if peers <= ROWS_MAX:
         return list(range(peers))
-    return [*range(ROWS_MAX - LAST_ROWS), None, *range(peers - LAST_ROWS, peers)]
+    return [*range(ROWS_MAX - _LAST_ROWS), None, *range(peers - _LAST_ROWS, peers)]
 
 
 def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
@@ -91,5 +91,5 @@ def _counts(count_C: np.ndarray[Any, Any], largest: int, digits: int) -> Text:
 
 
 def _shaded(density_B: np.ndarray[Any, Any], largest: int) -> Text:
-    steps = np.ceil(density_B / max(1, largest) * (len(SHADES) - 1)).astype(int)
-    return Text("".join(SHADES[step] for step in steps))
+    steps = np.ceil(density_B / max(1, largest) * (len(_SHADES) - 1)).astype(int)
+    return Text("".join(_SHADES[step] for step in steps))

@@ -116,8 +116,8 @@ def _activities(source: DatasetSource, *, subject: str) -> Dataset:
         features = tuple(line.split()[-1] for line in texts["features.txt"].decode().splitlines() if line.strip())
         columns: dict[str, list[NDArray[Any]]] = {"x": [], "y": [], subject: []}
         for part in ("train", "test"):
-            y_N, subject_N = (read_numbers(texts[f"{part}/{what}_{part}.txt"], 1)[:, 0] for what in ("y", subject))
-            x_NF = read_numbers(texts[f"{part}/x_{part}.txt"], len(features))
+            y_N, subject_N = (_read_numbers(texts[f"{part}/{what}_{part}.txt"], 1)[:, 0] for what in ("y", subject))
+            x_NF = _read_numbers(texts[f"{part}/x_{part}.txt"], len(features))
             if not len(x_NF) == len(y_N) == len(subject_N):
                 raise ValueError(f"{part}: {len(x_NF)} rows of features, {len(y_N)} labels, {len(subject_N)} subjects")
             for name, column in (("x", x_NF), ("y", y_N), (subject, subject_N)):
@@ -149,7 +149,7 @@ def _parse_vehicle(path: Path) -> Arrays:
         assert match is not None
         run, node, kind = (match[1], int(match[2])), int(match[4]), match[3]
         columns = 54 if kind == "acoustic_1" else 53  # 50 features, then one indicator for each kind of vehicle
-        found.setdefault((*run, node), {})[kind] = read_numbers(text, columns)[:, :50]
+        found.setdefault((*run, node), {})[kind] = _read_numbers(text, columns)[:, :50]
     rows, labels, nodes = [], [], []
     for (vehicle_kind, run_number, node), kinds in sorted(found.items()):
         if len({len(rows_N50) for rows_N50 in kinds.values()}) != 1 or len(kinds) != 2:
@@ -162,7 +162,7 @@ def _parse_vehicle(path: Path) -> Arrays:
     return {"x": np.concatenate(rows), "y": np.concatenate(labels), "node_N": np.concatenate(nodes)}
 
 
-def read_numbers(text: bytes, columns: int) -> NDArray[np.float64]:
+def _read_numbers(text: bytes, columns: int) -> NDArray[np.float64]:
     """A table of white-space separated numbers as (N, columns), fast.
 
     Raises:

@@ -71,7 +71,7 @@ class DatasetSource:
         """Whether it can be loaded without a download."""
         if self.package:
             return importlib.util.find_spec(self.package) is not None
-        return all(locate(file) is not None for file in self.files)
+        return all(_locate(file) is not None for file in self.files)
 
 
 def cache_folder() -> Path:
@@ -81,7 +81,7 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("fedpeer"))
 
 
-def locate(file: OfficialFile) -> Path | None:
+def _locate(file: OfficialFile) -> Path | None:
     """The file's path if it is on this machine, else None."""
     return next((place for place in _places(file) if place.exists()), None)
 
@@ -92,7 +92,7 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
     Raises:
         DataError: it is not here and cannot be had. The message says where it is expected and how to get it.
     """
-    found = locate(file)
+    found = _locate(file)
     if found is not None:
         return found
     if file.url is None:

@@ -30,7 +30,7 @@ ALONE, BY_HAND, FOUND, IFCA = "80", "80 + 20 by hand", "80 + 20 found", "IFCA, 6
 #: In the world where all have one order.
 NOTHING, NOTHING_FOUND = "one order: 80", "one order: 80 + 20 found"
 #: The column of how well the hidden groups were found.
-RECOVERED = "recovered"
+_RECOVERED = "recovered"
 
 _SETTINGS = (50, 100, 150)
 _ALIKE: Models = {**GLOBAL_80, "alike": {"neurons": SEMI_LOCAL, "depends_on": ["everyone"], "members": "alike"}}
@@ -40,7 +40,7 @@ def _recovered(size: int) -> PaperClaim:
     label = labelled(FOUND, MINI, size)
 
     def check(results: Results) -> ClaimVerdict:
-        found = COLUMNS[RECOVERED].values(results[label]) if label in results else None
+        found = COLUMNS[_RECOVERED].values(results[label]) if label in results else None
         if found is None:
             return ClaimVerdict(None, f"{label} was not run")
         middle = Middle.of(found)
@@ -73,7 +73,7 @@ _GROUPS = Figure(
     few=((LOCAL.name, ALONE, BY_HAND, FOUND, IFCA), (100,)),
     minutes=(1, 12, 80),
     runs=20,
-    columns=(PM, RECOVERED),
+    columns=(PM, _RECOVERED),
     claims=[
         each
         for size in _SETTINGS

@@ -19,7 +19,7 @@ from scipy import stats
 
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results, mean_and_sem
 
-Floats = NDArray[np.float64]
+_Floats = NDArray[np.float64]
 
 
 class _MissingError(Exception):
@@ -183,7 +183,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
     return PaperClaim(text, _told(check), printed=True)
 
 
-def _chance(differences_S: Floats) -> float:
+def _chance(differences_S: _Floats) -> float:
     """That seeds alone make such differences; where all seeds agree to the last digit there is no spread to test by."""
     if not float(differences_S.std()):
         return 0.0 if float(differences_S.mean()) > 0 else 1.0
@@ -214,7 +214,7 @@ def _mean_over(results: Results, labels: Sequence[str], column: str) -> tuple[fl
     return tuple(np.mean([_values(results, label, column) for label in labels], axis=0))
 
 
-def _differences(results: Results, label: str, other: str, column: str) -> Floats:
+def _differences(results: Results, label: str, other: str, column: str) -> _Floats:
     """(S,) of the seeds that both have."""
     one, two = _values(results, label, column), _values(results, other, column)
     published = dict(zip(results[other].seeds, two, strict=True))

@@ -180,7 +180,7 @@ FIG22 = Figure(
     ),
 )
 
-PERMUTED = "peers with two digits exchanged"
+_PERMUTED = "peers with two digits exchanged"
 FIG23 = Figure(
     number="23",
     title="How many are different: MNIST, two digits exchanged at some of 16 peers",
@@ -190,7 +190,7 @@ FIG23 = Figure(
     shares=("fig19",),
     schemes=levels(),
     settings=(0, 2, 4, 6, 8),
-    setting=PERMUTED,
+    setting=_PERMUTED,
     world=lambda peers: mnist_scheme(500, 30, f"swap:8+9,on=1-{peers}" if peers else ""),
     few=(LEVELS, (0, 8)),
     minutes=(2, 6, 40),
@@ -198,17 +198,17 @@ FIG23 = Figure(
     claims=[
         highest(
             "All alike: 100 is best",
-            [labelled("100", PERMUTED, 0)],
-            [labelled(name, PERMUTED, 0) for name in ("0", *_MANY)],
+            [labelled("100", _PERMUTED, 0)],
+            [labelled(name, _PERMUTED, 0) for name in ("0", *_MANY)],
             PM,
         ),
         highest(
             "2 peers: level 60 or 80 is above 100",
-            [labelled("60", PERMUTED, 2), labelled("80", PERMUTED, 2)],
-            [labelled("100", PERMUTED, 2)],
+            [labelled("60", _PERMUTED, 2), labelled("80", _PERMUTED, 2)],
+            [labelled("100", _PERMUTED, 2)],
             PM,
         ),
-        *(worst(f"{peers} peers: 100 is last", "100", LEVELS, PERMUTED, peers) for peers in (4, 6, 8)),
+        *(worst(f"{peers} peers: 100 is last", "100", LEVELS, _PERMUTED, peers) for peers in (4, 6, 8)),
     ],
 )
 

@@ -18,7 +18,7 @@ from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.short_requests import experiment_options
 
-LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
+_LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
 #: Those of the small size.
 _FEW = ("0.01", "0.001", "0.1")
 
@@ -37,7 +37,7 @@ _DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
 
 
 def _cells(size: RunSize) -> tuple[Cell, ...]:
-    names, lambdas = (("HAR",), _FEW) if size.rounds < 100 else (tuple(_DATA), LAMBDAS)
+    names, lambdas = (("HAR",), _FEW) if size.rounds < 100 else (tuple(_DATA), _LAMBDAS)
     return tuple(_cell(size, name, what, lambdas) for name in names for what in _METHODS)
 
 

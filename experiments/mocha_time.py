@@ -18,7 +18,7 @@ from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, PaperClaim, Results, mean_and_sem
 
 #: Of one person's signals.
-FEATURES = 561
+_FEATURES = 561
 _LEFT = "objective left, %"
 _COUPLING = "omega=mean-regularised,lam=0.01,ridge=0.01"
 
@@ -80,7 +80,7 @@ TIME = Figure(
         updates=1,
         rounds=60,  # a line says its own
         read_every=1,
-        read=AtObjective(left / 100, FEATURES),
+        read=AtObjective(left / 100, _FEATURES),
         loss="binary",
     ),
     few=((_MOCHA, _COCOA, _SGD), (20, 50)),

@@ -18,10 +18,10 @@ from fedpeer.sims.network.engine import SECONDS
 #: Statistic of a row made by `at_accuracy`: 10^6 bytes that all peers together had sent.
 MEGABYTES = "megabytes"
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 
 
-def read_at(rows: Sequence[Row], moment: Moment) -> list[Row]:
+def read_at(rows: Sequence[_Row], moment: Moment) -> list[_Row]:
     """The rows of one method as they were at that moment; what is read of them is the last of each seed."""
     match moment:
         case AtRound(round):
@@ -34,14 +34,14 @@ def read_at(rows: Sequence[Row], moment: Moment) -> list[Row]:
             return at_objective(rows, moment)
 
 
-def _by_seed(rows: Sequence[Row]) -> list[list[Row]]:
-    found: dict[int, list[Row]] = {}
+def _by_seed(rows: Sequence[_Row]) -> list[list[_Row]]:
+    found: dict[int, list[_Row]] = {}
     for row in rows:
         found.setdefault(row["seed"], []).append(row)
     return [*found.values()]
 
 
-def at_second(rows: Sequence[Row], second: float) -> list[Row]:
+def at_second(rows: Sequence[_Row], second: float) -> list[_Row]:
     """One row a seed, as if it had been evaluated then: of each peer what it scored last until that second.
 
     rows    of one method; every peer has finished an evaluated round by then
@@ -52,7 +52,7 @@ def at_second(rows: Sequence[Row], second: float) -> list[Row]:
     return [_at(found, second) for found in _by_seed(rows)]
 
 
-def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
+def at_accuracy(rows: Sequence[_Row], accuracy: float) -> list[_Row]:
     """One row a seed: that of the first evaluated round after which the mean accuracy of the peers was so high, with
     the bytes and messages of all rounds until then; counted as the first round. Of a seed that never came so far its
     last round, and then nothing is said of the bytes of any seed.
@@ -77,7 +77,7 @@ def at_accuracy(rows: Sequence[Row], accuracy: float) -> list[Row]:
     return [*found]
 
 
-def at_objective(rows: Sequence[Row], wanted: AtObjective) -> list[Row]:
+def at_objective(rows: Sequence[_Row], wanted: AtObjective) -> list[_Row]:
     """One row a seed: that of the round before which the objective was so small, with the seconds that the rounds until
     then take in MOCHA's model of time, by network; counted as the first round. Of a seed that never came so far its
     last round, and then nothing is said of the seconds of any seed.
@@ -104,7 +104,7 @@ def at_objective(rows: Sequence[Row], wanted: AtObjective) -> list[Row]:
     return [*found]
 
 
-def _at(rows: Sequence[Row], second: float) -> Row:
+def _at(rows: Sequence[_Row], second: float) -> _Row:
     """Of one seed."""
     scored = [row for row in rows if row["accuracy"] is not None]
     last = [_last(scored, peer, second) for peer in range(len(scored[0]["accuracy"]))]
@@ -122,7 +122,7 @@ def _at(rows: Sequence[Row], second: float) -> Row:
     }
 
 
-def _last(rows: Sequence[Row], peer: int, second: float) -> Row:
+def _last(rows: Sequence[_Row], peer: int, second: float) -> _Row:
     """The last of the rows that a peer had finished until then."""
     there = [row for row in rows if row["statistics"][SECONDS][peer] <= second]
     assert there, f"after {second:g} virtual seconds peer {peer + 1} had not finished an evaluated round"

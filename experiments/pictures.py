@@ -22,7 +22,7 @@ HEIGHT, ROW = 280.0, 15.0
 #: Room for the numbers of an axis, of two decimals too, and for its title.
 LEFT = 60.0
 #: Characters of a name with which four stand beside each other in the legend.
-SHORT = 12
+_SHORT = 12
 
 
 def figure_picture(data: Mapping[str, Any]) -> str:
@@ -33,7 +33,7 @@ def figure_picture(data: Mapping[str, Any]) -> str:
     number_of = {line.name: number for number, line in enumerate(lines)}
     ticks = figure.get("ticks") or ()
     joined = not ticks
-    beside = 2 if max(len(line.name) for line in lines) > SHORT else 4
+    beside = 2 if max(len(line.name) for line in lines) > _SHORT else 4
     above = ROW * (1 + math.ceil(len(lines) / beside))
 
     def draw(axes: Axes, name: str) -> None:

@@ -47,7 +47,7 @@ Rows = Sequence[Mapping[str, Any]]
 #: What is known of an experiment, in its folder.
 RESULTS = "results.json"
 #: How a size whose search was left out differs from itself.
-UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
+_UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class ExperimentOptions:
     def size(self) -> RunSize:
         size = self.experiment.sizes[self.size_name]
         if size.searches and not self.search:
-            size = replace(size, searches=False, differs=f"{size.differs} {UNSEARCHED}".strip())
+            size = replace(size, searches=False, differs=f"{size.differs} {_UNSEARCHED}".strip())
         if self.overrides:
             chosen = ", ".join(f"{name} {value}" for name, value in self.overrides.items())
             differs = f"{size.differs} Chosen otherwise: {chosen}.".strip()
@@ -112,7 +112,7 @@ def kept_page(folder: Path) -> dict[str, Any]:
     return data
 
 
-def chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
+def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
     """The cells that are asked for, all their algorithms and settings known, and the data here.
 
     Raises:
@@ -201,7 +201,7 @@ class _Player:
         self.finished: dict[str, Measured] = {}
 
     def play(self) -> bool:
-        cells, options = chosen_cells(self.options), self.options
+        cells, options = _chosen_cells(self.options), self.options
         runs = {digest for cell in cells for digest in self._digests(cell)}
         finished = sum(self._rows(digest) is not None for digest in runs)
         where = Where(

@@ -12,7 +12,7 @@ from fedpeer.experiments.experiment import RunSize
 from fedpeer.sims.request import SimulationRequest
 
 #: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
-EVALUATIONS = 10
+_EVALUATIONS = 10
 
 
 def experiment_options(
@@ -24,7 +24,7 @@ def experiment_options(
     network: str | None = None,
     partial_models: Mapping[str, Any] | None = None,
     gossip: Mapping[str, Any] | None = None,
-    evaluations: int = EVALUATIONS,
+    evaluations: int = _EVALUATIONS,
     engine: EngineName = "vector",
     faults: str = "",
 ) -> SimulationRequest:

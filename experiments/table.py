@@ -79,7 +79,7 @@ def table_page(data: Mapping[str, Any]) -> str:
     parts = [
         f"# {data['title']}",
         f"{data['source']} ({data['paper']}). Size: {data['size']}. {data['differs']}".strip(),
-        _table(data, results) if data.get("figure") is None else figure_table(data),
+        _table(data, results) if data.get("figure") is None else _figure_table(data),
         _unfinished(missing),
         _fewer(data["seeds"], results),
         _legend(data, results),
@@ -107,7 +107,7 @@ def _unfinished(missing: Sequence[str]) -> str:
     return f"Not finished: {', '.join(missing)}." if len(missing) <= 12 else f"Not finished: {len(missing)} points."
 
 
-def figure_table(data: Mapping[str, Any]) -> str:
+def _figure_table(data: Mapping[str, Any]) -> str:
     """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
     columns = data["columns"]
     tables = [(f"{COLUMNS[name].title}:\n\n" if len(columns) > 1 else "") + _points(data, name) for name in columns]

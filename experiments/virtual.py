@@ -20,11 +20,11 @@ from fedpeer.sims.request import SimulationRequest
 
 BATCH = 20
 #: Kept back in every run, to choose the best round by.
-VALIDATION = 0.1
+_VALIDATION = 0.1
 #: Clients in a round.
-ASKED = 10
+_ASKED = 10
 #: The paper's grid of client rates for networks of dense layers, and two above it: VIRTUAL's own steps reached further.
-RATES = ("0.1", "0.05", "0.02", "0.01", "0.005", "0.002", "0.001")
+_RATES = ("0.1", "0.05", "0.02", "0.01", "0.005", "0.002", "0.001")
 #: Those of the smaller sizes, whose few rounds need larger steps.
 _FEW_RATES = ("0.1", "0.02")
 
@@ -97,11 +97,11 @@ def _variants(
     simulation = {
         "dataset": federation.dataset,
         "split": federation.split,
-        "validation": VALIDATION,
+        "validation": _VALIDATION,
         "peers": clients,
     }
-    learning = {**passes(size, BATCH), "participation": ASKED / clients}
-    methods, rates = (methods, RATES) if size.peers is None else (methods[:few], _FEW_RATES)
+    learning = {**passes(size, BATCH), "participation": _ASKED / clients}
+    methods, rates = (methods, _RATES) if size.peers is None else (methods[:few], _FEW_RATES)
     return {
         f"{method}; sgd,lr={rate}": experiment_options(
             method,
@@ -203,7 +203,7 @@ TABLE2 = Experiment(
     ),
 )
 
-PRUNED = (0, 50, 75, 90)
+_PRUNED = (0, 50, 75, 90)
 _PRINTED = {0: ("95.6", "90.9"), 50: ("94.3", "89.2"), 75: ("94.9", "90.8"), 90: ("48.5", "20.3")}
 
 
@@ -216,7 +216,7 @@ def _table3(size: RunSize) -> tuple[Cell, ...]:
             judged="MT",
             published=dict(zip(("MT", "S"), _PRINTED[percent], strict=True)),
         )
-        for percent in PRUNED
+        for percent in _PRUNED
     )
 
 

@@ -28,9 +28,9 @@ from fedpeer.experiments.schemes import (
     neurons,
 )
 
-Variant = Literal["all", "merged", "digits"]
+_Variant = Literal["all", "merged", "digits"]
 _LETTERS = {"all": "A", "merged": "M", "digits": "D"}
-_VARIANTS: tuple[Variant, ...] = ("all", "merged", "digits")
+_VARIANTS: tuple[_Variant, ...] = ("all", "merged", "digits")
 _NUMBERS = (30, 60, 100, 200, 400, 1000)
 #: Those for which a short run is enough.
 _SOON = _NUMBERS[:4]
@@ -42,7 +42,7 @@ _SIXTY_FOUR = 64
 class _Writers:
     """One variant as it is played here: its data, and the sizes of the first two tests and of the third."""
 
-    variant: Variant
+    variant: _Variant
     dataset: str
     classes: int
     tests: int
@@ -78,7 +78,7 @@ class _Writers:
         return (self.dataset.partition(",")[0],)
 
 
-def _writers(variant: Variant) -> _Writers:
+def _writers(variant: _Variant) -> _Writers:
     if not describe_dataset("femnist").here:
         return _Writers(variant, "qmnist", 10, 30, (95, 95), (50, 50))
     if variant == "digits":

@@ -65,15 +65,15 @@ class ProbeTiming:
 HEALTH_MAX = 7
 
 #: Unanswered share of first pings up to which waits are not stretched: what 19 % of loss one way does. At 10 % it is
-#: 0.19, and a mean over SAMPLES_MAX samples is seldom so far off by chance.
+#: 0.19, and a mean over _SAMPLES_MAX samples is seldom so far off by chance.
 UNANSWERED_FREE = 0.35
 #: Share beyond which waits stretch no further: 70 % one way would be 0.91; there nothing can be told any more.
-UNANSWERED_MAX = 0.75
-#: Samples that the measurement remembers, the probes of 640 ticks; and how many samples of UNANSWERED_START it begins
+_UNANSWERED_MAX = 0.75
+#: Samples that the measurement remembers, the probes of 640 ticks; and how many samples of _UNANSWERED_START it begins
 #: with, so that the first lost ping does not stretch everything.
-SAMPLES_MAX = 64
-SAMPLES_START = 8
-UNANSWERED_START = 0.1
+_SAMPLES_MAX = 64
+_SAMPLES_START = 8
+_UNANSWERED_START = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +82,20 @@ class Awareness:
 
     health       0 (well) to HEALTH_MAX
     unanswered   share of first pings without an answer in time, of those whose target turned out to live
-    samples      that it rests on, at most SAMPLES_MAX
+    samples      that it rests on, at most _SAMPLES_MAX
     """
 
     health: int = 0
-    unanswered: float = UNANSWERED_START
-    samples: int = SAMPLES_START
+    unanswered: float = _UNANSWERED_START
+    samples: int = _SAMPLES_START
 
     def worse(self, by: int) -> Awareness:
         """After `by` signs of bad health, or of good health where negative."""
         return Awareness(min(max(self.health + by, 0), HEALTH_MAX), self.unanswered, self.samples)
 
     def sampled(self, lost: bool) -> Awareness:
-        """After one more first ping whose target lives: a running mean over about the last SAMPLES_MAX."""
-        samples = min(self.samples + 1, SAMPLES_MAX)
+        """After one more first ping whose target lives: a running mean over about the last _SAMPLES_MAX."""
+        samples = min(self.samples + 1, _SAMPLES_MAX)
         return Awareness(self.health, self.unanswered + (lost - self.unanswered) / samples, samples)
 
     @property
@@ -107,7 +107,7 @@ class Awareness:
     def stretch(self) -> float:
         """By how much to multiply the tries, from 1 to 3.7: the chance that all of n tries fail is unanswered ** n, so
         n tries at UNANSWERED_FREE are worth n * log(UNANSWERED_FREE) / log(unanswered) tries here."""
-        share = min(max(self.unanswered, UNANSWERED_FREE), UNANSWERED_MAX)
+        share = min(max(self.unanswered, UNANSWERED_FREE), _UNANSWERED_MAX)
         return math.log(UNANSWERED_FREE) / math.log(share)
 
 

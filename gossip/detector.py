@@ -26,12 +26,12 @@ from fedpeer.gossip.round_trips import RoundTrips
 RELAYS_MAX = 64
 #: Peers that check a suspicion in the same `check` ticks; of more, each checks more rarely, so that a suspect among
 #: hundreds is not flooded.
-CHECKERS = 16
+_CHECKERS = 16
 
 
 #: Probes of all others, one after another, after which one helper's word for somebody is not enough: twice as many as
 #: any two peers usually speak to each other in.
-VOUCHED_PROBES = 4
+_VOUCHED_PROBES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Detector:
     def _vouched(self, probe: _Probe, clock: int) -> bool:
         """Whether helpers' word that the target answered them is taken: one's as long as it was heard itself lately,
         later only that of most who were asked, since one that lies would else hide a death for good."""
-        lately = VOUCHED_PROBES * self._timing.probe * max(self._living, 4)
+        lately = _VOUCHED_PROBES * self._timing.probe * max(self._living, 4)
         most = 2 * len(probe.vouched) > len(probe.helpers or ())
         return most or clock - self._received.get(probe.target, 0) <= lately
 
@@ -268,7 +268,7 @@ class Detector:
     def _check(self, peer: str, suspicion: _Suspicion, clock: int, living: int) -> Iterator[Ask | Accuse]:
         stretch, slowness = self.awareness.stretch, self._slowness(peer)
         if clock >= suspicion.next_ask:
-            suspicion.next_ask = clock + round(self._timing.check * slowness) * max(1, living // CHECKERS)
+            suspicion.next_ask = clock + round(self._timing.check * slowness) * max(1, living // _CHECKERS)
             suspicion.options = clock if suspicion.options is None else suspicion.options
             yield self.ping(peer, clock)
         unanswered = 0 if suspicion.options is None else clock - suspicion.options

@@ -32,12 +32,12 @@ Taken = Literal[
 #: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
 CLAIMS_MAX = 8
 #: Bytes of them: what 4 KiB leave beside an envelope with two ids of 64 letters.
-CLAIMS_BYTES_MAX = 3_500
+_CLAIMS_BYTES_MAX = 3_500
 #: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
 #: bigger rounds). Fifteen tellings by each of 16 peers leave nobody out at 30 % loss.
-TELLINGS = 3
+_TELLINGS = 3
 #: Places of the table that fill up an ordinary message; all that fits goes to a newcomer.
-FILL = 2
+_FILL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class MemberTable:
             self._urgent.update(fresh)
 
     def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
-        """The claims that go along with a message to `to`, at most CLAIMS_MAX and CLAIMS_BYTES_MAX.
+        """The claims that go along with a message to `to`, at most CLAIMS_MAX and _CLAIMS_BYTES_MAX.
 
         First what others think of it, so that it can answer (Lifeguard's buddy system); then what it knows
         badly; then the news; then the table in turn, for a newcomer everything that fits and ourselves first.
@@ -197,7 +197,7 @@ class MemberTable:
         self._forget_old_news()
         news = heapq.nsmallest(CLAIMS_MAX, self._told, key=lambda claim: self._told[claim])
         chosen: dict[Claim, None] = {}
-        room = CLAIMS_BYTES_MAX
+        room = _CLAIMS_BYTES_MAX
         for claim in self._offered(to, known_badly, news, newcomer):
             size = claim_bytes(claim)
             if claim in chosen or size > room:
@@ -218,14 +218,14 @@ class MemberTable:
         for peer in (*known_badly, *([self.me] if newcomer else [])):
             yield from self._held[peer].claims[:2]
         yield from news
-        for _ in range(len(self._held) if newcomer else FILL):
+        for _ in range(len(self._held) if newcomer else _FILL):
             self._turn = (self._turn + 1) % len(self._held)
             peer = self.roster[self._turn]
             if peer != to:
                 yield from self._held[peer].claims[:2]
 
     def _forget_old_news(self) -> None:
-        limit = TELLINGS * math.ceil(math.log2(len(self._held) + 1))
+        limit = _TELLINGS * math.ceil(math.log2(len(self._held) + 1))
         self._told = {
             claim: count
             for claim, count in self._told.items()

@@ -48,7 +48,7 @@ def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
         yield active_P
 
 
-def sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
+def _sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
     """The matrix of an exchange in which only some are awake: the others keep all they have."""
     active, inactive = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (active_P, ~active_P))
     return csr_array(matrix @ active + inactive)
@@ -58,5 +58,5 @@ def woken_matrix(matrices: Sequence[csr_array], active: Sequence[Awake]) -> NDAr
     """(P, P) column-stochastic: the product of all exchanges, with who is awake in each (as `wakings` says it)."""
     product = np.eye(len(active[0]))
     for matrix, active_P in zip(matrices, active[:-1], strict=True):
-        product = sleeping(matrix, active_P) @ product
+        product = _sleeping(matrix, active_P) @ product
     return product

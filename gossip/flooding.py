@@ -22,7 +22,7 @@ from scipy.sparse.csgraph import shortest_path
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
 from fedpeer.topology.overlay import Overlay
 
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +35,10 @@ class Flooding:
     """
 
     exchanges: int
-    messages_P: Ints
-    items_P: Ints
+    messages_P: _Ints
+    items_P: _Ints
 
-    def bytes_of(self, item_bytes: int) -> Ints:
+    def bytes_of(self, item_bytes: int) -> _Ints:
         """(P,) bytes that each member sends."""
         return self.items_P * item_bytes + self.messages_P * MESSAGE_HEAD_BYTES
 

@@ -38,7 +38,7 @@ from torch import Tensor
 BLOCK = 256
 
 #: A reference stays finite whatever a stranger's weights and differences make of it, so that its products do too.
-REFERENCE_MAX = float(torch.finfo(torch.float32).max)
+_REFERENCE_MAX = float(torch.finfo(torch.float32).max)
 
 
 class FormError(ValueError):
@@ -294,7 +294,7 @@ def _known(reference_D: Tensor | None, length: int) -> Tensor:
 
 def as_reference(estimate_D: Tensor) -> Tensor:
     """(D,) float32 and finite, of an estimate (D,) float64 that need not be."""
-    return estimate_D.clamp(-REFERENCE_MAX, REFERENCE_MAX).to(torch.float32)
+    return estimate_D.clamp(-_REFERENCE_MAX, _REFERENCE_MAX).to(torch.float32)
 
 
 def float64() -> Form:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 #: Ticks for which a ping without an answer is remembered, and pings in all. Beyond the first a link is down.
 KEPT_TICKS, KEPT_MAX = 400, 1024
 #: Deviations beyond the mean within which an answer is on time. TCP takes four; each wait here is for several pings.
-DEVIATIONS = 2
+_DEVIATIONS = 2
 #: Times the time that an answer was thought to take that one may take before waits grow, for the same reason; and times
 #: that waits grow to.
 FREE, GROWTH_MAX = 1.5, 8.0
@@ -53,7 +53,7 @@ class RoundTrips:
         """By how much to multiply waits that were chosen for answers within `shortest` ticks, from 1 to GROWTH_MAX."""
         if peer not in self.mean:
             return 1.0
-        late = self.mean[peer] + DEVIATIONS * self.deviation[peer]
+        late = self.mean[peer] + _DEVIATIONS * self.deviation[peer]
         return min(max(late / (FREE * shortest), 1.0), GROWTH_MAX)
 
     def forget(self, peer: str) -> None:

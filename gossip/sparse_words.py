@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpeer.gossip.tensor_bytes import Bytes
 
-WORD_BYTES = 4
+_WORD_BYTES = 4
 
 
 def pack_words(content: Bytes) -> bytes:
@@ -28,7 +28,7 @@ def pack_words(content: Bytes) -> bytes:
 
 def restore_words(data: Bytes, size: int) -> bytes | None:
     """The content of `size` bytes, or None if this is not its packed form. Takes about 1.5 `size` of memory."""
-    words, rest = divmod(size, WORD_BYTES)
+    words, rest = divmod(size, _WORD_BYTES)
     bitmap = -(-words // 8)
     view = memoryview(data)
     if len(view) < bitmap + rest:
@@ -36,9 +36,9 @@ def restore_words(data: Bytes, size: int) -> bytes | None:
     bits = np.unpackbits(np.frombuffer(view[:bitmap], np.uint8), bitorder="little").astype(np.bool_)
     kept_W = bits[:words]
     count = int(np.count_nonzero(kept_W))
-    if len(view) != bitmap + WORD_BYTES * count + rest or bits[words:].any():
+    if len(view) != bitmap + _WORD_BYTES * count + rest or bits[words:].any():
         return None
-    values = np.frombuffer(view[bitmap : bitmap + WORD_BYTES * count], "<u4")
+    values = np.frombuffer(view[bitmap : bitmap + _WORD_BYTES * count], "<u4")
     if not values.all():
         return None
     content_W = np.zeros(words, "<u4")
@@ -48,18 +48,18 @@ def restore_words(data: Bytes, size: int) -> bytes | None:
 
 def packed_bytes_min(size: int) -> int:
     """Bytes of the packed form of `size` zeros: none is shorter."""
-    words, rest = divmod(size, WORD_BYTES)
+    words, rest = divmod(size, _WORD_BYTES)
     return -(-words // 8) + rest
 
 
 def wire_bytes(content: Bytes) -> int:
     """How many bytes this content takes as the tail of an update: those of the shorter form."""
     words_W, _ = _cut(content)
-    return min(len(content), packed_bytes_min(len(content)) + WORD_BYTES * int(np.count_nonzero(words_W)))
+    return min(len(content), packed_bytes_min(len(content)) + _WORD_BYTES * int(np.count_nonzero(words_W)))
 
 
 def _cut(content: Bytes) -> tuple[NDArray[np.uint32], bytes]:
     """All whole words, and the bytes behind them."""
     view = memoryview(content)
-    whole = len(view) // WORD_BYTES * WORD_BYTES
+    whole = len(view) // _WORD_BYTES * _WORD_BYTES
     return np.frombuffer(view[:whole], "<u4"), bytes(view[whole:])

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.gossip.reductions import FLOAT32, Form, Plain
 
 #: Plain float32 that begins a reference, whatever the channel's form is.
-BASE = Plain("float32/base", torch.float32, relative=False)
+_BASE = Plain("float32/base", torch.float32, relative=False)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Successive:
 
 def read_in(form: Form) -> dict[str, Form]:
     """Return the forms in which a transfer may come on a channel of this form, by name."""
-    forms = (FLOAT32, BASE, *form.before, form.now) if isinstance(form, Successive) else (FLOAT32, form)
+    forms = (FLOAT32, _BASE, *form.before, form.now) if isinstance(form, Successive) else (FLOAT32, form)
     return {each.name: each for each in forms}
 
 
@@ -74,12 +74,12 @@ def made_in(form: Form, name: str) -> tuple[Form, bool]:
         return (form, False) if name == form.name else (FLOAT32, form.relative)
     if name == FLOAT32.name:
         return FLOAT32, form.before[0].relative
-    return read_in(form)[name], name == BASE.name
+    return read_in(form)[name], name == _BASE.name
 
 
 def next_form(form: Form, *, begun: bool, whole: bool) -> Form:
     """Return the form of a channel's next transfer; `begun`: it has a reference; `whole`: nothing may be left out."""
-    plain = FLOAT32 if not isinstance(form, Successive) else BASE
+    plain = FLOAT32 if not isinstance(form, Successive) else _BASE
     if whole:
         return form if form.dtype == torch.float64 else plain
     return plain if (form.relative and not begun) or form.name == FLOAT32.name else form

@@ -48,7 +48,7 @@ from typing import Literal
 from fedpeer.gossip.transfers import Incoming, Outgoing
 
 #: Relative rounding of sums of some million weights.
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class WeightLimits:
         before: what the neighbour says to have got of this peer's earlier incarnations, more than it gave them.
         """
         # Who leaves gives the very last of it: rounding must leave nothing behind, and who takes allows for more of it.
-        net = self.net * (1 + ROUNDING / 2) - before + incoming.taken_weight - out.weight_until(out.made)
-        return min(self.share * (1 - ROUNDING), net)
+        net = self.net * (1 + _ROUNDING / 2) - before + incoming.taken_weight - out.weight_until(out.made)
+        return min(self.share * (1 - _ROUNDING), net)
 
     def refusal(
         self, out: Outgoing, incoming: Incoming, held: float, weight: float, before: float = 0.0, *, told: bool = True
@@ -86,7 +86,7 @@ class WeightLimits:
         before: what came from the sender's earlier incarnations, more than went to them; told: whether the sender was
         told that. Who was not cannot know, and is not charged for it.
         """
-        net, most = incoming.taken_weight + weight - out.weight_until(out.made), self.net * (1 + ROUNDING)
+        net, most = incoming.taken_weight + weight - out.weight_until(out.made), self.net * (1 + _ROUNDING)
         if net > most or (told and net > most - before):
             return "bad_weight"
-        return "no_room" if net > most - before or (net > 0 and held + weight > self.held * (1 + ROUNDING)) else None
+        return "no_room" if net > most - before or (net > 0 and held + weight > self.held * (1 + _ROUNDING)) else None

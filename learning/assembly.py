@@ -150,9 +150,9 @@ def assemble(
     Raises:
         ChoiceError, NetworkError, SlicingError: the user's mistakes, with the place and the way out.
     """
-    loss = loss_of(federation.learning, shape)
+    loss = wanted_loss(federation.learning, shape)
     outputs = outputs_of(loss, shape)
-    choice = network or federation.network or (None if module is not None else default_network(shape))
+    choice = network or federation.network or (None if module is not None else _default_network(shape))
     own = module is not None or (choice is not None and choice.name == "python")
     if module is None:
         assert choice is not None
@@ -165,7 +165,7 @@ def assemble(
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
-    filled = {"loss": loss, "start": federation.learning.start or default_start(module, own)}
+    filled = {"loss": loss, "start": federation.learning.start or _default_start(module, own)}
     models = federation.partial_models or {model.name: _settings(model) for model in default_models(map_n)}
     return Assembly(
         options=federation,
@@ -184,7 +184,7 @@ def assemble(
     )
 
 
-def loss_of(learning: LearningSettings, shape: DataShape) -> str:
+def wanted_loss(learning: LearningSettings, shape: DataShape) -> str:
     """The loss asked for, or the usual one of the task.
 
     Raises:
@@ -213,13 +213,13 @@ def outputs_of(loss: str, shape: DataShape) -> int:
     return LOSSES[loss].outputs(shape.classes) if shape.classes else shape.targets
 
 
-def default_network(shape: DataShape) -> Choice:
+def _default_network(shape: DataShape) -> Choice:
     if shape.task == "completion":
         return Choice("associative")
     return Choice({"image": "cnn", "tokens": "lstm"}.get(shape.input_kind, "mlp"))
 
 
-def default_start(module: nn.Module, own: bool) -> Choice:
+def _default_start(module: nn.Module, own: bool) -> Choice:
     """A user's own network as it was built, since it may be a trained one; U(-1/2, 1/2) for a perceptron of sigmoids,
     which any other start leaves under-trained in the paper's budget; else the modules' own draw."""
     if own:
@@ -270,7 +270,7 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
     except (RuntimeError, TypeError, ValueError, IndexError) as problem:
         raise NetworkError(
             f"the network cannot take two examples of {shape.name}, of shape {shape.input_shape} "
-            f"({shape.input_kind}): {problem}; choose a network that fits, such as {default_network(shape)}"
+            f"({shape.input_kind}): {problem}; choose a network that fits, such as {_default_network(shape)}"
         ) from None
     if found != (2, outputs):
         raise NetworkError(

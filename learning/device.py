@@ -21,7 +21,7 @@ def device_of(name: str) -> str:
     return name
 
 
-def memory_of(device: str) -> int:
+def device_memory(device: str) -> int:
     """Bytes of memory where it trains: of that CUDA device, or of the machine."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).total_memory)

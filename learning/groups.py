@@ -31,7 +31,7 @@ from fedpeer.topology.overlay import overlay, overlay_mistakes
 _Settings = TypeVar("_Settings", bound=FederationSettings)
 
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
-LEVEL_80 = {300: 250, 100: 80}
+_LEVEL_80 = {300: 250, 100: 80}
 
 
 def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
@@ -39,7 +39,7 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
     neurons, and every module that cannot be sliced."""
     ends = {"input", network.aliases.get("output", "output")}
     neurons: dict[str, Any] = {
-        part.name: "all" if part.name in ends else LEVEL_80.get(part.size, round(0.8 * part.size))
+        part.name: "all" if part.name in ends else _LEVEL_80.get(part.size, round(0.8 * part.size))
         for part in network.parts
     }
     whole = dict.fromkeys(tensor.name for tensor in network.tensors if tensor.unsliceable)

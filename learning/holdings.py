@@ -45,7 +45,7 @@ def rule_of(dataset: Dataset, federation: FederationSettings) -> tuple[Choice, .
     return options.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, options.peers)))
 
 
-def split_of(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
+def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
     """Who holds what, drawn from the stream (seed, "split")."""
     base, *changes = rule_of(dataset, federation)
     rule = [
@@ -86,7 +86,7 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
     if part is None:
         split = undivided(dataset, file.data.test_fraction, Draws(federation.seed).numpy("test part", file.id))
         return dataset, held(dataset, split, 0, normalise)
-    split = split_of(dataset, federation, federation.seed)
+    split = dataset_split(dataset, federation, federation.seed)
     if part > len(split.shares):
         raise DataError(f"data: simulation: {part}: the simulation has {len(split.shares)} peers; name one of them")
     return dataset, held(dataset, split, part - 1, normalise)

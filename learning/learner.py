@@ -83,7 +83,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
             ) from None
 
 
-def view_of(held: LocalData, shape: DataShape) -> BatchView | None:
+def batch_view(held: LocalData, shape: DataShape) -> BatchView | None:
     """How a peer sees the inputs, or None if as they are."""
     if held.feature_map_F is None and held.inputs is None:
         return None
@@ -130,7 +130,7 @@ class Learner:
             return Examples(x_NF, torch.from_numpy(index_M).to(device), torch.from_numpy(y_M).to(device))
 
         train_part, test_part = part(held.train_M, held.train_y), part(held.test_M, held.test_y)
-        view = view_of(held, assembly.shape)
+        view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
         module = copy.deepcopy(assembly.module).to(device)

@@ -189,7 +189,7 @@ def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
         temporary.write_bytes(packed({name: value.contiguous() for name, value in layout.unflatten(x_n).items()}))
 
 
-def load(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
+def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
     """The model in two files.
 
     Args:
@@ -199,7 +199,7 @@ def load(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
     Raises:
         ModelError: a file is missing or damaged, or they do not belong together.
     """
-    described = read_card(card)
+    described = _read_card(card)
     if described.network is None:
         raise ModelError(f"{card}: the network was handed over as a Python object; use Results.state_dict in Python")
     known = list(described.peers)
@@ -226,7 +226,7 @@ def load(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
     return Model(card=described, peer=whose, module=module)
 
 
-def read_card(path: Path) -> Card:
+def _read_card(path: Path) -> Card:
     """Raises: ModelError: it is missing or damaged."""
     try:
         return Card.model_validate_json(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from fedpeer.algorithms.batches import BatchView
 from fedpeer.runs.disk import replacing
 
 #: Version of ONNX's set of operators: the newest that the common runtimes of 2024 know.
-ONNX_OPSET = 18
+_ONNX_OPSET = 18
 
 
 class ExportError(Exception):
@@ -117,7 +117,7 @@ def write_onnx(program: Program, example: Tensor, path: Path) -> None:
                 input_names=["inputs"],
                 output_names=["outputs"],
                 dynamic_shapes=({0: torch.export.Dim("examples")},),
-                opset_version=ONNX_OPSET,
+                opset_version=_ONNX_OPSET,
                 dynamo=True,
                 verbose=False,
             )

@@ -34,7 +34,7 @@ from fedpeer.networks.registry import NetworkError
 Noise = Callable[[Tensor], Tensor]
 Estimator = Literal["local", "flipout", "weights"]
 #: Layers that are linear in their weights, for which `local` and `flipout` are made.
-LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
+_LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
 
 
 def drawn_noise(generator: torch.Generator) -> Noise:
@@ -72,7 +72,7 @@ class BayesianLayer(nn.Module):
         self.rho = copy.deepcopy(layer)
         for rho in self.rho.parameters():
             nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
-        self.estimator = estimator if isinstance(layer, LINEAR) else "weights"
+        self.estimator = estimator if isinstance(layer, _LINEAR) else "weights"
         self.noise: Noise | None = None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from torch import nn
 
-Activation = Literal["sigmoid", "tanh", "relu"]
+_Activation = Literal["sigmoid", "tanh", "relu"]
 
 
 class NetworkError(ValueError):
@@ -25,7 +25,7 @@ def mlp(
     outputs: int,
     *,
     layers: tuple[int, ...] | None = None,
-    activation: Activation = "sigmoid",
+    activation: _Activation = "sigmoid",
     dropout: float = 0.0,
     bias: bool = True,
 ) -> nn.Module:
@@ -59,7 +59,7 @@ def lateral_mlp(
     outputs: int,
     *,
     hidden: tuple[int, ...] = (100, 100),
-    activation: Activation = "relu",
+    activation: _Activation = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
     """Two perceptrons side by side, the server's feeding each layer of the client's (VIRTUAL, 2019, eq. 4)."""
@@ -79,7 +79,7 @@ def cnn(
     hidden: tuple[int, ...] = (100,),
     kernel: int = 5,
     norm: Literal["none", "batch"] = "none",
-    activation: Activation = "relu",
+    activation: _Activation = "relu",
     dropout: float = 0.0,
 ) -> nn.Module:
     """Convolutions, each followed by 2x2 max-pooling, then dense layers; for images (channels, height, width)."""

@@ -27,7 +27,7 @@ WIDTH, TEXT = 400.0, 11.0
 PALETTE = 8
 MARKERS = "osD^vPX*"
 INK, LINE = "#00010a", "#00010b"
-STYLE: Any = {
+_STYLE: Any = {
     "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "fedpeer",
@@ -75,7 +75,7 @@ def panels(
 ) -> str:
     """The same of several axes, one below the other, each so high; and so much room above them, for a legend."""
     whole = height * len(draws) + above
-    with style.context(["default", STYLE]), warnings.catch_warnings():
+    with style.context(["default", _STYLE]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
         figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72)
         figure.patch.set_alpha(0)
@@ -111,12 +111,12 @@ def end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
 
 
 #: The colours of the report on paper (`report.css`), for a picture that stands alone.
-COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3b4cc0", "#a3242b")
+_COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3b4cc0", "#a3242b")
 
 
 def standalone(svg: str) -> str:
     """The picture as a file: with colours of its own, on white."""
-    found = "".join(f"--m{number}:{colour};" for number, colour in enumerate(COLOURS))
+    found = "".join(f"--m{number}:{colour};" for number, colour in enumerate(_COLOURS))
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     own = f'{names} width="640" style="font-family:sans-serif;color:#1c2126;background:#fff;--line:#d9dde1;{found}"'
     return svg.replace("<svg ", f"<svg {own} ", 1) + "\n"

@@ -11,7 +11,7 @@ from typing import Any
 from fedpeer.version import __version__
 
 #: The packages beside fedpeer whose version can change a number.
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
+_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def environment(device: str) -> dict[str, Any]:
     return {
         "device": device,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {"fedpeer": __version__, **{name: _version(name) for name in PACKAGES}},
+        "packages": {"fedpeer": __version__, **{name: _version(name) for name in _PACKAGES}},
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "processors": os.cpu_count(),

@@ -22,10 +22,10 @@ from fedpeer.runs.disk import RunError, is_locked, read_json, take_lock
 log = logging.getLogger(__name__)
 
 Status = Literal["running", "finished", "interrupted", "failed"]
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 #: Kept in the file's header; an index with another number is made again.
-VERSION = 1
+_VERSION = 1
 #: Seconds to wait for another process's transaction. One takes milliseconds, a rebuild of 10,000 runs some seconds.
 PATIENCE = 30.0
 
@@ -141,7 +141,7 @@ class Index:
                 log.warning("left out of the list: %s", problem)
         return _all(connection)
 
-    def _transaction(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+    def _transaction(self, act: Callable[[sqlite3.Connection], _Result]) -> _Result:
         try:
             return self._attempt(act)
         except sqlite3.DatabaseError as problem:
@@ -151,13 +151,13 @@ class Index:
             log.warning("%s was damaged (%s) and is made again from the run folders", self.path, problem)
             return self._attempt(act)
 
-    def _attempt(self, act: Callable[[sqlite3.Connection], Result]) -> Result:
+    def _attempt(self, act: Callable[[sqlite3.Connection], _Result]) -> _Result:
         self.root.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version != VERSION:
+                if version != _VERSION:
                     self._make(connection)
                 result = act(connection)
             except BaseException:
@@ -170,7 +170,7 @@ class Index:
         connection.execute("DROP TABLE IF EXISTS runs")
         columns = ", ".join("id PRIMARY KEY" if name == "id" else name for name in _COLUMNS)
         connection.execute(f"CREATE TABLE runs ({columns})")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
         if lost := len(self._matched(connection)):
             log.warning("%s was missing; made again from %d run folders", self.path, lost)
 

@@ -18,7 +18,7 @@ from fedpeer.runs.summary import count_text, score_text
 #: The most peers that get a row of their own; more are drawn as one curve, from the worst to the best.
 ROWS_MAX = 64
 #: Weights no further from 1 than this are 1 but for rounding.
-WEIGHT_NOISE = 1e-6
+_WEIGHT_NOISE = 1e-6
 #: Faults that are told in the caption of a picture.
 SPANS_TOLD = 6
 #: The most averaging groups drawn in one picture, and the most nodes that are labelled in a graph.
@@ -173,7 +173,7 @@ def _dot(history: History) -> str:
 
 def weights_plot(history: History, index: int, label: str) -> str | None:
     """Least and greatest push-sum weight in each round, one band a group; None if all stayed at 1."""
-    if all(np.nanmax(np.abs(weight_T2 - 1), initial=0) < WEIGHT_NOISE for weight_T2 in history.weight.values()):
+    if all(np.nanmax(np.abs(weight_T2 - 1), initial=0) < _WEIGHT_NOISE for weight_T2 in history.weight.values()):
         return None
 
     def draw(axes: Axes) -> None:

@@ -14,7 +14,7 @@ from fedpeer.runs.scores import METRICS
 from fedpeer.runs.summary import count_text, measure_of, score_text, server_score, spoken
 
 #: Rows of the split when there are more than `ROWS_MAX` peers: each stands for several peers in order.
-BINS = 32
+_BINS = 32
 #: Notes of one row, and numbers in the cells: with more classes than this the shade must do.
 NOTES_MAX, NUMBERS_MAX = 3, 16
 
@@ -125,8 +125,8 @@ def split_table(data: Mapping[str, Any]) -> str:
 
 
 def _binned(peers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`BINS` rows for many peers: sums of examples, means of quantiles, the commonest notes."""
-    step = math.ceil(len(peers) / BINS)
+    """`_BINS` rows for many peers: sums of examples, means of quantiles, the commonest notes."""
+    step = math.ceil(len(peers) / _BINS)
     bins = [peers[start : start + step] for start in range(0, len(peers), step)]
     return [
         {

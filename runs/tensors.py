@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: The names that the format has for numpy's types.
-TYPES = {
+_TYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
     "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
@@ -33,7 +33,7 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     found = {}
     for name, each in header.items():
         if name != "__metadata__":
-            kind, count = np.dtype(TYPES[each["dtype"]]), int(np.prod(each["shape"]))
+            kind, count = np.dtype(_TYPES[each["dtype"]]), int(np.prod(each["shape"]))
             # What has no numbers has no place either: it may stand at the very end.
             place = 8 + size + each["data_offsets"][0] if count else 0
             flat = np.frombuffer(content, kind, count, place)

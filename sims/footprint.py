@@ -24,7 +24,7 @@ from fedpeer.sims.simulation import Simulation
 #: all processes look at between two times that their pages are given back, at the most: where all peers train, some
 #: 2 GB, and a tenth of it where few do.
 LEADER, WORKER, A_PEER, IN_USE = 200_000_000, 140_000_000, 10_000, 2_000_000_000
-FLOAT = 4
+_FLOAT = 4
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
     request, world = simulation.request, simulation.world
     if request.engine != "vector" or simulation.device != "cpu":
         return None
-    learning, peers, model = world.federation.learning, len(world.peers), FLOAT * world.layout.n
+    learning, peers, model = world.federation.learning, len(world.peers), _FLOAT * world.layout.n
     largest, checkpoint, at_once = 0, 0, 0
     for method in request.methods:
         kept = simulation.kept[str(method)]
@@ -58,7 +58,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
         largest, checkpoint, at_once = max(largest, states), max(checkpoint, saved), max(at_once, gathered)
     # A checkpoint is written beside the last one; the models of each method and seed stay.
     models = len(request.methods) * len(request.seeds) * peers * model
-    memory = memory_of(peers, min(request.workers or cores(), peers), FLOAT * world.dataset.x.size, largest)
+    memory = memory_of(peers, min(request.workers or cores(), peers), _FLOAT * world.dataset.x.size, largest)
     return Footprint(largest, largest + 2 * checkpoint + models, memory + at_once)
 
 

@@ -21,7 +21,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.data.held import PeerExamples
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
-from fedpeer.learning.learner import budget, check_step, view_of
+from fedpeer.learning.learner import batch_view, budget, check_step
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
@@ -102,7 +102,7 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
     valid = _part([held.valid_M for held in holdings], [held.valid_y for held in holdings])
-    view = _stacked([view_of(held, world.shape) for held in holdings])
+    view = _stacked([batch_view(held, world.shape) for held in holdings])
     x_NF = inputs_of(world.dataset)
     index, rows = _columns(world, plan)
 

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 20.0
 
 #: Times that one method with one seed goes on from a checkpoint after machines were lost.
-LOSSES_MAX = 3
+_LOSSES_MAX = 3
 
 #: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
 #: may be millions.
-LOST = 1e9
+_LOST = 1e9
 
 Tell = Callable[[Event], None]
-Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
+_Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> N
         raise Stopped
 
 
-def _finish(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
+def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
     """One method with one seed, as often from its last checkpoint as whole machines are lost with what they held."""
-    for left in reversed(range(LOSSES_MAX)):
+    for left in reversed(range(_LOSSES_MAX)):
         try:
             _play(stage, cell, resumed)
             return
@@ -187,7 +187,7 @@ def _finish(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
             stage.tell(Remark(text=text))
 
 
-def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
+def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
     """One method with one seed, from its start or from a checkpoint."""
     run, tell, world = stage.run, stage.tell, stage.simulation.worlds[cell.seed]
     learning = world.federation.learning
@@ -212,10 +212,10 @@ def _play(stage: _Stage, cell: _Cell, resumed: Checkpoint | None) -> None:
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:
-                    diverged = [p for p, (_, loss) in zip(world.peers, results, strict=True) if not loss < LOST]
+                    diverged = [p for p, (_, loss) in zip(world.peers, results, strict=True) if not loss < _LOST]
                     if diverged:
                         some = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if diverged[3:] else "")
-                        text = f"the loss of {some} is beyond {LOST:g} or no number since round {recorded}"
+                        text = f"the loss of {some} is beyond {_LOST:g} or no number since round {recorded}"
                         tell(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
                 tell(
                     RoundDone(
@@ -308,7 +308,7 @@ def _cells(simulation: Simulation) -> list[_Cell]:
     return [_Cell(method, seed) for seed in simulation.request.seeds for method in simulation.plans]
 
 
-def _of_cell(checkpoint: Checkpoint | None, cell: _Cell) -> Checkpoint | None:
+def _of_cell(checkpoint: _Checkpoint | None, cell: _Cell) -> _Checkpoint | None:
     """The checkpoint, where it is this cell's."""
     return checkpoint if checkpoint and _Cell(*checkpoint[1]["cell"]) == cell else None
 
@@ -323,7 +323,7 @@ def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: f
     return time.monotonic() - began
 
 
-def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cell], Checkpoint | None]:
+def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cell], _Checkpoint | None]:
     """The finished cells and the checkpoint of the one under way; rows that no checkpoint covers are dropped."""
     checkpoint = run.load_checkpoint()
     last = {_Cell(row["method"], row["seed"]): row["round"] for row in run.rows()}

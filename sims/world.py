@@ -17,7 +17,7 @@ from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own.code import imported
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
 from fedpeer.learning.groups import plan_for
-from fedpeer.learning.holdings import normalisation_of, rule_of, split_of, trained_of
+from fedpeer.learning.holdings import dataset_split, normalisation_of, rule_of, trained_of
 from fedpeer.slicing.plan import Plan
 
 
@@ -41,7 +41,7 @@ class World(Assembly):
 
 def build_world(federation: FederationSettings, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
     """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
-    split = split_of(dataset, federation, seed)
+    split = dataset_split(dataset, federation, seed)
     assembly = assemble(
         federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation)
     )

@@ -21,7 +21,7 @@ from fedpeer.slicing.plan import Plan
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b0a000")
 
 #: More kinds of peers than this are counted, not drawn: beyond it a picture is longer than anybody reads.
-KINDS_DRAWN_MAX = 8
+_KINDS_DRAWN_MAX = 8
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,10 @@ def slices_svg(description: SliceDescription) -> str:
     colour = {model.name: COLOURS[at % len(COLOURS)] for at, model in enumerate(description.models)}
     dag, height = _dag(description, colour)
     body = [*dag]
-    for kind in description.kinds[:KINDS_DRAWN_MAX]:
+    for kind in description.kinds[:_KINDS_DRAWN_MAX]:
         drawn, height = _kind(kind, colour, height + 2 * _LINE)
         body += drawn
-    left_out = len(description.kinds) - KINDS_DRAWN_MAX
+    left_out = len(description.kinds) - _KINDS_DRAWN_MAX
     if left_out > 0:
         height += 2 * _LINE
         body.append(_text(0, height, f"and {left_out} more kinds of peers"))

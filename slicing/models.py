@@ -26,7 +26,7 @@ Claim = int | Literal["all"] | tuple[int, ...]
 LOCAL = "local"
 
 #: They separate models in the id of an averaging group.
-RESERVED_CHARACTERS = "&+"
+_RESERVED_CHARACTERS = "&+"
 
 
 class SlicingError(ValueError):
@@ -95,7 +95,7 @@ def _name_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
         place = f"partial_models.{name}"
         if not name.strip():
             found.append(ModelMistake("partial_models", "a partial model has an empty name; give it one"))
-        if any(character in name for character in RESERVED_CHARACTERS):
+        if any(character in name for character in _RESERVED_CHARACTERS):
             found.append(
                 ModelMistake(place, "& and + join the names of models in the id of a group; use other characters")
             )

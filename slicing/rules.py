@@ -39,7 +39,7 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
     return call.across(channels, dim=1)
 
 
-def reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
+def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
     """A mean or the like over positions of the same neuron keeps the neuron."""
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not know")
@@ -53,14 +53,14 @@ def reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args:
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
 
 
-def padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
+def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
     """What is put around is constant, or copies of what is there."""
     ids = input.ids.double()  # exact: there are far fewer than 2**53 neurons, and not all modes know integers
     ids = nn.functional.pad(ids, pad, value=NONE) if mode == "constant" else nn.functional.pad(ids, pad, mode=mode)
     return Neurons(ids.long())
 
 
-def elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
+def _elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
     """Neuron k of all operands is one neuron; parameters among them are its own."""
     found = tensor_leaves((operands, named))
     weights = [each for each in found if isinstance(each, Weights)]
@@ -105,7 +105,7 @@ def _instead(old: object, new: object, leaf: object) -> object:
     return new if leaf is old else leaf
 
 
-def trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
+def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
     """Values are moved about, not computed: the same is done to the shadows."""
     tree = (args, kwargs)
     found = tensor_leaves(tree)
@@ -138,7 +138,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 #: Functions and methods by name; `x.relu_()` and `x += y` count as `relu` and `add`.
-FUNCTIONS: dict[str, Callable[..., Shadow]] = {
+_FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "linear": trace_linear,
     "matmul": matmul,
     "mm": matmul,
@@ -147,13 +147,13 @@ FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "batch_norm": batch_norm,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
-    "pad": padded,
+    "pad": _padded,
     "prelu": scale_channels,
     **{f"{kind}_pool{d}d": pooled for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg") for d in (1, 2, 3)},
     "interpolate": pooled,
 }
 
-ELEMENTWISE = _words("""
+_ELEMENTWISE = _words("""
     abs add addcmul alpha_dropout atan celu clamp clip clone contiguous cos detach div divide double dropout
     dropout1d dropout2d dropout3d elu eq erf exp expm1 feature_alpha_dropout fill float floordiv ge gelu gt half
     hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log1p log_softmax logsigmoid lt maximum
@@ -162,23 +162,23 @@ ELEMENTWISE = _words("""
     tanhshrink threshold to true_divide truediv type where xlogy
 """)
 
-MOVES = _words("""
+_MOVES = _words("""
     cat chunk concat concatenate expand expand_as flatten flip getattr getitem hsplit hstack movedim narrow
     permute ravel repeat repeat_interleave reshape roll select split split_with_sizes squeeze stack swapaxes
     swapdims t tensor_split tile transpose unbind unflatten unsqueeze view view_as vsplit vstack
 """)
 
-REDUCTIONS = _words("""
+_REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
 
 #: They take a shape from what they are given, and nothing else.
-CONSTANTS = _words("""
+_CONSTANTS = _words("""
     empty_like full_like new_empty new_full new_ones new_tensor new_zeros ones_like rand_like randint_like randn_like
     zeros_like
 """)
 
-MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+_MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
 
 
 def call_function(call: TracedCall, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
@@ -187,22 +187,22 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
     Raises:
         MixedError: there is none, or it cannot be followed.
     """
-    if name in CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((args, kwargs))):
+    if name in _CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((args, kwargs))):
         return None
     if name == "getitem" and isinstance(args[0], (tuple, list)):
         return args[0][args[1]]
     if not any(isinstance(leaf, Tensor) for leaf in tensor_leaves(call.value)):
         return None
     plain = name.rstrip("_")
-    plain = plain[1:] if plain[:1] == "i" and plain[1:] in ELEMENTWISE else plain
-    if name in MOVES:
-        return trace_moved(call, function, *args, **kwargs)
-    if plain in ELEMENTWISE:
-        return elementwise(call, *args, **kwargs)
-    if name in REDUCTIONS:
-        return reduced(call, function, *args, **kwargs)
-    if plain in FUNCTIONS:
-        return FUNCTIONS[plain](call, *args, **kwargs)
+    plain = plain[1:] if plain[:1] == "i" and plain[1:] in _ELEMENTWISE else plain
+    if name in _MOVES:
+        return _trace_moved(call, function, *args, **kwargs)
+    if plain in _ELEMENTWISE:
+        return _elementwise(call, *args, **kwargs)
+    if name in _REDUCTIONS:
+        return _reduced(call, function, *args, **kwargs)
+    if plain in _FUNCTIONS:
+        return _FUNCTIONS[plain](call, *args, **kwargs)
     raise MixedError(f"slicing does not know the operation {name}")
 
 
@@ -219,8 +219,8 @@ def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights],
         return recurrent(call, module, own, *args, **kwargs)
     if isinstance(module, nn.Embedding):
         return embedding(call, *args, own["weight"])
-    if isinstance(module, MOVING_MODULES):
-        return trace_moved(call, module, *args)
+    if isinstance(module, _MOVING_MODULES):
+        return _trace_moved(call, module, *args)
     if len(args) != 1 or kwargs or not isinstance(args[0], Neurons):
         raise MixedError(unknown)
     [input] = args
@@ -234,10 +234,10 @@ def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights],
     if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.PReLU)):
         return scale_channels(call, input, *own.values())
     if isinstance(module, nn.modules.padding._ConstantPadNd):
-        return padded(call, input, module.padding)
+        return _padded(call, input, module.padding)
     where = type(module).__module__
     if where in ("torch.nn.modules.pooling", "torch.nn.modules.upsampling"):
         return pooled(call, input)
     if where in ("torch.nn.modules.activation", "torch.nn.modules.dropout") and call.value.shape == input.ids.shape:
-        return elementwise(call, input)
+        return _elementwise(call, input)
     raise MixedError(unknown)

@@ -100,6 +100,19 @@ def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
     assert length[longest] <= CHAIN_MAX, f"{longest} stands on a chain of {length[longest]} modules"
 
 
+def test_no_public_class_or_function_has_the_name_of_another() -> None:
+    """A name says where it is; what never leaves its module has a leading underscore."""
+    homes: dict[str, list[str]] = {}
+    for room in ROOMS:
+        for path, tree in sources(room):
+            for node in tree.body:
+                if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
 def test_no_data_becomes_code() -> None:
     """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
     for path, tree in (pair for room in (*ROOMS, "fedpeer") for pair in sources(room)):

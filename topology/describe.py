@@ -21,9 +21,9 @@ from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import contraction, predicted_rounds
 
 #: Kamada-Kawai takes cubic time: 0.3 s for this many nodes. Above, springs do.
-KAMADA_KAWAI_NODES_MAX = 100
+_KAMADA_KAWAI_NODES_MAX = 100
 #: More labels than this would cover one another.
-LABELS_MAX = 64
+_LABELS_MAX = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def layout_of_graph(graph: nx.Graph) -> list[tuple[float, float]]:
         return [(0.5, 0.5)]
     if nx.density(simple) > 0.9:
         places = nx.circular_layout(simple)
-    elif len(simple) <= KAMADA_KAWAI_NODES_MAX:
+    elif len(simple) <= _KAMADA_KAWAI_NODES_MAX:
         places = nx.kamada_kawai_layout(simple, pos=nx.circular_layout(simple))
     else:
         places = nx.spring_layout(simple, seed=0)
@@ -94,12 +94,12 @@ def topology_svg(graph: nx.Graph, labels: Sequence[str]) -> str:
     The nodes have the class `node`, the edges `edge`, so that a page can colour them.
     """
     size, margin = 640, 64
-    radius = 9 if len(labels) <= LABELS_MAX else 3
+    radius = 9 if len(labels) <= _LABELS_MAX else 3
     points = [(margin + x * (size - 2 * margin), margin + y * (size - 2 * margin)) for x, y in layout_of_graph(graph)]
     marker = ' marker-end="url(#head)"' if graph.is_directed() else ""
     lines = [_line(points[a], points[b], radius, marker) for a, b in sorted(graph.edges)]
     nodes = [
-        _node(x, y, radius, label, len(labels) <= LABELS_MAX) for (x, y), label in zip(points, labels, strict=True)
+        _node(x, y, radius, label, len(labels) <= _LABELS_MAX) for (x, y), label in zip(points, labels, strict=True)
     ]
     arrow = (
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '

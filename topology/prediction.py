@@ -31,7 +31,7 @@ from fedpeer.topology.mixing import (
 from fedpeer.topology.overlay import Overlay
 
 #: The federation file allows no more exchanges in one averaging either; a graph that needs more is no use for learning.
-EXCHANGES_MAX = 10_000
+_EXCHANGES_MAX = 10_000
 #: Float64 sums over a thousand peers agree to about 1e-13, so nothing finer can be reached.
 TOLERANCE_MIN = 1e-12
 
@@ -50,7 +50,7 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> 
     A group of one needs 0.
 
     Raises:
-        TopologyError: tolerance out of range, or more than EXCHANGES_MAX exchanges needed.
+        TopologyError: tolerance out of range, or more than _EXCHANGES_MAX exchanges needed.
     """
     if not TOLERANCE_MIN <= tolerance < 1:
         raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
@@ -176,9 +176,9 @@ def _geometric(contraction: float, wanted: float) -> float:
 
 
 def _within_bound(exchanges: float, overlay: Overlay, tolerance: float) -> int:
-    if exchanges > EXCHANGES_MAX:
+    if exchanges > _EXCHANGES_MAX:
         raise TopologyError(
-            f"{len(overlay.members)} peers on this graph need more than {EXCHANGES_MAX} exchanges for a tolerance of "
+            f"{len(overlay.members)} peers on this graph need more than {_EXCHANGES_MAX} exchanges for a tolerance of "
             f"{tolerance:g}; choose a better connected topology (k-regular:4), a larger tolerance, or exchanges"
         )
     return int(exchanges)

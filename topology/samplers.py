@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Ends = NDArray[np.int64]
-Edges = tuple[Ends, Ends]
+_Ends = NDArray[np.int64]
+Edges = tuple[_Ends, _Ends]
 
 
 def regular_edges(members: int, degree: int, draws: np.random.Generator) -> Edges:
@@ -66,7 +66,7 @@ def random_edges(members: int, probability: float, draws: np.random.Generator) -
     return pair_of(chosen)
 
 
-def pair_of(number: Ends) -> Edges:
+def pair_of(number: _Ends) -> Edges:
     """Pair number b (b - 1) / 2 + a is (a, b), a < b; exact up to 2^50."""
     b_E = ((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
     b_E -= b_E * (b_E - 1) // 2 > number  # the root is rounded, by one at most
@@ -93,7 +93,7 @@ def small_world_edges(members: int, degree: int, rewire: float, draws: np.random
     return np.minimum(first_E, second_E), np.maximum(first_E, second_E)
 
 
-def _unfit(a_E: Ends, b_E: Ends, members: int, stays: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+def _unfit(a_E: _Ends, b_E: _Ends, members: int, stays: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """(E,) whether an edge is a loop, or is there before: earlier in the list, or among those that stay."""
     key_E = a_E * members + b_E
     order = np.argsort(key_E, kind="stable") if stays is None else np.lexsort((~stays, key_E))

@@ -13,7 +13,7 @@ the modes of the graph are left with, and in a large large simulation it is hard
                                that limit; so is *worst*, but for a factor that a finite graph adds
     other regular graphs       of up to SAME_MEMBERS_MAX members: all eigenvalues; both are exact
     star                       what is left is half, at least: the leaves
-    others                     *worst* by Lanczos, up to LANCZOS_MEMBERS_MAX members
+    others                     *worst* by Lanczos, up to _LANCZOS_MEMBERS_MAX members
 
 Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: two edges of which
 each comes first among its neighbours are taken, so with chance q = 1 / (2 degree - 1) at least. Only the complete
@@ -35,9 +35,9 @@ from fedpeer.topology.prediction import TOLERANCE_MIN, contraction_of
 from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
 
 #: Lanczos takes some hundred products with the matrix: a second for this many members.
-LANCZOS_MEMBERS_MAX = 100_000
+_LANCZOS_MEMBERS_MAX = 100_000
 #: What is beyond is not told apart from never.
-EXCHANGES_TOLD_MAX = 10**15
+_EXCHANGES_TOLD_MAX = 10**15
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def _push_sum(graph: WideGraph, tolerance: float) -> Theory:
         return Theory(usual, worst, 1 - float(left_J.max()), "all eigenvalues")
     if graph.name == "star":
         return Theory(None, _powers(0.5, tolerance * 2 / _mean_size(graph)), 0.5, "closed form")
-    if graph.members > LANCZOS_MEMBERS_MAX:
-        return Theory(None, None, None, f"no closed form, and more than {LANCZOS_MEMBERS_MAX:,} peers for Lanczos")
+    if graph.members > _LANCZOS_MEMBERS_MAX:
+        return Theory(None, None, None, f"no closed form, and more than {_LANCZOS_MEMBERS_MAX:,} peers for Lanczos")
     left = contraction_of([shares_of(phase) for phase in graph.phases])
     least = min(float(np.diff(phase.indptr).min()) + 1 for phase in graph.phases)
     return Theory(None, _powers(left, tolerance * least / _mean_size(graph)), 1 - left, "largest eigenvalue by Lanczos")
@@ -156,7 +156,7 @@ def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tol
     low, high = -1, 1  # periods that do not suffice, and that do
     while size(period_J**high) > tolerance:
         low, high = high, 2 * high
-        if high > EXCHANGES_TOLD_MAX:
+        if high > _EXCHANGES_TOLD_MAX:
             return math.inf
     low = max(low, 0)
     while high - low > 1:
@@ -192,7 +192,7 @@ def _powers(left: float, tolerance: float) -> float:
     if left <= tolerance:
         return 1
     count = math.inf if left >= 1 else math.ceil(math.log(tolerance) / math.log(left))
-    return count if count <= EXCHANGES_TOLD_MAX else math.inf
+    return count if count <= _EXCHANGES_TOLD_MAX else math.inf
 
 
 def _root_mean_square(left_J: Dense) -> float:

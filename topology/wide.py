@@ -36,16 +36,16 @@ from fedpeer.topology.samplers import (
 
 #: Up to here networkx draws the very overlay of a federation, in half a second at most.
 SAME_MEMBERS_MAX = 500
-MEMBERS_MAX = 10_000_000
+_MEMBERS_MAX = 10_000_000
 #: Directed edges, of all phases: 12 bytes each, and where messages are lost some 60 for what is under way.
 LANES_MAX = 32_000_000
 COMPLETE_MEMBERS_MAX = math.isqrt(LANES_MAX)
 #: Graphs whose edges are drawn.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
 #: Of all pairs, one in so many may be edges where a degree is to be kept: what is drawn again would not fit either.
-SPARSE_PART = 8
+_SPARSE_PART = 8
 #: Random graphs of degree 3 and more that come out in parts are drawn again; so many in a row do not happen.
-DRAWN_MAX = 100
+_DRAWN_MAX = 100
 
 
 Index = NDArray[np.int64]
@@ -93,8 +93,8 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
     Raises:
         TopologyError: a setting out of range, or more members or edges than fit; the message names the largest size.
     """
-    if not 1 <= members <= MEMBERS_MAX:
-        raise TopologyError(f"{members:,} peers: write a number from 1 to {MEMBERS_MAX:,}")
+    if not 1 <= members <= _MEMBERS_MAX:
+        raise TopologyError(f"{members:,} peers: write a number from 1 to {_MEMBERS_MAX:,}")
     if name == "edges":
         raise TopologyError(
             "edges of your own are for a federation; a large simulation needs a graph such as k-regular:4"
@@ -111,10 +111,10 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
         ids = [f"peer{i + 1}" for i in range(members)]
         made = overlay(lambda m, d: GRAPHS[name](m, d, **settings), ids, draws)
         return WideGraph(name, members, tuple(map(adjacency, made.phases)), remarks=made.remarks)
-    if degree > members // SPARSE_PART:
+    if degree > members // _SPARSE_PART:
         raise TopologyError(
-            f"{name}: degree = {degree} is too much to be drawn for {members:,} peers; use {members // SPARSE_PART} or "
-            f"less, or up to {SAME_MEMBERS_MAX:,} peers"
+            f"{name}: degree = {degree} is too much to be drawn for {members:,} peers; use {members // _SPARSE_PART} "
+            f"or less, or up to {SAME_MEMBERS_MAX:,} peers"
         )
     if name == "complete":
         phases = (_complete(members),) if members <= COMPLETE_MEMBERS_MAX else ()
@@ -175,7 +175,7 @@ def _k_regular(members: int, draws: np.random.Generator, *, degree: int = 4) -> 
         order_P = draws.permutation(members)
         return (order_P, np.roll(order_P, 1)), {"degree": 2}
     odd = members * degree % 2
-    for _ in range(DRAWN_MAX):
+    for _ in range(_DRAWN_MAX):
         edges = regular_edges(members - odd, degree, draws)
         if odd:
             edges = inserted(edges, members - 1, degree // 2, draws)

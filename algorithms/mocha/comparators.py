@@ -24,38 +24,38 @@ from fedpeer.algorithms.mocha.dual import DualTask, gap_of, subproblem, theta_bo
 from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 from fedpeer.algorithms.mocha.sdca import Order, cyclic, solve
 
-Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
-Network = Literal["wifi", "lte", "3g"]
+_Method = Literal["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"]
+_Network = Literal["wifi", "lte", "3g"]
 
-METHODS: tuple[Method, ...] = get_args(Method)
-NETWORKS: tuple[Network, ...] = get_args(Network)
+METHODS: tuple[_Method, ...] = get_args(_Method)
+NETWORKS: tuple[_Network, ...] = get_args(_Network)
 
 #: Operations of one step on one example, in units of F flops: 8 where the step moves the local model and dual variable.
-STEP_COST: dict[Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
+_STEP_COST: dict[_Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
 #: One round of communication, in the same unit: the farther the network, the more computing it is worth.
-ROUND_COST: dict[Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
+_ROUND_COST: dict[_Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
 #: Of a phone, where the units are to be seconds.
-FLOPS_PER_SECOND = 1e9
+_FLOPS_PER_SECOND = 1e9
 #: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does. A look
 #: costs more than the steps, so that looks are further apart later: a tenth of the steps taken.
 STEPS_BETWEEN_LOOKS, LOOKS_APART, STEPS_MAX = 5, 10, 1000
 
 
-def time_of(method: Method, network: Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
+def time_of(method: _Method, network: _Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
     """What one round costs, in units of F flops, as in the papers' figures.
 
     All nodes' steps together, and one communication; CoCoA's nodes are all as long at it as the slowest.
     """
     steps = len(steps_T) * max(steps_T) if method == "cocoa" else sum(steps_T)
-    return int(STEP_COST[method] * steps + ROUND_COST[network])
+    return int(_STEP_COST[method] * steps + _ROUND_COST[network])
 
 
 def seconds_of(
-    method: Method,
-    network: Network,
+    method: _Method,
+    network: _Network,
     steps_RT: NDArray[np.int64],
     features: int,
-    flops_per_second: float = FLOPS_PER_SECOND,
+    flops_per_second: float = _FLOPS_PER_SECOND,
 ) -> NDArray[np.float64]:
     """(R,) estimated seconds from the beginning to the end of each round, in which the nodes took so many steps.
 

@@ -25,7 +25,7 @@ _HINGE, _LOGISTIC, _SQUARED = 0, 1, 2
 
 #: Steps of the safeguarded Newton search. It doubles its digits at each step once near, and halves the bracket
 #: otherwise: 100 halvings take the widest bracket that matters, 1e14, to the last bit.
-NEWTON_STEPS_MAX = 100
+_NEWTON_STEPS_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def coordinate(code, smoothing, alpha, y, score, curvature):  # type: ignore[no-
     # its sign between `low` and `high`.
     low, high = -margin - curvature * (1.0 - b), -margin + curvature * b
     u = 0.5 * (low + high)
-    for _ in range(NEWTON_STEPS_MAX):
+    for _ in range(_NEWTON_STEPS_MAX):
         s = 1.0 / (1.0 + np.exp(-u))
         excess = u + margin + curvature * (s - b)
         if excess > 0.0:

@@ -24,7 +24,7 @@ from torch.nn import functional
 #: steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one ends at the most steps.
 LASSO_STEPS_MAX, LASSO_TOLERANCE = 2000, 1e-10
 #: Parts of the step to the dual's best Sigma that are tried.
-DUAL_PARTS = (1.0, 0.999, 0.99, 0.9, 0.5, 0.0)
+_DUAL_PARTS = (1.0, 0.999, 0.99, 0.9, 0.5, 0.0)
 
 
 def penalty(omega_TT: Tensor, lambda1: float, lambda2: float) -> Tensor:
@@ -177,7 +177,7 @@ def _least(covariance_TT: Tensor, within_TT: Tensor) -> float:
     `within_TT` keeps to alpha. S plus all of it is the best such Sigma in the end, but need not be positive definite
     before; S plus less of it is, since S is.
     """
-    determinants = (_log_determinant(covariance_TT + part * within_TT) for part in DUAL_PARTS)
+    determinants = (_log_determinant(covariance_TT + part * within_TT) for part in _DUAL_PARTS)
     return max(determinants) + len(covariance_TT)
 
 

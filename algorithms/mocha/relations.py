@@ -19,7 +19,7 @@ from fedpeer.algorithms.mocha import omega
 Kind: TypeAlias = Literal[
     "trace-constrained", "mean-regularised", "clustered", "sparse-precision", "fixed", "local", "global"
 ]
-LEARNED: tuple[Kind, ...] = ("trace-constrained", "clustered", "sparse-precision")
+_LEARNED: tuple[Kind, ...] = ("trace-constrained", "clustered", "sparse-precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Relations:
     @property
     def learned(self) -> bool:
         """Whether the coupling follows from the weights."""
-        return self.kind in LEARNED
+        return self.kind in _LEARNED
 
     def start(self) -> Tensor:
         """(T, T) float64, the coupling to begin with: that of W = 0, and Omega = I under the graphical lasso."""

@@ -29,7 +29,7 @@ Order = NDArray[np.int64]
 #: where it changes something, and 2 F otherwise. Above that the matrix would also be larger than twice the data.
 EXAMPLES_BY_GRAM = 2
 #: Whoever has no use for the matrix afterwards needs as many passes as a part of the examples to pay for it.
-PASSES_BY_GRAM = 1 / 8
+_PASSES_BY_GRAM = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def solve(
     """
     assert len(order_H) == 0 or 0 <= order_H.min() <= order_H.max() < len(alpha_S), "indices of the task's examples"
     new_alpha_S, scale = alpha_S.clone(), task.weight * curvature
-    pays = not once or len(order_H) >= PASSES_BY_GRAM * len(task.y_S) ** 2
+    pays = not once or len(order_H) >= _PASSES_BY_GRAM * len(task.y_S) ** 2
     if pays and len(task.y_S) <= EXAMPLES_BY_GRAM * task.x_SF.shape[1]:
         of_S = (each.numpy() for each in (task.gram_SS, task.y_S, new_alpha_S, task.x_SF @ w_F))
         _by_gram(loss.code, loss.smoothing, scale, order_H, *of_S)

@@ -40,7 +40,7 @@ from fedpeer.rejection import Rejection
 #: sigma' of each task, or the paper's one for all, the largest.
 Sigma: TypeAlias = Literal["per-task", "paper"]
 #: Of the largest number of a coupling, what rounding may take from its symmetry; T times as much from an eigenvalue.
-ROUNDING = 1e-9
+_ROUNDING = 1e-9
 LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
@@ -175,12 +175,12 @@ class Coupled:
         """What is wrong with a coupling of finite numbers: M is symmetric, positive semi-definite, M_tt above 0."""
         matrix_TT = coupling.matrix_TT.cpu()
         largest = float(matrix_TT.abs().max())
-        if float((matrix_TT - matrix_TT.T).abs().max()) > ROUNDING * largest:
+        if float((matrix_TT - matrix_TT.T).abs().max()) > _ROUNDING * largest:
             return Rejection("bad_task_matrix", "the coupling of the tasks is not symmetric")
         if float(matrix_TT.diagonal().min()) <= 0:
             return Rejection("bad_task_matrix", "the coupling of the tasks has a diagonal that is not above 0")
         least = float(torch.linalg.eigvalsh(matrix_TT)[0])
-        if least < -ROUNDING * largest * len(matrix_TT):
+        if least < -_ROUNDING * largest * len(matrix_TT):
             return Rejection("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
         return None
 

@@ -41,7 +41,7 @@ from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
 #: What weights are pruned by: how much their update tells, or how sure they are themselves.
-Ratio = Literal["update", "posterior"]
+_Ratio = Literal["update", "posterior"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     positivity: Positivity = "shrink"
     fedavg_start: bool = False
     prune: float = 0.0
-    ratio: Ratio = "update"
+    ratio: _Ratio = "update"
     keep_last: bool = False
     common_start = True  # the server is the product of the clients' factors from the beginning
 

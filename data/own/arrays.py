@@ -20,11 +20,11 @@ from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_
 from fedpeer.data.own.mistakes import FileMistakes, check_there
 
 #: What reads an array's description, by the version of its form.
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 #: Bytes that one packed byte can become, at most: deflate's own limit.
-PACKED_MAX = 1032
+_PACKED_MAX = 1032
 #: Class numbers end here: a larger one is an identifier taken for a class, and would ask for as wide an output layer.
-CLASSES_MAX = 10_000
+_CLASSES_MAX = 10_000
 
 
 def npz(
@@ -79,11 +79,11 @@ def _check_filled(stored: NpzFile, name: str) -> None:
     info = stored.zip.getinfo(member)
     with stored.zip.open(member) as file:
         version = npy.read_magic(file)
-        if version not in HEADERS:
+        if version not in _HEADERS:
             raise ValueError(f"{name} is of version {version}, which plain arrays are not")
-        shape, _, dtype = HEADERS[version](file)
+        shape, _, dtype = _HEADERS[version](file)
         declared, there = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
-    if not dtype.hasobject and (declared != there or info.file_size > PACKED_MAX * info.compress_size + PACKED_MAX):
+    if not dtype.hasobject and (declared != there or info.file_size > _PACKED_MAX * info.compress_size + _PACKED_MAX):
         held = f"{info.compress_size:,} packed" if declared == there else f"{max(there, 0):,}"
         raise ValueError(f"{name} says that it has shape {shape} of {dtype}, {declared:,} bytes, and holds {held}")
 
@@ -278,7 +278,7 @@ def _targets(
         mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or say task=regression")
         return y, ()
     value_N = y.astype(np.float64)
-    count = len(classes) or CLASSES_MAX
+    count = len(classes) or _CLASSES_MAX
     bad = np.flatnonzero(~((value_N >= 0) & (value_N < count) & (value_N == np.floor(value_N))))
     if len(bad):
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""

@@ -17,7 +17,7 @@ from fedpeer.data.splits.cuts import Indices, Mask, cut_examples, deal, random_c
 from fedpeer.data.splits.shares import classes_of, counted_words, held_out, split_of, wanted_peers, worded
 
 #: Where a kind is cut: into equal parts, at random places, or at the same random places for every kind.
-Cuts = Literal["equal", "per-class", "shared"]
+_Cuts = Literal["equal", "per-class", "shared"]
 
 
 def labels(
@@ -38,7 +38,7 @@ def slicing(
     draws: np.random.Generator,
     *,
     each: int | None = None,
-    cuts: Cuts = "per-class",
+    cuts: _Cuts = "per-class",
     test_fraction: float | None = None,
 ) -> Split:
     """Random slicing: each peer holds `each` classes (default: half of them), in shares of very different sizes.
@@ -59,7 +59,7 @@ def drift(
     peers: int | None,
     draws: np.random.Generator,
     *,
-    cuts: Cuts = "per-class",
+    cuts: _Cuts = "per-class",
     test_fraction: float | None = None,
 ) -> Split:
     """Concept drift: each peer knows one subclass of every class (a bed, a chair, ... as furniture).
@@ -89,7 +89,7 @@ def _by_class(
     draws: np.random.Generator,
     rule: str,
     each: int,
-    cuts: Cuts,
+    cuts: _Cuts,
     test_fraction: float | None,
 ) -> Split:
     classes = classes_of(dataset, rule)
@@ -113,7 +113,7 @@ def _by_kind(
     kind_N: NDArray[np.int64],
     names: Sequence[str],
     hands: Sequence[Sequence[int]],
-    cuts: Cuts,
+    cuts: _Cuts,
     test_N: Mask,
     draws: np.random.Generator,
 ) -> Split:

@@ -35,7 +35,7 @@ METHODS = ("local", "full-averaging", "partial-averaging")
 OTHERS, CHANGED, SHARED = 2, 1, 320
 ROUNDS = 60
 #: The least number of peers: the others, and for each of three patterns two who know it.
-PEERS_MIN = OTHERS + 3
+_PEERS_MIN = OTHERS + 3
 
 
 def federation(peers: int, seed: int, *, images: bool) -> Federation:
@@ -44,7 +44,7 @@ def federation(peers: int, seed: int, *, images: bool) -> Federation:
     Raises:
         DataError: too few peers to know all patterns.
     """
-    if peers < PEERS_MIN:
+    if peers < _PEERS_MIN:
         raise DataError(f"{peers} peers: {OTHERS} know another completion, and the rest must know all; use 5 or more")
     data = "associative-digits" if images else "associative"
     models = {"everyone": {"neurons": {"input": "all", "hidden": SHARED, "output": "all"}}}

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from fedpeer.experiments.associative.shown import Scene, Shown
 
 #: From this width on a cell of bits is two columns, so that it is about as wide as high.
-WIDE = 120
+_WIDE = 120
 #: What a mark may mean, and its style; marks are told apart without it.
-STYLES = {"right": "green", "missing": "yellow", "too much": "bold red", "rightly off": "dim"}
+_STYLES = {"right": "green", "missing": "yellow", "too much": "bold red", "rightly off": "dim"}
 #: What marks become where the terminal is not UTF-8.
-PLAIN = str.maketrans("■□×·█░", "#ox.#o")
+_PLAIN = str.maketrans("■□×·█░", "#ox.#o")
 
 
 @dataclass(frozen=True)
 class DrawingMarks:
-    """How cells are drawn: the marks in the order of `STYLES`, what stands after each, columns between pictures."""
+    """How cells are drawn: the marks in the order of `_STYLES`, what stands after each, columns between pictures."""
 
     cells: tuple[str, str, str, str]
     after: str
@@ -37,9 +37,9 @@ class DrawingMarks:
         if images:
             marks, after, apart = ("██", "░░", "××", "· "), "", 2
         else:
-            marks, after, apart = ("■", "□", "×", "·"), " " if width >= WIDE else "", 3 if width >= WIDE else 2
+            marks, after, apart = ("■", "□", "×", "·"), " " if width >= _WIDE else "", 3 if width >= _WIDE else 2
         if ascii_only:
-            right, missing, too_much, off = (mark.translate(PLAIN) for mark in marks)
+            right, missing, too_much, off = (mark.translate(_PLAIN) for mark in marks)
             marks = (right, missing, too_much, off)
         return cls(marks, after, apart)
 
@@ -70,7 +70,7 @@ def _verdict(scene: Scene, method: str) -> str:
 
 def draw_picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
     """A pattern, cell by cell, against what was expected."""
-    text, styles = Text(), tuple(STYLES.values())
+    text, styles = Text(), tuple(_STYLES.values())
     for number, (row, wanted) in enumerate(zip(cells.tolist(), expected.tolist(), strict=True)):
         text.append("\n" if number else "")
         for on, right in zip(row, wanted, strict=True):
@@ -83,7 +83,7 @@ def draw_picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
 def legend(marks: DrawingMarks) -> Text:
     """What the marks mean."""
     text = Text("\n")
-    for mark, (words, style) in zip(marks.cells, STYLES.items(), strict=True):
+    for mark, (words, style) in zip(marks.cells, _STYLES.items(), strict=True):
         text.append(mark.strip(), style=style)
         text.append(f" {words}   ")
     text.append(f"\n{RULE}", style="dim")

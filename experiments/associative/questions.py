@@ -20,7 +20,7 @@ from fedpeer.experiments.associative.words import NAMES, RULE, lesson, recall_sc
 from fedpeer.peer.wire.json_text import parse_json
 
 #: Characters of a name out of a question that its refusal repeats.
-NAME_MAX = 40
+_NAME_MAX = 40
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _bits(cells: Cells) -> list[int]:
 def _named(value: object) -> str:
     """A value out of a question, short enough for a sentence."""
     text = json.dumps(value)
-    return text if len(text) <= NAME_MAX else f"{text[:NAME_MAX]}..."
+    return text if len(text) <= _NAME_MAX else f"{text[:_NAME_MAX]}..."
 
 
 def _some(names: list[str]) -> str:

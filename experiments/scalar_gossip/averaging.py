@@ -35,7 +35,7 @@ CrowdProtocol = Literal["push-sum", "push-pull"]
 #: peer that joins late takes the median of three.
 ASKED_FOR_VALUE = 2
 #: Members of a complete graph above which a matching is drawn as random pairs, which it is, and not edge by edge.
-PAIRED_ABOVE = 100
+_PAIRED_ABOVE = 100
 
 
 class ScalarGossip:
@@ -114,7 +114,7 @@ class ScalarGossip:
         return ScalarTraffic(edges.nnz)
 
     def _meet(self, draws: np.random.Generator) -> ScalarTraffic:
-        if self.graph.complete and self.channels is None and self.members > PAIRED_ABOVE:
+        if self.graph.complete and self.channels is None and self.members > _PAIRED_ABOVE:
             pairs = draws.permutation(self.members)[: self.members // 2 * 2].reshape(-1, 2)
             edges, a_M, b_M = None, pairs[:, 0], pairs[:, 1]
         else:

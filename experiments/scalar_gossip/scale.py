@@ -20,13 +20,13 @@ from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, Sc
 from fedpeer.runs.canvas import INK, MARKERS, draw_axes, method_colour
 from fedpeer.runs.summary import count_text
 
-#: Row of a page, as JSON holds it.
-Row = Mapping[str, Any]
+#: _Row of a page, as JSON holds it.
+_Row = Mapping[str, Any]
 
-SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
-DOUBLED = (128, 1_024, 16_384, 131_072, 1_048_576)
-EXCHANGES_MAX = 20_000
-TO = 1e-6
+_SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+_DOUBLED = (128, 1_024, 16_384, 131_072, 1_048_576)
+_EXCHANGES_MAX = 20_000
+_TO = 1e-6
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class ScaleRow:
 
     def at(self, place: int, seed: int) -> ScalarGossipOptions:
         """The large simulation of this line at the size of this place, 0 the smallest."""
-        peers = (DOUBLED if self.doubled else SIZES)[place]
+        peers = (_DOUBLED if self.doubled else _SIZES)[place]
         return ScalarGossipOptions(
             graph=parse_choice(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn,
-            to=TO,
-            seed=seed, exchanges_max=EXCHANGES_MAX,
+            to=_TO,
+            seed=seed, exchanges_max=_EXCHANGES_MAX,
         )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ LINES = (
 
 def cells(most: int, seed: int) -> list[tuple[ScaleRow, ScalarGossipOptions]]:
     """What is played for sizes up to so many peers, the small ones first."""
-    options = [(line, line.at(place, seed)) for place in range(len(SIZES)) for line in LINES]
-    return [(line, each) for line, each in options if each.peers <= min(line.largest, most * DOUBLED[-1] / SIZES[-1])]
+    options = [(line, line.at(place, seed)) for place in range(len(_SIZES)) for line in LINES]
+    return [(line, each) for line, each in options if each.peers <= min(line.largest, most * _DOUBLED[-1] / _SIZES[-1])]
 
 
 def key(options: ScalarGossipOptions) -> str:
@@ -112,72 +112,72 @@ def scale_row(line: ScaleRow, outcome: ScalarGossipOutcome) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------- page
 
 
-def scale_page(rows: Sequence[Row], command: str, facts: str) -> str:
+def scale_page(rows: Sequence[_Row], command: str, facts: str) -> str:
     """The whole page, Markdown. facts: machine and versions, in a sentence."""
     largest = max(each["peers"] for each in rows)
     total = sum(each["seconds"] for each in rows)
     texts = [
         "# Gossip at scale",
-        INTRODUCTION,
+        _INTRODUCTION,
         "![Exchanges by number of peers, for each graph](scale-graphs.svg)",
         _exchanges([each for each in rows if each["trouble"] == "none"]),
-        REMARKS,
+        _REMARKS,
         "## Where messages are lost, or peers leave",
-        TROUBLES,
+        _TROUBLES,
         "![Exchanges by number of peers, for each part of lost messages](scale-loss.svg)",
         _exchanges([each for each in rows if each["trouble"] != "none"]),
         _moved(rows),
         f"## What it takes: {largest:,} peers",
         _cost([each for each in rows if each["peers"] > largest / 2]),
-        COSTS,
+        _COSTS,
         f"```console\n$ {command}\n```",
         f"{len(rows)} crowds, {total / 60:.0f} min of processor time; {facts}",
     ]
     return "\n\n".join(texts) + "\n"
 
 
-INTRODUCTION = """\
+_INTRODUCTION = """\
 How many exchanges until all peers agree on the mean to a millionth, from a hundred peers to a million: one number a
 peer, drawn from a normal distribution, and no networks. In brackets what theory foretells for such a start without
 losses ([topology-and-gossip.md](../topology-and-gossip.md#crowds))."""
 
-REMARKS = f"""\
-A dash: not played; it takes more than {EXCHANGES_MAX:,} exchanges, or more work than was at hand. Theory is exact in
+_REMARKS = f"""\
+A dash: not played; it takes more than {_EXCHANGES_MAX:,} exchanges, or more work than was at hand. Theory is exact in
 root mean square over starts, but for push-pull on k-regular graphs, where it is an upper bound. With 2^k peers k
 exchanges of one-peer-exponential are the exact mean. In between several periods of as many exchanges are needed, so
 that its line goes up and down."""
 
-TROUBLES = """\
+_TROUBLES = """\
 Nobody waits: what is lost is repeated in the next round until it is acknowledged, and comes later; acknowledgements are
 lost as often. 1% leave: before each exchange each peer, with this chance, hands what it holds to its neighbours, and a
 newcomer takes its seat."""
 
-COSTS = """\
+_COSTS = """\
 Processor time is that of one core, with the making of the graph and the theory; memory is what arrays take at the
 most, beside the interpreter and its libraries."""
 
 
-def _exchanges(rows: Sequence[Row]) -> str:
+def _exchanges(rows: Sequence[_Row]) -> str:
     """A line for each line, a column for each size."""
-    head = ["graph", "trouble", *(count_text(size) for size in SIZES)]
+    head = ["graph", "trouble", *(count_text(size) for size in _SIZES)]
     if all(each["trouble"] == "none" for each in rows):
         head.remove("trouble")
-    lines = [_cells(head), _cells([":--"] * (len(head) - len(SIZES)) + ["--:"] * len(SIZES))]
+    lines = [_cells(head), _cells([":--"] * (len(head) - len(_SIZES)) + ["--:"] * len(_SIZES))]
     for label, trouble in dict.fromkeys((each["line"], each["trouble"]) for each in rows):
         of = {each["peers"]: each for each in rows if (each["line"], each["trouble"]) == (label, trouble)}
-        found = [_reached(of.get(size) or of.get(doubled)) for size, doubled in zip(SIZES, DOUBLED, strict=True)]
+        found = [_reached(of.get(size) or of.get(doubled)) for size, doubled in zip(_SIZES, _DOUBLED, strict=True)]
         lines.append(_cells([label, *([trouble] if "trouble" in head else []), *found]))
     return "\n".join(lines)
 
 
-def _reached(each: Row | None) -> str:
+def _reached(each: _Row | None) -> str:
     if each is None or each["exchanges"] is None:
         return "–"
     known = each["usual"] if each["usual"] is not None else each["worst"]
     return f"{each['exchanges']:,}" if known is None else f"{each['exchanges']:,} ({known:,.0f})"
 
 
-def _cost(rows: Sequence[Row]) -> str:
+def _cost(rows: Sequence[_Row]) -> str:
     lines = [
         _cells(["graph", "trouble", "exchanges", "processor time", "memory", "shares a peer", "of them repeats"]),
         _cells([":--", ":--", *["--:"] * 5]),
@@ -194,7 +194,7 @@ def _cells(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _moved(rows: Sequence[Row]) -> str:
+def _moved(rows: Sequence[_Row]) -> str:
     lost, leave = (_worst_drift(rows, trouble) for trouble in ("lost", "leave"))
     return (
         f"With losses all agree on the mean of the start to {lost:.0e} of its standard deviation: nothing is gone. "
@@ -203,19 +203,19 @@ def _moved(rows: Sequence[Row]) -> str:
     )
 
 
-def _worst_drift(rows: Sequence[Row], trouble: str) -> float:
+def _worst_drift(rows: Sequence[_Row], trouble: str) -> float:
     return max((each["drift"] for each in rows if trouble in each["trouble"]), default=0.0)
 
 
 # ------------------------------------------------------------------------------------------------------------- pictures
 
 
-def by_graph(rows: Sequence[Row]) -> str:
+def by_graph(rows: Sequence[_Row]) -> str:
     """SVG: exchanges against peers where nothing is lost, a line a graph; thin lines are theory."""
     return _picture([each for each in rows if each["trouble"] == "none"], lambda each: str(each["line"]), theory=True)
 
 
-def by_loss(rows: Sequence[Row]) -> str:
+def by_loss(rows: Sequence[_Row]) -> str:
     """SVG: exchanges against peers, a line for each part of lost messages; one-peer-exponential with 2^k of them."""
     kept = [each for each in rows if each["line"] in ("one-peer-exponential, 2^k peers", "k-regular:4")]
     kept = [each for each in kept if "leave" not in each["trouble"]]
@@ -226,7 +226,7 @@ def by_loss(rows: Sequence[Row]) -> str:
     )
 
 
-def _picture(rows: Sequence[Row], name: Callable[[Row], str], *, theory: bool) -> str:
+def _picture(rows: Sequence[_Row], name: Callable[[_Row], str], *, theory: bool) -> str:
     names = list(dict.fromkeys(map(name, rows)))
 
     def draw(axes: Axes) -> None:
@@ -252,10 +252,10 @@ def _picture(rows: Sequence[Row], name: Callable[[Row], str], *, theory: bool) -
     return draw_axes(draw, 300, f"Exchanges to a millionth by number of peers. {said}", right=26, left=66)
 
 
-def _growing(rows: Sequence[Row]) -> list[Row]:
+def _growing(rows: Sequence[_Row]) -> list[_Row]:
     return sorted(rows, key=lambda one: int(one["peers"]))
 
 
-def _range(rows: Sequence[Row]) -> str:
+def _range(rows: Sequence[_Row]) -> str:
     found = [one["exchanges"] for one in _growing(rows) if one["exchanges"]]
     return f"{found[0]:,} to {found[-1]:,}" if found else "–"

@@ -109,7 +109,7 @@ def simulate_scalar(
     Raises:
         ChoiceError, TopologyError: a graph or a number that cannot be; the message names the way out.
     """
-    check_scalar_request(options)
+    _check_scalar_request(options)
     stop = stop or threading.Event()
     began = time.process_time()
     with _peak() as peak:
@@ -153,7 +153,7 @@ def simulate_scalar(
     )
 
 
-def check_scalar_request(options: ScalarGossipOptions) -> None:
+def _check_scalar_request(options: ScalarGossipOptions) -> None:
     """Refuse numbers that cannot be.
 
     Raises:

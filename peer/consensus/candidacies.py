@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: Doublings of the first while; with a lease of 0.6 s the longest is ten seconds.
-DOUBLINGS_MAX = 4
+_DOUBLINGS_MAX = 4
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class FailedCandidacies:
             known.term, known.taken = max(term, known.term), False
             return None if again else False
         known.term, known.taken = term, True
-        known.until = now + (self._first << min(known.times, DOUBLINGS_MAX))
+        known.until = now + (self._first << min(known.times, _DOUBLINGS_MAX))
         known.times += 1
         return True
 

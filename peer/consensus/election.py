@@ -73,9 +73,9 @@ TERM_JUMP_MAX = 2**20
 #: force.
 RAISE_MAX = 16
 #: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
-EARLIER_MAX = 8
+_EARLIER_MAX = 8
 #: Voters from which on one may die and the others go on.
-FAILOVER_MIN = 3
+_FAILOVER_MIN = 3
 
 
 class Election:
@@ -165,7 +165,7 @@ class Election:
     @property
     def failover(self) -> bool:
         """Whether others go on when the coordinator dies."""
-        return len(self.voter_set.voters) >= FAILOVER_MIN
+        return len(self.voter_set.voters) >= _FAILOVER_MIN
 
     @property
     def audience(self) -> list[str]:
@@ -315,7 +315,7 @@ class Election:
         """Another roster is known; it counts when a committed round says so."""
         self.known[voter_set.number] = voter_set
         earlier = sorted(number for number in self.known if number < self.voter_set.number)
-        for number in earlier[:-EARLIER_MAX]:
+        for number in earlier[:-_EARLIER_MAX]:
             del self.known[number]
 
     def enforce(self, number: int) -> list[Out]:

@@ -58,7 +58,7 @@ PAUSED_TICKS = 240
 
 
 #: Refusals of an update by who is behind itself, or coordinates no more: it is offered again.
-PASSING = {"stale_term", "round_gap"}
+_PASSING = {"stale_term", "round_gap"}
 
 
 class RoundConsensus:
@@ -226,7 +226,7 @@ class RoundConsensus:
     def on_rejected(self, peer: str, refused: RejectMessage) -> None:
         """The coordinator does not take this peer's update; it is not offered to it again."""
         study, followed = self.consensus_state.study, self.round_commit.election.followed
-        if study is not None and followed is not None and refused.code not in PASSING:
+        if study is not None and followed is not None and refused.code not in _PASSING:
             self._sent.answered((peer, followed[1], study.round))
 
     def on_model_request(self, peer: str, wanted: ModelRequest) -> None:

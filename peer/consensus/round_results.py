@@ -11,7 +11,7 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 
 #: Of a round: nobody's update is left out.
-NOBODY: Mapping[str, Rejection] = {}
+_NOBODY: Mapping[str, Rejection] = {}
 
 
 def practised(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpec) -> ClientTrained:
@@ -20,7 +20,7 @@ def practised(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpe
 
 
 def server_result(
-    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = NOBODY
+    job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = _NOBODY
 ) -> UpdatesAggregated:
     """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
     if not sound:

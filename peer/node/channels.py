@@ -22,16 +22,16 @@ from fedpeer.peer.wire.messages import Ack, Transfer
 
 #: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
 #: further ahead would wait for rounds that this peer may never reach as others do, and be missed by everybody.
-STEP_ROUNDS = 2
+_STEP_ROUNDS = 2
 #: Bytes of the shares that wait for exchanges to come, of all groups and all neighbours together; but two of each
 #: neighbour, who may be an exchange ahead in good order. What does not find room is added at once: that is another way
 #: to the same average, and loses nothing.
 WAITING_BYTES = 16 << 20
-WAITING_MIN = 2
+_WAITING_MIN = 2
 #: Shares of one neighbour that wait, however small; news comes round a group of so many within as many exchanges.
-WAITING_MAX = 256
+_WAITING_MAX = 256
 #: Bytes that a share which waits takes beside its numbers.
-PLACE_BYTES = 1024
+_PLACE_BYTES = 1024
 
 
 def ship(state: NodeState, repeats: Retransmissions, group: str, made: dict[str, NumberedTransfer]) -> None:
@@ -135,16 +135,16 @@ def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) 
     """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
     others do, and there is room for it."""
     policy, holding = state.peer_groups.averaging[group], state.durable.groups[group]
-    ahead = policy.every * (STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
+    ahead = policy.every * (_STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
     if share.round > state.durable.round + ahead:
         return False
     place = (share.round, share.exchange, peer)
     if place in holding.waiting:
         return True
     channels = sum(len(each.members) - 1 for each in state.peer_groups.groups.values())
-    room = WAITING_BYTES // channels // (8 * len(state.durable.index[group]) + PLACE_BYTES)
+    room = WAITING_BYTES // channels // (8 * len(state.durable.index[group]) + _PLACE_BYTES)
     kept = sum(each[2] == peer for places in (holding.waiting, holding.nothing) for each in places)
-    return kept < max(WAITING_MIN, min(room, WAITING_MAX))
+    return kept < max(_WAITING_MIN, min(room, _WAITING_MAX))
 
 
 def acknowledge(state: NodeState, peer: str, group: str) -> None:

@@ -19,7 +19,7 @@ class RoundClient:
 
     def __init__(self, state: NodeState, consensus: RoundConsensus) -> None:
         self.state, self.consensus = state, consensus
-        self._working = False  # a Practise or a Settle is out
+        self._working = False  # a TrainClient or a FinishRound is under way
         self._trains_since = 0
 
     @property

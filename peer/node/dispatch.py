@@ -44,9 +44,9 @@ from fedpeer.peer.wire.messages import (
 from fedpeer.peer.wire.roster import AUTHORITY, Roster
 
 #: Refusals that say no more than that somebody is a little ahead or behind.
-USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
+_USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
 #: Refusals that come from different memories of channels, lives and edges.
-CLEARED_UP_BY_HELLO = {
+_CLEARED_UP_BY_HELLO = {
     "stale_incarnation",
     "early",
     "sequence_reused",
@@ -224,7 +224,7 @@ class Dispatch:
             self.consensus_by_group[refused.group].on_rejected(peer, refused)
         text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
         state.note(
-            "debug" if refused.code in USUAL else "warning",
+            "debug" if refused.code in _USUAL else "warning",
             "refused",
             text,
             peer=peer,
@@ -236,5 +236,5 @@ class Dispatch:
             state.count("unproven", peer, "it says that a later process has this identity, and shows nothing")
         if refused.code == "early":
             self.work.repeats.missed(peer, refused.group, refused.seq)
-        if refused.code in CLEARED_UP_BY_HELLO:
+        if refused.code in _CLEARED_UP_BY_HELLO:
             state.others[peer].greet_soon(state.now)

@@ -29,7 +29,7 @@ from fedpeer.peer.wire.mean_bytes import update_of
 
 #: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
 #: peer's is half over.
-COORDINATED_DEADLINES = 2
+_COORDINATED_DEADLINES = 2
 
 
 class GroupAverager:
@@ -143,7 +143,7 @@ class GroupAverager:
         if self.state.durable.round >= self._last:
             return lingering(self.state)  # nothing waits for this peer, and who has finished stays so long
         led = self.consensus_by_group[group].coordinator is not None
-        return COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
+        return _COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
 
     def _next(self) -> None:
         """The round is over: what was averaged is evaluated if due, and the next begins."""

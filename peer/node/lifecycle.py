@@ -20,22 +20,22 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ValueRequest
 
 #: Seconds in which this process ran that `leave` may take before what is left is written off.
-LEAVE_S = 5.0
+_LEAVE_S = 5.0
 #: Seconds in which a late joiner asks for values before it goes on with what it has.
 JOIN_S = 10.0
 #: Seconds that a finished peer stays at least, so that the news of it gets about before it is gone.
-LINGER_MIN_S = 2.0
+_LINGER_MIN_S = 2.0
 #: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
-OWING_S = 5.0
+_OWING_S = 5.0
 #: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by
 #: which its neighbours know what it has not taken.
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
 #: A finished peer stays for the others until none of them has come further for so many deadlines, or for as long as
 #: peers wait for one another at the beginning, if that is longer: what they still need is asked for again and again, at
 #: growing intervals, and may be lost again and again.
-LINGER_DEADLINES = 4
+_LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: the median of three lies between two honest ones where one lies.
-ASKED_FOR_VALUE = 3
+_ASKED_FOR_VALUE = 3
 
 
 @dataclass
@@ -108,7 +108,7 @@ def join_late(work: NodeParts) -> None:
             p for p in state.peer_groups.groups[group].members
             if p != state.me and state.available(p, group)
             and state.others[p].begun and (group, p) not in lifecycle.doubted
-        ][:ASKED_FOR_VALUE]  # fmt: skip
+        ][:_ASKED_FOR_VALUE]  # fmt: skip
         got = lifecycle.values.setdefault(group, {})
         for peer in givers:
             options = lifecycle.asked_at.get((group, peer))
@@ -143,7 +143,7 @@ def join_late(work: NodeParts) -> None:
 def lingering(state: NodeState) -> int:
     """Return for how many ticks a finished peer stays while no other one comes further."""
     gossip = state.setup.federation.gossip
-    return state.setup.ticks(max(LINGER_DEADLINES * gossip.deadline, gossip.gather))
+    return state.setup.ticks(max(_LINGER_DEADLINES * gossip.deadline, gossip.gather))
 
 
 def linger(work: NodeParts) -> None:
@@ -173,9 +173,9 @@ def linger(work: NodeParts) -> None:
     if absent:
         lifecycle.received_from = state.ran
     unpaid = (owing or any(map(state.parts, state.mates))) and state.now - lifecycle.all_done_at < state.setup.ticks(
-        OWING_S
+        _OWING_S
     )
-    if state.ran - lifecycle.received_from < state.setup.ticks(LINGER_MIN_S):
+    if state.ran - lifecycle.received_from < state.setup.ticks(_LINGER_MIN_S):
         return
     if (not unfinished and not unpaid) or stuck:
         state.snapshot()
@@ -195,7 +195,7 @@ def leave_federation(work: NodeParts) -> None:
             for peer in sorted(state.mates):
                 send_hello(state, peer, answer=True)
         return
-    over = state.waited() >= state.setup.ticks(LEAVE_S)
+    over = state.waited() >= state.setup.ticks(_LEAVE_S)
     for group, holding in durable.groups.items():
         there = [p for p in state.peer_groups.groups[group].members if p != state.me and state.available(p, group)]
         idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))

@@ -75,9 +75,9 @@ from fedpeer.peer.wire.roster import Roster
 from fedpeer.rejection import Rejection
 
 #: Ticks for which only the seeds are greeted: they tell who else is there within that time.
-SEEDS_FIRST_TICKS = 100
+_SEEDS_FIRST_TICKS = 100
 #: A process that finds an empty disk takes its number from below this one, drawn; a second one does not get the same.
-GENERATION_LEAP = 2**31
+_GENERATION_LEAP = 2**31
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Node:
             sign=sign,
             verify=verify,
         )
-        late = 0 if not setup.seeds else SEEDS_FIRST_TICKS
+        late = 0 if not setup.seeds else _SEEDS_FIRST_TICKS
         others = {
             peer: Neighbor(hello_at=0 if peer in setup.seeds else late)
             for peer in setup.peer_groups.peers
@@ -276,7 +276,7 @@ class Node:
         who
         answers its Hello tells whether it heard from this process or from an earlier one."""
         leap = (
-            self.setup.nonce % GENERATION_LEAP
+            self.setup.nonce % _GENERATION_LEAP
             if durable.generation == 0 and self.setup.peer_groups.consensus_by_group
             else 0
         )

@@ -193,7 +193,7 @@ def owner_of(setup: Setup) -> dict[str, str]:
     return {"peer": setup.me, "federation": setup.peer_groups.roster.federation_id.hex()}
 
 
-def owner_key(setup: Setup) -> str:
+def _owner_key(setup: Setup) -> str:
     """This peer's own key, in hex."""
     return setup.peer_groups.roster.by_id[setup.me].key.hex()
 
@@ -201,7 +201,7 @@ def owner_key(setup: Setup) -> str:
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
     if isinstance(persist.content, DurableState):
-        owner = owner_of(setup) | {"key": owner_key(setup)}
+        owner = owner_of(setup) | {"key": _owner_key(setup)}
         return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
     assert isinstance(persist.content, Entry)
     return entry_bytes(persist.content)
@@ -240,7 +240,7 @@ def node_of(
     else:
         places, blank = consensus_places(setup.peer_groups, b"" if spec is None else spec.client)
         durable = durable_state_of(
-            recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, owner_key(setup)
+            recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, _owner_key(setup)
         )
         if set(index) != set(durable.groups):
             durable.regrouped(index)

@@ -29,7 +29,7 @@ from fedpeer.peer.wire.messages import ChannelState, Hello, Reminder
 from fedpeer.rejection import Rejection
 
 #: Channels of which a reminder says something; one is enough to find out.
-LANES_MAX = 2
+_LANES_MAX = 2
 
 # ------------------------------------------------------------------------------------------------------------- to sign
 
@@ -121,7 +121,7 @@ def _channels(state: NodeState, received: MessageReceived, hello: Hello) -> tupl
                 found.append(_proof(channel.group, "made", made))
             if taken is not None and _less(channel.taken, channel.taken_weight, taken):
                 found.append(_proof(channel.group, "taken", taken))
-    return tuple(found[:LANES_MAX])
+    return tuple(found[:_LANES_MAX])
 
 
 def _less(number: int, weight: float, signed: Signed) -> bool:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 WAIT_MIN, WAIT_MAX = 8, 200
 #: Times the usual wait that the waits between repeats grow to. They double to ease a crowded link, and no further: of a
 #: dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
-GROWTH_MAX = 4
+_GROWTH_MAX = 4
 
 #: (peer, group, seq)
-Key = tuple[str, str, int]
+_Key = tuple[str, str, int]
 
 
 @dataclass
@@ -32,7 +32,7 @@ class _Timer:
 class Retransmissions:
     """Timers of open transfers, and of each neighbour how long its answers take."""
 
-    timers: dict[Key, _Timer] = field(default_factory=dict)
+    timers: dict[_Key, _Timer] = field(default_factory=dict)
     smoothed: dict[str, float] = field(default_factory=dict)
     varies: dict[str, float] = field(default_factory=dict)
 
@@ -42,13 +42,13 @@ class Retransmissions:
             return float(2 * WAIT_MIN)
         return min(max(self.smoothed[peer] + 4 * self.varies[peer], WAIT_MIN), WAIT_MAX)
 
-    def sent(self, key: Key, now: int) -> None:
+    def sent(self, key: _Key, now: int) -> None:
         """A transfer was said for the first time, or again."""
         timer = self.timers.get(key)
         if timer is None:
             self.timers[key] = _Timer(now, now, self.wait(key[0]))
         else:
-            most = min(GROWTH_MAX * self.wait(key[0]), WAIT_MAX)
+            most = min(_GROWTH_MAX * self.wait(key[0]), WAIT_MAX)
             timer.last, timer.wait, timer.repeats = now, min(2 * timer.wait, most), timer.repeats + 1
 
     def answered(self, peer: str, group: str, taken: int, now: int) -> None:
@@ -70,7 +70,7 @@ class Retransmissions:
             if key[:2] == (peer, group) and key[2] < seq:
                 timer.wait = min(timer.wait, self.wait(peer))
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: _Key) -> None:
         """This transfer is not open any more."""
         del self.timers[key]
 
@@ -79,6 +79,6 @@ class Retransmissions:
         for key in [key for key in self.timers if key[0] == peer]:
             del self.timers[key]
 
-    def due(self, now: int) -> list[Key]:
+    def due(self, now: int) -> list[_Key]:
         """What is to be said again now, oldest number first."""
         return sorted(key for key, timer in self.timers.items() if now - timer.last >= timer.wait)

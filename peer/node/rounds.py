@@ -29,14 +29,14 @@ from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
-AHEAD_PARTS = 10
+_AHEAD_PARTS = 10
 #: The part of the deadline for which an acknowledgement is waited for. Others wait for this peer's share meanwhile, a
 #: deadline at most: if it waited as long, whoever acknowledges nothing would make it late for all.
-ACK_PARTS = 2
+_ACK_PARTS = 2
 #: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a channel rests until it is there.
-PUSH_EVERY = 4
+_PUSH_EVERY = 4
 #: Deadlines for which the averaging of one round may last before it is said that rounds have stalled.
-STALLED_DEADLINES = 2
+_STALLED_DEADLINES = 2
 #: Weight at the end of a round, in parts of what this peer began with, outside of which it is said that weight has
 #: gathered somewhere.
 WEIGHT_LEAST, WEIGHT_MOST = 0.2, 2.0
@@ -142,7 +142,7 @@ def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
     if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not state.synchronous:
         return
     lasted = state.ran - rounds.trained_at
-    if lasted < STALLED_DEADLINES * state.setup.ticks(state.setup.federation.gossip.deadline):
+    if lasted < _STALLED_DEADLINES * state.setup.ticks(state.setup.federation.gossip.deadline):
         return
     rounds.said_stalled = True
     missing = sorted({peer for holding in state.durable.groups.values() for peer in holding.missing})
@@ -264,7 +264,7 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if other.round > round and mutual(state, group):
         # Who goes on to the next round has our share of the last exchange and made one for us. In an earlier exchange
         # there is no such share; in the last one it is under way, or it was never made: then we do not wait for long.
-        patience = state.setup.ticks(state.setup.federation.gossip.deadline / AHEAD_PARTS)
+        patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
         if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
             return False
     return holding.into.get(peer, Incoming()).place <= holding.at
@@ -299,7 +299,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     # that would leave it waiting, and make another average than the matrices say.
     slow = [peer for peer, channel in channels.items() if resting(channel) and peer not in rounds.late]
     if slow:
-        if not _overdue(state, rounds, group, slow, ACK_PARTS):
+        if not _overdue(state, rounds, group, slow, _ACK_PARTS):
             return False
         rounds.late.update(dict.fromkeys(slow, state.now))
     to, fraction = tuple(p for p, channel in channels.items() if not resting(channel)), plan.fraction
@@ -446,7 +446,7 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
     """Give shares to all neighbours whose channels are free, where there is news and the last push is a while ago. By
     drift, there is news where a group has moved, by training or by what came, since it was last pushed."""
     for group in sorted(rounds.news):
-        if state.now - rounds.pushed_at.get(group, -PUSH_EVERY) < PUSH_EVERY:
+        if state.now - rounds.pushed_at.get(group, -_PUSH_EVERY) < _PUSH_EVERY:
             continue
         policy, holding = among_the_living(state, group), state.durable.groups[group]
         me = policy.overlay.members.index(state.me)

@@ -32,7 +32,7 @@ from fedpeer.peer.state.node_state import NodeState
 
 #: Rounds by which the news of a peer may be late along directed phases and matchings, where an exchange does not go
 #: both ways: a peer without a partner in one round has one in the next.
-ONE_WAY_ROUNDS = 2
+_ONE_WAY_ROUNDS = 2
 
 
 def may_begin(state: NodeState, round: int) -> bool:
@@ -45,7 +45,7 @@ def may_begin(state: NodeState, round: int) -> bool:
         return True
     if not state.synchronous:
         return any(state.expected(peer, group) for peer in learning for group in state.durable.groups)
-    slack = max([1, *(ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
+    slack = max([1, *(_ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
     return round <= latest(map(state.round_of, state.mates), slack * state.setup.federation.gossip.every)
 
 

@@ -30,7 +30,7 @@ from fedpeer.peer.wire.framing import FrameError
 from fedpeer.peer.wire.signed_contract import SignedContract
 
 #: What is logged where a state of before version 0.3 goes on.
-OLDER_STATE = (
+_OLDER_STATE = (
     "the state was kept by an earlier release, with a digest of its contract only: it goes on by the federation file, "
     "since the shapes fit"
 )
@@ -68,7 +68,7 @@ def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> C
     elif held is None:
         text = text_of(contract_of(file), str(file.learning.algorithm))
         return ContinuationPlan(
-            file, HeldContract(0, text, named(file)), signed, OLDER_STATE if state is not None else ""
+            file, HeldContract(0, text, named(file)), signed, _OLDER_STATE if state is not None else ""
         )
     differing = changed_by_hand(held, file)
     if differing and (signed is None or differences(json.loads(signed.text), overlaid(held, file))):

@@ -20,9 +20,9 @@ from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 
 #: Peers that are told. One would do, since each passes it on; so many are not all down or cut off at once.
-TOLD_MAX = 32
+_TOLD_MAX = 32
 #: Seconds for all of them: a machine that is off takes the five seconds of a connection attempt.
-ANNOUNCE_SECONDS = 15.0
+_ANNOUNCE_SECONDS = 15.0
 
 
 async def announce(
@@ -32,7 +32,7 @@ async def announce(
 
     Never raises for a peer.
     """
-    entries = [entry for entry in roster.entries if entry.id != without][:TOLD_MAX]
+    entries = [entry for entry in roster.entries if entry.id != without][:_TOLD_MAX]
     found: dict[str, str] = {}
     done = asyncio.Event()
     news: Contract | RosterNews = RosterNews(number=roster.number, text=to_bytes(roster))
@@ -74,7 +74,7 @@ async def announce(
             tell(entry.id, NEWEST)
         if entries:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), ANNOUNCE_SECONDS)
+                await asyncio.wait_for(done.wait(), _ANNOUNCE_SECONDS)
     finally:
         await links.close()
     return {entry.id: found.get(entry.id, "no answer in time") for entry in entries}

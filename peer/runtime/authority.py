@@ -24,7 +24,7 @@ from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, si
 from fedpeer.runs.disk import replacing, take_lock
 
 #: Seconds to wait for another invitation that is changing the roster: it holds the lock for one signature and one save.
-LOCK_PATIENCE = 5.0
+_LOCK_PATIENCE = 5.0
 
 Change = Callable[[Roster, Ed25519PrivateKey], Roster]
 
@@ -86,7 +86,7 @@ def change_roster(authority: Authority, change: Change) -> Roster:
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
-    lock = take_lock(authority.folder / "authority" / "lock", patience=LOCK_PATIENCE)
+    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
     if lock is None:
         raise EnrolmentError("Another command is changing this roster; try again when it is done.")
     try:
@@ -105,7 +105,7 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
-    lock = take_lock(authority.folder / "authority" / "lock", patience=LOCK_PATIENCE)
+    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
     if lock is None:
         raise EnrolmentError("Another command is changing this federation; try again when it is done.")
     try:

@@ -29,7 +29,7 @@ HEAD_BYTES = _NAME.size + _CHECK.size
 #: Bytes that follow, and their digest.
 _BLOCK = struct.Struct("<Q16s")
 #: Read at once where only a digest is wanted: a journal may be much larger than what a peer is meant to hold in memory.
-READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
@@ -181,7 +181,7 @@ def _block_head(file: BinaryIO) -> tuple[int, bytes]:
 
 def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
     while length:
-        piece = file.read(min(length, READ_BYTES))
+        piece = file.read(min(length, _READ_BYTES))
         if not piece:
             return
         length -= len(piece)

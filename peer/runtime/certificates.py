@@ -26,12 +26,12 @@ from cryptography.x509.oid import NameOID
 from fedpeer.peer.wire.roster import AUTHORITY
 
 #: A certificate is valid from a day before it was made: the clocks of the machines that check it may be slow.
-BACKDATED = timedelta(days=1)
+_BACKDATED = timedelta(days=1)
 #: Who is put out is put out by the roster, at once. So certificates need not be short-lived, and nobody has to renew
 #: one while a federation lives.
-VALID = timedelta(days=3650)
+_VALID = timedelta(days=3650)
 
-PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
+_PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
 
 
 def key_pem(key: Ed25519PrivateKey | EllipticCurvePrivateKey) -> bytes:
@@ -106,7 +106,7 @@ def _names(name: str, host: str) -> x509.SubjectAlternativeName:
 def _unsigned(
     subject: x509.Name,
     issuer: x509.Name,
-    public: PublicKey,
+    public: _PublicKey,
     constraints: x509.BasicConstraints,
     made: datetime | None = None,
     expires: datetime | None = None,
@@ -130,8 +130,8 @@ def _unsigned(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(made - BACKDATED)
-        .not_valid_after(expires or made + VALID)
+        .not_valid_before(made - _BACKDATED)
+        .not_valid_after(expires or made + _VALID)
         .add_extension(constraints, critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

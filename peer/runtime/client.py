@@ -45,7 +45,7 @@ from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 #: Bytes of tail from which a message is bulk: what a slow link (1 Mbit/s) carries in one tick of 25 ms, and some.
 BULK_BYTES = 4096
 #: Bytes that a kernel may hold of ours when a body seems to have left: as much as it gives a slow link.
-KERNEL_BYTES = 1 << 20
+_KERNEL_BYTES = 1 << 20
 #: Seconds that an unused connection stays open; less than the other side keeps it.
 _KEEP_S = 60.0
 #: Headers that aiohttp would add and nobody reads.
@@ -221,7 +221,7 @@ class PeerLinks:
     async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        slack = self._limits.answer_s + min(frame.size, KERNEL_BYTES) / self._limits.floor_bytes_per_s
+        slack = self._limits.answer_s + min(frame.size, _KERNEL_BYTES) / self._limits.floor_bytes_per_s
         try:
             async with (
                 pace(self._limits, slack) as frame.moved,

@@ -12,9 +12,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-SERVICE = "_fedpeer._tcp.local."
+_SERVICE = "_fedpeer._tcp.local."
 #: Milliseconds to ask for the address of a service that was announced; it answers at once or not at all.
-ANSWER_MS = 3000
+_ANSWER_MS = 3000
 
 
 class DiscoveryError(Exception):
@@ -39,8 +39,8 @@ class Discovery:
 
         self._zeroconf = AsyncZeroconf()
         self._info = AsyncServiceInfo(
-            SERVICE,
-            f"{self._peer}-{self._federation[:12]}.{SERVICE}",
+            _SERVICE,
+            f"{self._peer}-{self._federation[:12]}.{_SERVICE}",
             port=self._port,
             addresses=[socket.inet_aton(_own_address())],
             properties={"federation": self._federation, "peer": self._peer},
@@ -53,14 +53,14 @@ class Discovery:
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
 
-        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, [SERVICE], handlers=[changed])
+        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, [_SERVICE], handlers=[changed])
 
     async def _ask(self, name: str) -> None:
         """Take up an announcement, if it is of our federation and complete."""
         from zeroconf.asyncio import AsyncServiceInfo
 
-        info = AsyncServiceInfo(SERVICE, name)
-        if not await info.async_request(self._zeroconf.zeroconf, ANSWER_MS):
+        info = AsyncServiceInfo(_SERVICE, name)
+        if not await info.async_request(self._zeroconf.zeroconf, _ANSWER_MS):
             return
         said = {key: value for key, value in info.decoded_properties.items() if value is not None}
         addresses = info.parsed_addresses()

@@ -35,24 +35,24 @@ from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX, Roster
 #: Port on which an invitation is listened for; `fedpeer init` gives peers 7401 and up.
 INVITATION_PORT = 7400
 #: Bytes of a request to join: a certificate request has 300, the rest is air.
-REQUEST_BYTES_MAX = 16 * 1024
+_REQUEST_BYTES_MAX = 16 * 1024
 #: Bytes of a federation file, as the reader of YAML allows it.
-FEDERATION_BYTES_MAX = 1 << 20
+_FEDERATION_BYTES_MAX = 1 << 20
 #: Bytes of an answer: a roster, a federation file and a contract, spelled in JSON once more (at worst doubled), and
 #: certificates.
-ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
+_ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
 #: Answers that there is no model to start from; the second by a release that knows of none.
-NO_MODEL = (204, 404)
+_NO_MODEL = (204, 404)
 #: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
-REQUEST_SECONDS = 30.0
+_REQUEST_SECONDS = 30.0
 #: Connections: one person joins, and whoever else comes has few of them from one address.
 INVITED = Limits(connections=64, connections_per_peer=16)
 #: Answers to wrong tokens that are kept back at once, and seconds for which a connection may say nothing.
 LATE_MAX, IDLE_SECONDS = 32, 15.0
 #: Seconds for the last answer to leave when the listener closes.
-GOODBYE_SECONDS = 5.0
+_GOODBYE_SECONDS = 5.0
 #: Letters of another machine's sentence that are shown.
-TEXT_MAX = 400
+_TEXT_MAX = 400
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def listening(
 
     async def body_of(asking: web.Request) -> bytes:
         try:
-            async with asyncio.timeout(REQUEST_SECONDS):
+            async with asyncio.timeout(_REQUEST_SECONDS):
                 return await asking.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
@@ -90,7 +90,7 @@ async def listening(
             return await deny(answer)
         return web.Response(status=204) if answer is None else web.FileResponse(answer)
 
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
     app.router.add_post("/v1/join", join)
     app.router.add_post("/v1/model", model)
     visitors = Visitors(INVITED)
@@ -99,7 +99,7 @@ async def listening(
     except OSError as error:
         raise EnrolmentError(f"Nobody can listen on {where} ({error.strerror}); choose another --listen.") from None
     context = invitation_context(invitation.authority.identity)
-    await visitors.start(app, listening, context, shutdown_timeout=GOODBYE_SECONDS, keepalive_timeout=IDLE_SECONDS)
+    await visitors.start(app, listening, context, shutdown_timeout=_GOODBYE_SECONDS, keepalive_timeout=IDLE_SECONDS)
     try:
         yield int(listening.getsockname()[1]), over
     finally:
@@ -171,7 +171,7 @@ async def invite(
 async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
     """Ask to be let in, with a key made here. Raises EnrolmentError."""
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
-    async with _asking(token, "join", body, aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as answer:
+    async with _asking(token, "join", body, aiohttp.ClientTimeout(total=_REQUEST_SECONDS)) as answer:
         text = await _bounded(answer)
         if answer.status != 200:
             raise EnrolmentError(_denial(text))
@@ -181,9 +181,9 @@ async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
 async def fetch_model(token: Token, place: Path) -> bool:
     """Write the model that the federation starts from to a file; whether there is one. To be asked before joining, for
     a token is good for one time. Raises EnrolmentError."""
-    limit = aiohttp.ClientTimeout(sock_connect=REQUEST_SECONDS, sock_read=REQUEST_SECONDS)
+    limit = aiohttp.ClientTimeout(sock_connect=_REQUEST_SECONDS, sock_read=_REQUEST_SECONDS)
     async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
-        if answer.status in NO_MODEL:
+        if answer.status in _NO_MODEL:
             return False
         if answer.status != 200:
             raise EnrolmentError(_denial(await _bounded(answer)))
@@ -220,7 +220,7 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     text = bytearray()
     async for piece in answer.content.iter_any():
         text += piece
-        if len(text) > ANSWER_BYTES_MAX:
+        if len(text) > _ANSWER_BYTES_MAX:
             raise EnrolmentError(
                 "The answer is longer than any roster and federation file; this is not fedpeer invite."
             )
@@ -232,7 +232,7 @@ def _denial(text: bytes) -> str:
         words = str(parse_json(text)["text"])
     except (ValueError, TypeError, KeyError):
         words = "it was refused without a reason"
-    return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:TEXT_MAX]
+    return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:_TEXT_MAX]
 
 
 def route_to(host: str) -> str | None:

@@ -30,7 +30,7 @@ from fedpeer.peer.wire.roster import AUTHORITY, ROSTER_BYTES_MAX, Roster, Roster
 from fedpeer.rejection import Rejection
 
 #: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
-PEM_BYTES_MAX = 64 * 1024
+_PEM_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _read(flaws: list[Flaw], setting: str, path: Path, parse: Callable[[bytes], 
     """What is in the file, or None after saying why not."""
     try:
         with path.open("rb") as file:
-            text = file.read(PEM_BYTES_MAX + 1)
+            text = file.read(_PEM_BYTES_MAX + 1)
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except OSError as error:
         flaws.append(Flaw(setting, f"{path} cannot be read ({error.strerror}); fedpeer init or join makes it"))
@@ -207,7 +207,7 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
 
     "authority" is the federation's authority itself, which may bring a new roster and nothing else.
     """
-    key = None if der is None else public_key_of(der)
+    key = None if der is None else _public_key_of(der)
     if key is None:
         return Rejection("unknown_peer", "no certificate with an Ed25519 key")
     if key == roster.authority:
@@ -220,10 +220,10 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
 
 def put_out(der: bytes | None, roster: Roster) -> bool:
     """Whether who showed this certificate (DER) belonged to the federation once, by the roster."""
-    return der is not None and public_key_of(der) in roster.revoked
+    return der is not None and _public_key_of(der) in roster.revoked
 
 
-def public_key_of(der: bytes) -> bytes | None:
+def _public_key_of(der: bytes) -> bytes | None:
     """(32 bytes) the Ed25519 public key in a certificate (DER); None if it has none."""
     try:
         key = x509.load_der_x509_certificate(der).public_key()
@@ -294,7 +294,7 @@ class _Handshake(ssl.SSLObject):
         except ssl.SSLError as error:
             error.alert = self.outgoing.read()  # type: ignore[attr-defined]
             raise
-        if self.expected is not None and public_key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
+        if self.expected is not None and _public_key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
             raise ssl.SSLCertVerificationError(1, "another key answers at this address than the one expected")
 
 

@@ -35,7 +35,7 @@ DELAY_S, DELAY_MAX_S, ALL_DOUBLE = 0.5, 8.0, 16
 #: Addresses whose wrong secrets are remembered.
 ADDRESSES_MAX = 256
 SECRET_BYTES, KEY_BYTES, CHECK_BYTES = 16, 32, 4
-PREFIX = "fedpeer-"
+_PREFIX = "fedpeer-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Token:
 
     def __str__(self) -> str:
         body = self.secret + self.authority + f"{self.peer}@{self.listener}".encode()
-        return PREFIX + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
+        return _PREFIX + base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
 
     @classmethod
     def read(cls, text: str) -> Token:
         """The token in this word. Raises EnrolmentError if a letter is missing or wrong."""
         wrong = EnrolmentError("This is not a whole token; copy all of what fedpeer invite printed, on one line.")
-        word = "".join(text.split()).removeprefix(PREFIX)
+        word = "".join(text.split()).removeprefix(_PREFIX)
         try:
             content = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
             body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]

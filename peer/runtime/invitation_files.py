@@ -27,7 +27,7 @@ from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, pe
 from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
 
 #: Addresses of others in a new peer's file. One that answers is enough; three survive two that are down.
-SEEDS_MAX = 3
+_SEEDS_MAX = 3
 #: Between the port of a peer and that of its dashboard: 7403 and 7503.
 DASHBOARD_OFFSET = 100
 
@@ -172,7 +172,7 @@ def refuse_existing(folder: Path) -> None:
 
 
 def _peer_file(own: InvitedPeer, roster: Roster) -> str:
-    others = [entry.address for entry in roster.entries if entry.id != own.id][:SEEDS_MAX]
+    others = [entry.address for entry in roster.entries if entry.id != own.id][:_SEEDS_MAX]
     keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
     part = own.data.part
     data = own.data.model_dump(mode="json") if part is None else {"simulation": part}

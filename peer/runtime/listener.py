@@ -30,9 +30,9 @@ from fedpeer.rejection import Rejection
 #: Connections that the kernel keeps for us while we are busy.
 BACKLOG = 128
 #: Addresses that are remembered: of a roster of as many.
-CAME_FROM_MAX = 4096
+_CAME_FROM_MAX = 4096
 #: Seconds without accepting after the process ran out of file handles: connections are ended meanwhile.
-OUT_OF_HANDLES_S = 1.0
+_OUT_OF_HANDLES_S = 1.0
 #: Options of Linux that Python has no names for, and their values: as long as little is under way, what is lost is said
 #: again after the same fifth of a second each time; and never later than after a second. By default each wait is twice
 #: the one before, up to two minutes, and where a third of all packets is lost that is soon reached.
@@ -155,7 +155,7 @@ class Listener:
                 except OSError as error:
                     if error.errno in _OUT_OF_HANDLES:
                         self._rejected(Rejection("out_of_handles", str(error)))
-                        await asyncio.sleep(OUT_OF_HANDLES_S)
+                        await asyncio.sleep(_OUT_OF_HANDLES_S)
                     continue  # else one connection ended while it was accepted
                 self._take(connection, str(address[0]))
                 await asyncio.sleep(0)  # what waits to be accepted is taken without waiting: others have their turn
@@ -228,7 +228,7 @@ class Listener:
             return
         if owner:
             self._came_from[owner] = address
-            if len(self._came_from) > CAME_FROM_MAX:
+            if len(self._came_from) > _CAME_FROM_MAX:
                 del self._came_from[next(iter(self._came_from))]
         counts = Counter(self._open.values())
         if owner and counts[owner] >= self._limits.connections_per_peer:

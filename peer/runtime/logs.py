@@ -29,16 +29,16 @@ WINDOW_S = 10.0
 #: Different lines of one name that are told at once in such a time; one a second is what a person can follow.
 LINES_MAX = 10
 #: Names of lines that come in every round; one at once and one at the end of such a time say how it goes.
-ROUTINE = {"evaluated", "round"}
+_ROUTINE = {"evaluated", "round"}
 #: Characters of one line's text: more than any sentence of ours, less than a stranger would like to write.
 TEXT_MAX = 400
 #: Letters of a name that somebody gives himself; ids of a roster have at most 63.
 NAME_MAX = 100
 #: Bytes of `log.jsonl` before it becomes `log.jsonl.1`: weeks of an ordinary run; with the file before, 8 MiB at most.
-FILE_BYTES_MAX = 4 * 1024 * 1024
+_FILE_BYTES_MAX = 4 * 1024 * 1024
 
 Level = Literal["debug", "info", "warning", "error"]
-LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+_LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 _COLOURS = {"debug": "dim", "info": "cyan", "warning": "yellow", "error": "bold red"}
 #: How much a refusal matters, by its kind: harmless, the person's to see, suspicious, the edge is closed.
 _LEVEL_OF: Mapping[str, Level] = {"h": "debug", "o": "warning", "s": "warning", "x": "error"}
@@ -111,7 +111,7 @@ class Log:
         ticking: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sinks = list(sinks)
-        self._least = LEVELS.index(level)
+        self._least = _LEVELS.index(level)
         self._clock, self._ticking = clock, ticking
         self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
 
@@ -121,7 +121,7 @@ class Log:
 
     def say(self, line: LogLine) -> None:
         """Tell a line, now or as one of many at the end of its window."""
-        if LEVELS.index(line.level) < self._least:
+        if _LEVELS.index(line.level) < self._least:
             return
         window = self._windows.get(line.what)
         if window is None or self._over(window):
@@ -129,7 +129,7 @@ class Log:
             window = self._windows[line.what] = _Window(self._ticking(), {}, {})
         if line.text in window.told:
             window.again[line.text] = window.again.get(line.text, 0) + 1
-        elif len(window.told) < (1 if line.what in ROUTINE else LINES_MAX):
+        elif len(window.told) < (1 if line.what in _ROUTINE else LINES_MAX):
             window.told[line.text] = line
             self._out(line)
         else:
@@ -164,10 +164,10 @@ class Log:
 
 def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
     """The sink without the lines that matter less."""
-    least = LEVELS.index(level)
+    least = _LEVELS.index(level)
 
     def told(line: LogLine) -> None:
-        if LEVELS.index(line.level) >= least:
+        if _LEVELS.index(line.level) >= least:
             sink(line)
 
     return told
@@ -201,12 +201,12 @@ class JsonLinesLog:
 
 
 class LogFile:
-    """`log.jsonl` in the state folder, at most `FILE_BYTES_MAX` long, and the one before it as `log.jsonl.1`.
+    """`log.jsonl` in the state folder, at most `_FILE_BYTES_MAX` long, and the one before it as `log.jsonl.1`.
 
     A full disk must not end a peer: a line that cannot be written is counted in `lost`, and nothing else happens.
     """
 
-    def __init__(self, path: Path, bytes_max: int = FILE_BYTES_MAX) -> None:
+    def __init__(self, path: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
         self.path, self.bytes_max, self.lost = path, bytes_max, 0
         self._file: io.BufferedIOBase | None = None
 

@@ -10,21 +10,21 @@ import asyncio
 from collections import deque
 
 #: Seconds between two measurements: callbacks half as long as the lag that matters (100 ms) are not missed often.
-PERIOD_S = 0.05
+_PERIOD_S = 0.05
 #: Measurements kept: a minute of them, so that the worst of a hundred stands out.
-KEPT = 1200
+_KEPT = 1200
 
 
 class LoopLag:
     """Measures from `start` to `stop`, on the running loop."""
 
     def __init__(self) -> None:
-        self._late_s: deque[float] = deque(maxlen=KEPT)
+        self._late_s: deque[float] = deque(maxlen=_KEPT)
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(PERIOD_S, self._measure, loop, loop.time() + PERIOD_S)
+        self._timer = loop.call_later(_PERIOD_S, self._measure, loop, loop.time() + _PERIOD_S)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -36,4 +36,4 @@ class LoopLag:
 
     def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         self._late_s.append(max(0.0, loop.time() - due))
-        self._timer = loop.call_later(PERIOD_S, self._measure, loop, loop.time() + PERIOD_S)
+        self._timer = loop.call_later(_PERIOD_S, self._measure, loop, loop.time() + _PERIOD_S)

@@ -22,7 +22,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 
 Status = Mapping[str, Any]
 #: One value of a metric and the values of its labels; a value of None is left out.
-Sample = tuple[tuple[str, ...], Any]
+_Sample = tuple[tuple[str, ...], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Row:
     family: Any
     labels: tuple[str, ...]
     meaning: str
-    samples: Callable[[Status], Iterable[Sample]]
+    samples: Callable[[Status], Iterable[_Sample]]
 
 
-def _one(*path: str) -> Callable[[Status], Iterable[Sample]]:
+def _one(*path: str) -> Callable[[Status], Iterable[_Sample]]:
     """The value at a path of the document."""
 
-    def samples(status: Status) -> Iterable[Sample]:
+    def samples(status: Status) -> Iterable[_Sample]:
         value: Any = status
         for key in path:
             value = value[key]
@@ -47,61 +47,61 @@ def _one(*path: str) -> Callable[[Status], Iterable[Sample]]:
     return samples
 
 
-def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
     return lambda status: [((group["id"],), value(group)) for group in status["groups"]]
 
 
-def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
     return lambda status: [((consensus["id"],), value(consensus)) for consensus in status["councils"]]
 
 
-def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[Sample]]:
+def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
     """Of averaging groups, and of groups in which rounds are coordinated."""
     return lambda status: [((each["id"],), value(each)) for each in (*status["groups"], *status["councils"])]
 
 
-def _info(status: Status) -> Iterable[Sample]:
+def _info(status: Status) -> Iterable[_Sample]:
     yield tuple(str(status[label]) for label in _INFO), 1
 
 
-def _state(status: Status) -> Iterable[Sample]:
+def _state(status: Status) -> Iterable[_Sample]:
     return [((state,), int(status["state"] == state)) for state in get_args(State)]
 
 
-def _score(status: Status) -> Iterable[Sample]:
+def _score(status: Status) -> Iterable[_Sample]:
     for point in status["scores"].get(status["peer"], [])[-1:]:
         yield (status["score_name"],), point[1]
 
 
-def _server_score(status: Status) -> Iterable[Sample]:
+def _server_score(status: Status) -> Iterable[_Sample]:
     for point in status["server_scores"][-1:]:
         yield (status["score_name"],), point[1]
 
 
-def _voters(status: Status) -> Iterable[Sample]:
+def _voters(status: Status) -> Iterable[_Sample]:
     for consensus in status["councils"]:
         there = len(consensus["voters_there"])
         yield (consensus["id"], "there"), there
         yield (consensus["id"], "missing"), len(consensus["voters"]) - there
 
 
-def _peers(status: Status) -> Iterable[Sample]:
+def _peers(status: Status) -> Iterable[_Sample]:
     states = [peer["state"] for peer in status["peers"]]
     return [((state,), states.count(state)) for state in get_args(PeerState)]
 
 
-def _refused(status: Status) -> Iterable[Sample]:
+def _refused(status: Status) -> Iterable[_Sample]:
     counts = dict.fromkeys(REJECTIONS, 0)
     for row in status["refusals"]:
         counts[row["code"]] += row["count"]
     return [((code, REJECTIONS[code].kind), count) for code, count in counts.items()]
 
 
-def _events(status: Status) -> Iterable[Sample]:
+def _events(status: Status) -> Iterable[_Sample]:
     return [((event,), count) for event, count in status["counters"].items() if event != _WEIGHT]
 
 
-def _durations(status: Status) -> Iterable[Sample]:
+def _durations(status: Status) -> Iterable[_Sample]:
     return [((what,), timing) for what, timing in status["timings"].items()]
 
 

@@ -11,7 +11,7 @@ from fedpeer.peer.runtime.logs import printable
 from fedpeer.peer.state.events import Note
 
 #: Places whose way there is told: more than one program has mistakes; then no more are told, and none is kept.
-PLACES_MAX = 100
+_PLACES_MAX = 100
 #: Lines of a way there, from where it failed, and letters of each.
 LINES_MAX, LETTERS_MAX = 30, 200
 
@@ -28,7 +28,7 @@ class ReportedPlaces:
         file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("?", 0)
         text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message of {sender}"
         fields: dict[str, object] = {"peer": printable(sender)}
-        if (file, line) not in self._told and len(self._told) < PLACES_MAX:
+        if (file, line) not in self._told and len(self._told) < _PLACES_MAX:
             self._told.add((file, line))
             way = "".join(traceback.format_exception(error, limit=-LINES_MAX)).splitlines()
             fields["traceback"] = [printable(each, LETTERS_MAX) for each in way[-2 * LINES_MAX :]]

@@ -14,7 +14,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Sign, Verify
-from fedpeer.learning.device import device_of, memory_of
+from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import noise_of
 from fedpeer.learning.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def _patience(examples: int, device: str, bandwidth: float) -> float:
-    memory = memory_of(device)
+    memory = device_memory(device)
     return Capability(examples=examples, accelerator=device != "cpu", memory=memory, bandwidth=bandwidth).patience
 
 

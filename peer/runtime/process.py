@@ -84,7 +84,7 @@ from fedpeer.rejection import Rejection
 #: Seconds between two looks at what only people see: status, log windows, the roster's file.
 LOOK_S = 1.0
 #: Seconds after which a second Ctrl-C is meant as one; a terminal and a service manager may both signal at once.
-AGAIN_S = 1.0
+_AGAIN_S = 1.0
 EXIT_STOPPED = 130
 #: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
 #: messages are dropped, and said again by who sent them.
@@ -340,7 +340,7 @@ class PeerProcess:
                 else:
                     self._stopped = Stop(0, "paused before it could begin; start again to go on")
                     self._over.set()
-            elif loop.time() - self._asked_at > AGAIN_S:
+            elif loop.time() - self._asked_at > _AGAIN_S:
                 self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
                 self._over.set()
 

@@ -9,7 +9,7 @@ import os
 import ssl
 
 #: How deep an error is looked for in what asyncio and aiohttp wrap around it: they use two or three layers.
-CAUSES_MAX = 8
+_CAUSES_MAX = 8
 
 #: What OpenSSL says of a handshake, by the end of its reason's name, as a sentence. The first are what we found wrong
 #: with the other side; the last are alerts, by which the other side tells what it found wrong with us.
@@ -42,7 +42,7 @@ def tls_reason(error: BaseException) -> str | None:
     """Why TLS failed, from an exception or what caused it; None if no TLS error is in it."""
     innermost: ssl.SSLError | None = None
     cause: BaseException | None = error
-    for _ in range(CAUSES_MAX):
+    for _ in range(_CAUSES_MAX):
         if cause is None:
             break
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError | ssl.SSLWantWriteError):

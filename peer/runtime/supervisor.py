@@ -32,7 +32,7 @@ from fedpeer.peer.runtime.transient import EXIT_TEMPORARY, pauses
 #: Seconds before a child is started again, doubled each time up to the second number: a start costs seconds of a core.
 RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0
 #: What a process that was ended by signal n is said to have returned, as shells have it.
-SIGNALLED = 128
+_SIGNALLED = 128
 
 Start = Callable[[], int]
 
@@ -94,7 +94,7 @@ def watch_over(
                     codes[peer] = code
     reader.close()
     writer.close()
-    return max(code if code >= 0 else SIGNALLED - code for code in codes.values())
+    return max(code if code >= 0 else _SIGNALLED - code for code in codes.values())
 
 
 def stop_after(over: Callable[[], object]) -> None:

@@ -15,11 +15,11 @@ from typing import Generic, TypeVar
 
 from fedpeer.peer.runtime.transient import disk_may_recover, pauses
 
-Job = TypeVar("Job")
-Result = TypeVar("Result")
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
 
 
-class Trainer(Generic[Job, Result]):
+class Trainer(Generic[_Job, _Result]):
     """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised.
 
     A job that fails for want of a disk (data that cannot be read, compiled code that finds no room) is done again after
@@ -31,19 +31,19 @@ class Trainer(Generic[Job, Result]):
 
     def __init__(
         self,
-        work: Callable[[Job], Result],
-        done: Callable[[Result], None],
+        work: Callable[[_Job], _Result],
+        done: Callable[[_Result], None],
         failed: Callable[[Exception], None],
         waits: Callable[[OSError], None],
     ) -> None:
         self._work, self._done, self._failed, self._waits = work, done, failed, waits
         self._loop = asyncio.get_running_loop()
         # A node asks for one training at a time, and for an evaluation now and then.
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self.busy = False
         threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: _Job) -> None:
         """Do this after what was submitted before."""
         self.busy = True
         self._jobs.put(job)
@@ -60,7 +60,7 @@ class Trainer(Generic[Job, Result]):
                 self.busy = not self._jobs.empty()
             self._tell(self._done, result)
 
-    def _patiently(self, job: Job) -> Result:
+    def _patiently(self, job: _Job) -> _Result:
         for pause in pauses():
             try:
                 return self._work(job)

@@ -99,7 +99,7 @@ class ConsensusState:
             case Averaged():
                 return replace(self, settled=entry.round, study=None)
             case VoterSetKnown():
-                known = {**self.voter_sets, entry.number: voter_set_of(entry)}
+                known = {**self.voter_sets, entry.number: _voter_set_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
                 gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
                 texts = {**self.rosters, entry.number: entry.text}
@@ -148,7 +148,7 @@ def voter_set_known(group: str, voter_set: VoterSet, text: bytes = b"") -> Voter
     return VoterSetKnown(group=group, number=voter_set.number, voters=voters, members=members, text=text)
 
 
-def voter_set_of(entry: VoterSetKnown) -> VoterSet:
+def _voter_set_of(entry: VoterSetKnown) -> VoterSet:
     return VoterSet(entry.number, frozenset(entry.voters), frozenset(entry.members))
 
 
@@ -186,7 +186,7 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
     return ConsensusState(
         client=fields["client"],
         holding=holding_of(CommitStateChanged(group="", roster=roster, accepted=accepted, applied=applied)),
-        voter_sets={each.number: voter_set_of(each) for each in named},
+        voter_sets={each.number: _voter_set_of(each) for each in named},
         stand=HardState(*fields["stand"]),
         models=dict(fields["models"]),
         settled=fields["settled"],

@@ -58,7 +58,7 @@ from fedpeer.peer.wire.mean_bytes import values_of
 #: What rounding leaves of a weight that was given away whole.
 NOTHING_HELD = 1e-12
 #: (round, exchange, sender) of a share that waits.
-Place = tuple[int, int, str]
+_Place = tuple[int, int, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +83,13 @@ class GroupState:
     """
 
     held: Mass
-    waiting: Mapping[Place, Mass] = field(default_factory=dict)
+    waiting: Mapping[_Place, Mass] = field(default_factory=dict)
     out: Mapping[str, Outgoing] = field(default_factory=dict)
     into: Mapping[str, Incoming] = field(default_factory=dict)
     at: tuple[int, int] = (0, 0)
     expect: tuple[str, ...] | None = None
     told: frozenset[str] = frozenset()
-    nothing: frozenset[Place] = frozenset()
+    nothing: frozenset[_Place] = frozenset()
     active: bool = False
     settled_D: Tensor | None = None
     reach: OutlierCheck | None = None

@@ -56,10 +56,10 @@ YOUNG_TICKS = 400
 #: death is refuted (P8); who believed it at once would go on alone, rounds ahead of those who only lost some packets.
 DOUBT_TICKS = 200
 #: Refusals of who may have forgotten what it is: they show what it said of itself.
-SHOWN = {"duplicate_peer", "stale_incarnation"}
+_SHOWN = {"duplicate_peer", "stale_incarnation"}
 #: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
 #: in which others could have answered.
-PAUSE_TICKS = ProbeTiming().pause
+_PAUSE_TICKS = ProbeTiming().pause
 #: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
 #: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
@@ -209,7 +209,7 @@ class NodeState:
 
     def passes(self, now: int) -> None:
         """Time has passed."""
-        self.ran += min(now - self.now, PAUSE_TICKS)
+        self.ran += min(now - self.now, _PAUSE_TICKS)
         self.now = now
 
     def waited(self) -> int:
@@ -279,7 +279,7 @@ class NodeState:
         """Count it, let it cost what it costs, and tell the one refused."""
         self.count(code, sender, text)
         rejection = Rejection(code, text, sender, group, seq)
-        self.send(sender, rejection_message(rejection, self.shows(sender) if code in SHOWN else ()))
+        self.send(sender, rejection_message(rejection, self.shows(sender) if code in _SHOWN else ()))
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
         """What a peer says of itself, as far as that is known, for who speaks in its name and is not it any more."""

@@ -40,7 +40,7 @@ RISE = 1.02
 LENGTHS = 3.0
 #: Times the standard deviation of masked numbers: a peer of a hundred neighbours holds ten times one's noise, and two
 #: of them are compared.
-NOISY = 30.0
+_NOISY = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class OutlierCheck:
         `noise`: the standard deviation of what averages begin with (`gossip/noise.py`), of which a peer that told
         many neighbours holds the sum.
         """
-        more = NOISY * noise * math.sqrt(len(estimate_D))
+        more = _NOISY * noise * math.sqrt(len(estimate_D))
         distance, length = float((implied_D - estimate_D).norm()), float(implied_D.norm())
         near, far = self.near(float(estimate_D.norm())) + more, self.far + more
         if distance <= near and length <= far:

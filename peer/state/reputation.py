@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from fedpeer.peer.wire.rejections import REJECTIONS
 
-#: Suspicious refusals within `WINDOW_S` that pause an edge: a bug or a flipped bit makes one or two, an attack many.
+#: Suspicious refusals within `_WINDOW_S` that pause an edge: a bug or a flipped bit makes one or two, an attack many.
 SUSPICIOUS_MAX = 10
 #: Seconds over which they are counted, and of the first pause.
-WINDOW_S = 60.0
+_WINDOW_S = 60.0
 #: Seconds of the longest pause: after it a repaired peer is heard again without anybody's help. A neighbour that
 #: behaved for as long begins with short pauses again.
-PAUSE_MAX_S = 3600.0
+_PAUSE_MAX_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Reputation:
             return replace(self, closed=True)
         if kind != "s" or not self.listens(now):
             return self
-        window = math.ceil(WINDOW_S / tick_s)
+        window = math.ceil(_WINDOW_S / tick_s)
         recent = (*(tick for tick in self.recent if tick > now - window), now)
         if len(recent) < SUSPICIOUS_MAX:
             return replace(self, recent=recent)
-        longest = math.ceil(PAUSE_MAX_S / tick_s)
+        longest = math.ceil(_PAUSE_MAX_S / tick_s)
         pauses = self.pauses if now < self.paused_until + longest else 0
         return Reputation(pauses=pauses + 1, paused_until=now + min(window << min(pauses, 32), longest))

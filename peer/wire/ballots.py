@@ -18,7 +18,7 @@ from fedpeer.gossip.claims import Verify, joined_fields, whole
 from fedpeer.rejection import Rejection
 
 #: First bytes of every signed text; the number is the version of this format.
-TAG = b"fedpeer ballot 1"
+_TAG = b"fedpeer ballot 1"
 
 #: Models that a voter knows to be durable: of the last round, of the accepted committed round, of one proposed and of
 #: one that is being fetched.
@@ -130,7 +130,7 @@ def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> 
 
 
 def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
-    return joined_fields(TAG, scope.federation, scope.group.encode(), kind, author.encode(), *fields)
+    return joined_fields(_TAG, scope.federation, scope.group.encode(), kind, author.encode(), *fields)
 
 
 # ----------------------------------------------------------------------------------------------- what peers say
@@ -148,7 +148,8 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """To a Canvass. `term` is the one asked for where granted, else the voter's own. A vote is signed (64 bytes), a
+    """Answer to a VoteRequest. `term` is the one asked for where granted, else the voter's own. A vote is signed (64
+    bytes), a
     promise (`pre`) and a no are not (empty)."""
 
     term: int

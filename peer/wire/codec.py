@@ -33,7 +33,7 @@ from fedpeer.peer.wire.versions import NEWEST, VERSIONS
 from fedpeer.peer.wire.wire_types import unpacked
 from fedpeer.rejection import Rejection, RejectionError
 
-MAGIC = b"FDPR"
+_MAGIC = b"FDPR"
 _HEAD = Struct("<4sHBBIQ")
 HEAD_BYTES = _HEAD.size
 
@@ -75,7 +75,7 @@ def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
     while len(metadata) > METADATA_BYTES_MAX:
         message = _with_less(message)
         metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
-    return _HEAD.pack(MAGIC, version, spec.number, 0, len(metadata), len(tail)) + metadata, tail
+    return _HEAD.pack(_MAGIC, version, spec.number, 0, len(metadata), len(tail)) + metadata, tail
 
 
 def _with_less(message: Message) -> Message:
@@ -106,7 +106,7 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> FrameHead | Rejec
     if len(head) < HEAD_BYTES:
         return Rejection("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
     magic, version, number, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
-    if magic != MAGIC:
+    if magic != _MAGIC:
         return Rejection("not_fedpeer")
     if version not in VERSIONS:
         spoken = " and ".join(map(str, VERSIONS))
@@ -190,10 +190,10 @@ ANSWER_BYTES_MAX = (
 
 def frame_bytes_max(policy: MessagePolicy) -> int:
     """Return the bytes of the longest frame that this other side may send, to hold a Content-Length against."""
-    return HEAD_BYTES + METADATA_BYTES_MAX + tail_bytes_max(policy)
+    return HEAD_BYTES + METADATA_BYTES_MAX + _tail_bytes_max(policy)
 
 
-def tail_bytes_max(policy: MessagePolicy) -> int:
+def _tail_bytes_max(policy: MessagePolicy) -> int:
     """Return the bytes of the longest tail that this other side may send."""
     us = {policy.me} if policy.other is None else {policy.me, policy.other}
     groups = [each for each in policy.groups.values() if us <= each.members]

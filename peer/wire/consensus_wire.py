@@ -35,18 +35,18 @@ from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.peer.wire.wire_types import Array, Flag, Layout, NotInMetadata, Octets, Tagged, Text, Whole, inlined
 from fedpeer.rejection import RejectionError
 
-SIGNATURE_BYTES = 64
+_SIGNATURE_BYTES = 64
 #: A letter has at most 4 bytes in UTF-8.
 _AUTHOR_BYTES_MAX = 4 * NAME_LETTERS_MAX
 #: Bytes of one author's entry: marks of the array, the name and the signature, and these two.
-_ENTRY_BYTES = 1 + 1 + 1 + 2 + SIGNATURE_BYTES, 1 + 3 + _AUTHOR_BYTES_MAX + 2 + SIGNATURE_BYTES
+_ENTRY_BYTES = 1 + 1 + 1 + 2 + _SIGNATURE_BYTES, 1 + 3 + _AUTHOR_BYTES_MAX + 2 + _SIGNATURE_BYTES
 #: Bytes of a tail of signatures, the least and the most.
 SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
-_SIGNATURE, _SIGNATURES = Octets(SIGNATURE_BYTES), NotInMetadata(until=())
+_SIGNATURE, _SIGNATURES = Octets(_SIGNATURE_BYTES), NotInMetadata(until=())
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
 _DECREE = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
 _MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
@@ -62,7 +62,7 @@ SAYINGS: Mapping[str, Layout] = {
     "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
     "answer": Layout(
         VoteReply,
-        {"term": _NUMBER, "pre": _FLAG, "granted": _FLAG, "signature": Octets(SIGNATURE_BYTES, may_lack=True)},
+        {"term": _NUMBER, "pre": _FLAG, "granted": _FLAG, "signature": Octets(_SIGNATURE_BYTES, may_lack=True)},
         fits=_is_signed_if_a_vote,
         unfit="a vote is signed, a promise and a no are not",
     ),
@@ -98,7 +98,7 @@ def tail_of(said: Message) -> bytes:
 def with_tail(said: Message, tail: Bytes) -> Message | str:
     """Return the statement with its signatures, or what is wrong with them."""
     try:
-        entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=SIGNATURE_BYTES, array_max=2, map_max=0)
+        entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=_SIGNATURE_BYTES, array_max=2, map_max=0)
         signatures: Signatures = tuple(_entry(entry) for entry in entries)
     except FrameError as error:
         return str(error)

@@ -25,7 +25,7 @@ from fedpeer.gossip.tensor_bytes import Bytes, raw
 
 MAGIC = b"FDPF"
 #: Of this format. Files of the version before are read; there is none yet.
-VERSION = 1
+_VERSION = 1
 DIGEST_BYTES = 16
 
 _HEAD = Struct("<4sHHIQ")
@@ -94,7 +94,7 @@ def frame(kind: str, fields: object, tensors: Mapping[str, Tensor]) -> bytes:
     assert all(dtype in _DTYPES for _, dtype, _ in entries), f"one of the types {', '.join(_DTYPES)}"
     metadata = pack((kind, fields, entries))
     bodies = [raw(each) for each in tensors.values()]
-    head = _HEAD.pack(MAGIC, VERSION, 0, len(metadata), sum(map(len, bodies)))
+    head = _HEAD.pack(MAGIC, _VERSION, 0, len(metadata), sum(map(len, bodies)))
     digest = blake2b(digest_size=DIGEST_BYTES)
     parts: list[Bytes] = [head, metadata, *bodies]
     for part in parts:
@@ -120,7 +120,7 @@ def leading_fields(file: BinaryIO) -> tuple[str, Any]:
     if len(head) < _HEAD.size:
         raise FrameError("cut short")
     magic, version, _, metadata_bytes, _ = _HEAD.unpack(head)
-    if magic != MAGIC or version > VERSION:
+    if magic != MAGIC or version > _VERSION:
         raise FrameError("another kind of file, or a later version")
     data = file.read(metadata_bytes)
     metadata = unpack(data, str_max=len(data), bin_max=len(data), array_max=len(data), map_max=len(data))
@@ -148,8 +148,8 @@ def unframe_any(data: Bytes) -> tuple[str, Any, dict[str, Tensor]]:
         raise FrameError(_damage(view, magic, whole))
     if magic != MAGIC:
         raise FrameError("another kind of file")
-    if version > VERSION:
-        raise FrameNewerError(f"version {version} of the format; this release reads up to {VERSION}")
+    if version > _VERSION:
+        raise FrameNewerError(f"version {version} of the format; this release reads up to {_VERSION}")
     most = metadata_bytes
     metadata = unpack(
         body[_HEAD.size : _HEAD.size + metadata_bytes], str_max=most, bin_max=most, array_max=most, map_max=most

@@ -27,10 +27,10 @@ from fedpeer.gossip.tensor_bytes import raw
 
 _COUNT, _LETTERS, _ROUND = Struct("<I"), Struct("<B"), Struct("<Q")
 #: Letters of an id, and bytes of one client's entry.
-ID_LETTERS_MAX = 63
-ENTRY_BYTES_MAX = _LETTERS.size + ID_LETTERS_MAX + _ROUND.size
+_ID_LETTERS_MAX = 63
+ENTRY_BYTES_MAX = _LETTERS.size + _ID_LETTERS_MAX + _ROUND.size
 #: Clients of a content: as many as a roster may have entries.
-CLIENTS_MAX = 4096
+_CLIENTS_MAX = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ def content_of(counted: Mapping[str, int], server: bytes) -> bytes:
 
 def content_bytes(server_bytes: int) -> tuple[int, int]:
     """The fewest and the most bytes that a content with such a server has."""
-    return _COUNT.size + server_bytes, _COUNT.size + CLIENTS_MAX * ENTRY_BYTES_MAX + server_bytes
+    return _COUNT.size + server_bytes, _COUNT.size + _CLIENTS_MAX * ENTRY_BYTES_MAX + server_bytes
 
 
 def split_leaves(content: bytes, server_bytes: int) -> tuple[dict[str, int], bytes] | None:
@@ -99,7 +99,7 @@ def split_leaves(content: bytes, server_bytes: int) -> tuple[dict[str, int], byt
     (count,), at = _COUNT.unpack_from(content), _COUNT.size
     counted: dict[str, int] = {}
     last = ""
-    if count > CLIENTS_MAX:
+    if count > _CLIENTS_MAX:
         return None
     for _ in range(count):
         if at + _LETTERS.size > end:

@@ -36,12 +36,12 @@ When = Literal["handshake", "any time", "met", "channel"]
 #: consensus group            a group that learns by coordinated rounds
 #: consensus group or group   a consensus group if there is one of this name, else an averaging group
 About = Literal["nothing", "group", "consensus group", "either group"]
-#: Buffers for tails that have arrived and are not dealt with yet, for each sender and group.
+#: _Buffers for tails that have arrived and are not dealt with yet, for each sender and group.
 #:
 #: kept      those of a channel's window, which are kept for the next transfers
 #: several   as many as a coordinator says in one go (`ballots_waiting`)
 #: one       a single one (`large_waiting`)
-Buffers = Literal["kept", "several", "one"]
+_Buffers = Literal["kept", "several", "one"]
 
 
 class Tail:
@@ -115,7 +115,7 @@ class MessageSpec:
     learning: bool = False
     of_group: bool = False
     urgent: bool = False
-    buffers: Buffers = "one"
+    buffers: _Buffers = "one"
 
 
 # ------------------------------------------------------------------------------------------------------- declarations

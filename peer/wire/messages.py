@@ -49,7 +49,7 @@ from fedpeer.peer.wire.wire_types import (
 from fedpeer.rejection import Rejection
 
 #: Channels of which a reminder says something.
-LANES_SHOWN_MAX = 4
+_LANES_SHOWN_MAX = 4
 #: Claims that ride on a message of membership.
 CLAIMS_MAX = 8
 #: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
@@ -104,12 +104,12 @@ Number = Annotated[int, _NUMBER]
 First = Annotated[int, _FIRST]
 Count = Annotated[int, _COUNT]
 Amount = Annotated[float, _AMOUNT]
-Bool = Annotated[bool, Flag()]
-Digest = Annotated[bytes, _DIGEST]
+_Bool = Annotated[bool, Flag()]
+_Digest = Annotated[bytes, _DIGEST]
 Claims = Annotated[tuple[Claim, ...], Many(CLAIM, CLAIMS_MAX, spare=True)]
 #: Later fields: a sum of weights and the signature of it, which version 1 does not have.
-Total = Annotated[float, Since(2, _AMOUNT)]
-Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
+_Total = Annotated[float, Since(2, _AMOUNT)]
+_Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
 # ------------------------------------------------------------------------------------------------------ when peers meet
 
@@ -159,16 +159,16 @@ class Hello:
     generation: Count
     nonce: Number
     known_generation: Count
-    contract: Digest
+    contract: _Digest
     groups: Annotated[tuple[tuple[str, bytes], ...], Many(Array((_GROUP, _DIGEST)), named=itemgetter(0))]
     channels: Annotated[tuple[ChannelState, ...], Many(Record(layout_of(ChannelState)), named=attrgetter("group"))]
     round: Number
-    begun: Bool
+    begun: _Bool
     roster: Number
-    answer: Bool
-    left: Bool = False
+    answer: _Bool
+    left: _Bool = False
     capabilities: Annotated[tuple[str, ...], Since(2, Many(Text(CAPABILITY_LETTERS_MAX), CAPABILITIES_MAX))] = ()
-    signature: Signature = b""
+    signature: _Signature = b""
     before: Annotated[tuple[tuple[str, float], ...], Since(2, Many(Array((_GROUP, _AMOUNT)), named=itemgetter(0)))] = ()
 
 
@@ -207,8 +207,8 @@ class Transfer:
 
     group: Group
     share: Annotated[NumberedTransfer, _PARCEL]
-    total: Total = 0.0
-    signature: Signature = b""
+    total: _Total = 0.0
+    signature: _Signature = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,8 +225,8 @@ class Ack:
     group: Group
     taken: Number
     round: Number
-    total: Total = 0.0
-    signature: Signature = b""
+    total: _Total = 0.0
+    signature: _Signature = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class Pong:
 
     number: Number
     target: Name
-    received: Bool
+    received: _Bool
     claims: Claims
 
 
@@ -329,7 +329,7 @@ class Reminder:
     spec: ClassVar = MessageSpec(number=16, since=2, when="handshake")
 
     generation: Annotated[GenerationProof | None, Maybe(_LIFE_PROOF)]
-    channels: Annotated[tuple[ChannelProof, ...], Many(_LANE_PROOF, LANES_SHOWN_MAX)]
+    channels: Annotated[tuple[ChannelProof, ...], Many(_LANE_PROOF, _LANES_SHOWN_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +371,7 @@ class Update:
     group: Group
     term: First
     round: First
-    digest: Digest
+    digest: _Digest
     content: Annotated[bytes, NotInMetadata()]
     fault: Annotated[Rejection | None, NotInMetadata()] = None
 
@@ -383,7 +383,7 @@ class ModelRequest:
     spec: ClassVar = MessageSpec(number=14, when="met", about="consensus group", learning=True)
 
     group: Group
-    digest: Digest
+    digest: _Digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +399,7 @@ class ModelReply:
     )
 
     group: Group
-    digest: Digest
+    digest: _Digest
     content: Annotated[bytes, NotInMetadata()]
 
 

@@ -23,7 +23,7 @@ from fedpeer.peer.wire.wire_types import Many, OneOf, Reader, Whole, WireType, W
 from fedpeer.rejection import Rejection
 
 #: Dimensions of a tensor: one is right, and some more are read so that the refusal can name them.
-DIMENSIONS_MAX = 8
+_DIMENSIONS_MAX = 8
 #: How the content of an update travels: as it is, or as `sparse_words.py` packs it.
 PLAIN, SPARSE = "plain", "sparse"
 
@@ -62,7 +62,7 @@ class Shape(WireType):
     """The shape of a tensor, whose numbers are the tail."""
 
     def reader(self, version: int) -> Reader:
-        return Many(Whole(), DIMENSIONS_MAX).reader(version)
+        return Many(Whole(), _DIMENSIONS_MAX).reader(version)
 
     def writer(self, version: int) -> Writer | None:
         return lambda tensor: tuple(tensor.shape)

@@ -26,9 +26,9 @@ from fedpeer.rejection import Rejection, RejectionError
 #: Letters of a sentence for the other side's log: a line or four on a terminal.
 TEXT_LETTERS_MAX = 500
 #: A letter has at most 4 bytes in UTF-8.
-STRING_BYTES_MAX = 4 * TEXT_LETTERS_MAX
+_STRING_BYTES_MAX = 4 * TEXT_LETTERS_MAX
 #: Bytes of the longest binary field, a signature.
-BINARY_BYTES_MAX = 64
+_BINARY_BYTES_MAX = 64
 #: Numbers travel as 64 bits with a sign; 292 years of nanoseconds.
 NUMBER_MAX = 2**63 - 1
 #: Limit of what is counted up (lives, incarnations, versions of statements), so that the next number can be said, too.
@@ -46,13 +46,13 @@ def _unfit(text: str, code: str = "bad_metadata") -> RejectionError:
 def unpacked(metadata: Bytes) -> tuple[Any, ...]:
     """Return the array in exactly these bytes."""
     try:
-        value = unpack(metadata, str_max=STRING_BYTES_MAX, bin_max=BINARY_BYTES_MAX, array_max=ARRAY_MAX, map_max=0)
+        value = unpack(metadata, str_max=_STRING_BYTES_MAX, bin_max=_BINARY_BYTES_MAX, array_max=ARRAY_MAX, map_max=0)
     except FrameError as error:
         raise _unfit(str(error)) from None
-    return of_type(tuple, value)
+    return _of_type(tuple, value)
 
 
-def of_type(wanted: type[Plain], value: Any) -> Plain:
+def _of_type(wanted: type[Plain], value: Any) -> Plain:
     """Return the value, which has to be of exactly this type."""
     if type(value) is not wanted:  # not isinstance: a bool is an int
         raise _unfit(f"{type(value).__name__} where {wanted.__name__} belongs")
@@ -60,7 +60,7 @@ def of_type(wanted: type[Plain], value: Any) -> Plain:
 
 
 def _array(value: Any, length: int) -> tuple[Any, ...]:
-    if len(items := of_type(tuple, value)) != length:
+    if len(items := _of_type(tuple, value)) != length:
         raise _unfit(f"{len(items)} fields instead of {length}")
     return items
 
@@ -91,7 +91,7 @@ class Whole(WireType):
         least, most = self.least, self.most
 
         def read(value: Any) -> int:
-            number = of_type(int, value)
+            number = _of_type(int, value)
             if not least <= number <= most:
                 raise _unfit(f"{number} is not in {least} .. {most}", "field_out_of_range")
             return number
@@ -104,7 +104,7 @@ class Flag(WireType):
     """True or False."""
 
     def reader(self, version: int) -> Reader:
-        return lambda value: of_type(bool, value)
+        return lambda value: _of_type(bool, value)
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ class Real(WireType):
 
     def reader(self, version: int) -> Reader:
         if self.anything:
-            return lambda value: of_type(float, value)
+            return lambda value: _of_type(float, value)
         least = self.least
 
         def read(value: Any) -> float:
-            number = of_type(float, value)
+            number = _of_type(float, value)
             if not (math.isfinite(number) and number >= least):
                 raise _unfit(f"{number} is not finite, or less than {least}", "field_out_of_range")
             return number
@@ -143,7 +143,7 @@ class Text(WireType):
         least, most = self.least, self.most
 
         def read(value: Any) -> str:
-            text = of_type(str, value)
+            text = _of_type(str, value)
             if not (least <= len(text) <= most and text.isprintable()):
                 raise _unfit(f"not {least} to {most} printable letters")
             return text
@@ -161,7 +161,7 @@ class OneOf(WireType):
         words = self.words
 
         def read(value: Any) -> str:
-            if (text := of_type(str, value)) not in words:
+            if (text := _of_type(str, value)) not in words:
                 raise _unfit(f"none of {', '.join(words)}")
             return text
 
@@ -179,7 +179,7 @@ class Octets(WireType):
         count, other = self.count, 0 if self.may_lack else self.count
 
         def read(value: Any) -> bytes:
-            data = of_type(bytes, value)
+            data = _of_type(bytes, value)
             if len(data) != count and len(data) != other:
                 raise _unfit(f"{len(data)} bytes instead of {count}")
             return data
@@ -233,7 +233,7 @@ class Many(WireType):
         each, most, named = self.of.reader(version), self.most, self.named
 
         def read(value: Any) -> tuple[Any, ...]:
-            if len(items := of_type(tuple, value)) > most:
+            if len(items := _of_type(tuple, value)) > most:
                 raise _unfit(f"{len(items)} elements, more than {most}")
             found = tuple(map(each, items))
             if named is not None and len(set(map(named, found))) < len(found):
@@ -397,7 +397,7 @@ class Layout:
         kinds = {tag: (layout.reader(version), layout.build) for tag, layout in tagged.kinds.items()}
 
         def read(value: Any) -> dict[str, Any]:
-            items = of_type(tuple, value)
+            items = _of_type(tuple, value)
             found = head(items[:width])
             try:
                 fields_of, build = kinds[tag_of(items[width] if len(items) > width else None)]

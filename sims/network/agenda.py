@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-Action = Callable[[], None]
+_Action = Callable[[], None]
 
 
 class Agenda:
     def __init__(self) -> None:
         self.now = 0.0
-        self._planned: list[tuple[float, int, Action]] = []
+        self._planned: list[tuple[float, int, _Action]] = []
         self._count = 0
 
-    def at(self, time: float, action: Action) -> None:
+    def at(self, time: float, action: _Action) -> None:
         assert time >= self.now, "nothing can be planned for the past"
         self._count += 1
         heappush(self._planned, (time, self._count, action))

@@ -35,9 +35,9 @@ T = TypeVar("T")
 #: The name of what it tells of each peer.
 SECONDS = "virtual seconds"
 #: Ticks in which a peer that is there has evaluated itself.
-EVALUATION_TICKS = 200.0
+_EVALUATION_TICKS = 200.0
 #: Ticks between two looks at whether somebody asked to stop.
-STOP_TICKS = 40.0
+_STOP_TICKS = 40.0
 #: Virtual seconds for which a peer that nobody answers waits at most.
 ALONE_S = 600.0
 #: Deadlines of an exchange in which some peer gets further, whatever happens to others: a peer waits for one at most in
@@ -127,7 +127,7 @@ class NetworkEngine:
         Raises:
             EngineError: nobody gets any further, or a peer lied before it was evaluated once.
         """
-        within = self._simulator.now + EVALUATION_TICKS
+        within = self._simulator.now + _EVALUATION_TICKS
         honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
         self._simulator.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
         self._go_on(lambda: all(seen.results for seen in honest))
@@ -176,7 +176,7 @@ class NetworkEngine:
         while True:
             if self._stop.is_set():
                 raise Stopped
-            if self._simulator.run(min(until, self._simulator.now + STOP_TICKS), done):
+            if self._simulator.run(min(until, self._simulator.now + _STOP_TICKS), done):
                 return
             if self._progress() != before:
                 before, until = self._progress(), self._simulator.now + self._patience

@@ -36,11 +36,11 @@ LIE_NAMES = ("life", "duplicate", "weight", "exchange", "value", "verdict", "con
 #: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
 TICKS_MAX = 1200.0
 #: Seconds of virtual time at which a fault may begin, and that it may last: a month.
-SECONDS_MAX = 30 * 86400.0
+_SECONDS_MAX = 30 * 86400.0
 #: Ticks beyond which a fault is taken not to end.
 NEVER = 1e8
 #: Times as long as others that a peer may take to train.
-PACE_MAX = 1e4
+_PACE_MAX = 1e4
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ def _links(
 
 def _slow(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], times: float = 10.0) -> Faults:
     """peers (slow:1-4, slow:2+5) that take so many times as long as the others to train"""
-    if not 0 < times <= PACE_MAX:
-        raise ChoiceError(f"faults: times = {times:g}: write a number from above 0 to {PACE_MAX:g}")
+    if not 0 < times <= _PACE_MAX:
+        raise ChoiceError(f"faults: times = {times:g}: write a number from above 0 to {_PACE_MAX:g}")
     paces = dict(before.paces) | dict.fromkeys(_chosen("slow", on, peers), times)
     return replace(before, paces=tuple(paces.items()))
 
@@ -219,7 +219,7 @@ def _liar(
     on: tuple[str, ...],
     lies: tuple[str, ...] = LIE_NAMES,
     at: float = 5.0,
-    for_: float = SECONDS_MAX,
+    for_: float = _SECONDS_MAX,
 ) -> Faults:
     """peers (liar:3) that lie from second `at` on, for `for` seconds: lies=life+verdict, or all of them"""
     for lie in lies:
@@ -254,7 +254,7 @@ def _chosen(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[str, 
 
 def _span(name: str, at: float, seconds: float, tick: float) -> tuple[float, float]:
     """Return the ticks of the beginning and the end."""
-    if not (0 <= at <= SECONDS_MAX and 0 < seconds <= SECONDS_MAX):
+    if not (0 <= at <= _SECONDS_MAX and 0 < seconds <= _SECONDS_MAX):
         raise ChoiceError(f"faults: {name} with at={at:g},for={seconds:g}: write seconds, for of more than 0")
     return at / tick, (at + seconds) / tick
 

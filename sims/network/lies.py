@@ -45,13 +45,13 @@ from fedpeer.sims.network.faults import LIE_NAMES
 Lie = Callable[[Node, Node, int], Iterator[Send]]
 
 #: How deep a contract is nested.
-NESTED = 962
+_NESTED = 962
 #: Of so many shares with exchanges that rise, so many are of exchanges that there may be.
 SHARES, POSSIBLE = 40, 30
 #: Parts of the estimate by which a poisoned share is away from it.
-POISON = 0.5
+_POISON = 0.5
 #: Claims in one message.
-CLAIMS = 8
+_CLAIMS = 8
 
 
 def _send(me: Node, to: Node, message: Message, *, version: int = NEWEST, to_incarnation: int | None = None) -> Send:
@@ -139,7 +139,7 @@ def values(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Shares whose values lead away, by a little or by much, or are no numbers."""
     for group in _shared(me, to):
         value_D = to.durable.estimate_D(group)
-        away = (1 + POISON, 1 + POISON, 100.0, float("nan"))[number % 4]
+        away = (1 + _POISON, 1 + _POISON, 100.0, float("nan"))[number % 4]
         yield _share(me, to, group, weight=1e-2, value_D=value_D * away)
 
 
@@ -190,8 +190,8 @@ def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
     state: State = ("dead", "suspect")[number % 2]
     statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
     claims = [_verdict(me, said, state) for said in statements if said is not None]
-    for first in range(0, len(claims), CLAIMS):
-        yield _send(me, to, Ping(number=number, claims=tuple(claims[first : first + CLAIMS])))
+    for first in range(0, len(claims), _CLAIMS):
+        yield _send(me, to, Ping(number=number, claims=tuple(claims[first : first + _CLAIMS])))
 
 
 def _verdict(me: Node, said: Claim, state: State) -> Claim:
@@ -204,7 +204,7 @@ def _verdict(me: Node, said: Claim, state: State) -> Claim:
 
 def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:
     """A contract whose reading takes more stack than there is."""
-    yield _send(me, to, Contract(text=b"[" * NESTED + b"]" * NESTED))
+    yield _send(me, to, Contract(text=b"[" * _NESTED + b"]" * _NESTED))
 
 
 def rosters(me: Node, to: Node, number: int) -> Iterator[Send]:

@@ -51,7 +51,7 @@ from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World
 
 #: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
-STEP_S = 0.001
+_STEP_S = 0.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class NodeFactory:
         return self._ticks(peer, self.trainers[peer].steps if isinstance(effect, Train | TrainClient) else 1)
 
     def _ticks(self, peer: str, steps: int) -> float:
-        return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
+        return steps * _STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
 
     def _encode(self, sender: str, send: Send) -> bytes:
         envelope = Envelope(
@@ -212,7 +212,7 @@ class NodeFactory:
 
 
 def _patience(examples: int) -> float:
-    """Residents have a usual machine each, so only their examples tell how capable they are."""
+    """Return a simulated peer's capability: all have a usual machine, so only their numbers of examples differ."""
     return Capability(examples=examples).patience
 
 

@@ -45,16 +45,16 @@ from fedpeer.sims.network.links import SimulatedLinks
 
 #: Messages and results that wait for a peer that stands still or cannot save; a real one has as many requests open at
 #: most, and refuses more.
-INBOX_MAX = 256
+_INBOX_MAX = 256
 #: Ticks that a process which stood still for lack of time may take to read what arrived meanwhile: some passes of its
 #: loop, in each of which it is told the time.
-STALLED_TICKS = 4.0
+_STALLED_TICKS = 4.0
 #: Ticks between two times that a liar lies to everybody.
-LIE_TICKS = 2.0
+_LIE_TICKS = 2.0
 #: Ticks from the end of a process to the beginning of the next, where it ends to go by another contract.
-AGAIN_TICKS = 4.0
+_AGAIN_TICKS = 4.0
 #: Ticks between two backups, from which an old checkpoint can come back.
-BACKUP_TICKS = 200.0
+_BACKUP_TICKS = 200.0
 
 
 class Simulator:
@@ -97,7 +97,7 @@ class Simulator:
         for lying in self.faults.liars:
             self.agenda.at(lying.begin, partial(self._lie, lying, 1))
         if any(act.kind == "old" for act in self.faults.acts):
-            self.agenda.at(BACKUP_TICKS, self._back_up)
+            self.agenda.at(_BACKUP_TICKS, self._back_up)
 
     # ---- what tests and engines do
 
@@ -175,7 +175,7 @@ class Simulator:
                 process.paused_until = max(process.paused_until, self._healed(act.ticks))
                 self._note("pause", peer, act.ticks)
                 if act.kind == "stall":
-                    process.reads_from = process.paused_until + STALLED_TICKS * float(self._draws.random())
+                    process.reads_from = process.paused_until + _STALLED_TICKS * float(self._draws.random())
                     self.agenda.at(process.paused_until, partial(self._remind, process))
                     self.agenda.at(process.reads_from, partial(self._feed, peer, process))
                 self.agenda.at(process.paused_until, partial(self._feed, peer, process))
@@ -200,7 +200,7 @@ class Simulator:
             for peer in [peer for peer in self._alive if peer != lying.peer]:
                 for send in self._driver.lie(lying.lies, liar.machine, self._alive[peer].machine, number):
                     self._post(lying.peer, send)
-        self.agenda.at(self.now + LIE_TICKS, partial(self._lie, lying, number + 1))
+        self.agenda.at(self.now + _LIE_TICKS, partial(self._lie, lying, number + 1))
 
     def _withholds(self, peer: str, send: Send) -> bool:
         """Whether it lies now by not saying this."""
@@ -217,7 +217,7 @@ class Simulator:
         for peer, disk in self._disks.items():
             self._backups[peer] = [*self._backups[peer][-2:], disk.copy()]
         if self.now < self.faults.heal:
-            self.agenda.at(self.now + BACKUP_TICKS, self._back_up)
+            self.agenda.at(self.now + _BACKUP_TICKS, self._back_up)
 
     # ---- events in
 
@@ -328,7 +328,7 @@ class Simulator:
                 del self._alive[peer]
                 self._note("stop", peer, effect.code)
                 if effect.again:
-                    self.agenda.at(self.now + AGAIN_TICKS, partial(self.start, peer))
+                    self.agenda.at(self.now + _AGAIN_TICKS, partial(self.start, peer))
                 else:
                     self.stopped[peer] = effect
             case Amend():
@@ -387,7 +387,7 @@ class Simulator:
 
     def _put(self, peer: str, fed: Fed) -> None:
         process = self._alive.get(peer)
-        if process is not None and len(process.inbox) < INBOX_MAX:
+        if process is not None and len(process.inbox) < _INBOX_MAX:
             self._give(peer, process, fed)
 
     def _note(self, what: str, peer: str, *more: object) -> None:

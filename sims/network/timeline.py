@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from fedpeer.sims.network.faults import NEVER, Faults
 
 #: Points of one line: more than a picture has dots.
-POINTS_MAX = 1000
+_POINTS_MAX = 1000
 
 
 @runtime_checkable
@@ -69,7 +69,7 @@ class Timeline:
 
 
 def _thinned(points: Sequence[tuple[float, int, Mapping[str, float]]]) -> dict[str, Any]:
-    step = -(-len(points) // POINTS_MAX)
+    step = -(-len(points) // _POINTS_MAX)
     kept = [*points[::step], *points[-1:]] if (len(points) - 1) % step else points[::step]
     groups = sorted({group for _, _, weights in kept for group in weights})
     return {

@@ -40,13 +40,13 @@ from fedpeer.slicing.plan import Plan
 LOOK_S = 0.05
 #: Seconds in which some peer finishes a round's training, beside its waiting for others: an hour is beyond any round
 #: that is tried out on one machine.
-TRAINING_S = 3600.0
+_TRAINING_S = 3600.0
 #: Deadlines of an exchange in which some peer gets further, as in the network engine.
 DEADLINES_MAX = 3
 #: Deaths of one peer, by whatever reason, after which it is not started again: the next one would follow.
 DEATHS_MAX = 3
 #: Rows of ports that were free and taken a moment later.
-PORTS_TRIED = 3
+_PORTS_TRIED = 3
 
 
 #: Exit codes of a start that failed: another one would end in the same way.
@@ -180,7 +180,7 @@ class ProcessesEngine:
         if self._resumed and all(file.is_file() for file in files.values()):
             self._start(files)
             return
-        for _ in range(PORTS_TRIED):
+        for _ in range(_PORTS_TRIED):
             shutil.rmtree(self._folder, ignore_errors=True)
             self._start(
                 settle(self._folder, self._world, self._method, self._device, code=_packages(self._world, self._method))
@@ -192,7 +192,7 @@ class ProcessesEngine:
                 self._end()
             else:
                 return
-        raise EngineError(f"ports that were free were taken a moment later, {PORTS_TRIED} times: {words}")
+        raise EngineError(f"ports that were free were taken a moment later, {_PORTS_TRIED} times: {words}")
 
     def _start(self, files: dict[str, Path]) -> None:
         self._files = files
@@ -262,7 +262,7 @@ class ProcessesEngine:
         federation = self._world.federation
         policies = averaging_of(self._plan, federation, self._world.seed).values()
         exchanges = max((policy.exchanges for policy in policies), default=0)
-        return TRAINING_S + federation.gossip.gather + DEADLINES_MAX * federation.gossip.deadline * (1 + exchanges)
+        return _TRAINING_S + federation.gossip.gather + DEADLINES_MAX * federation.gossip.deadline * (1 + exchanges)
 
 
 def _packages(world: World, method: Choice) -> list[str]:

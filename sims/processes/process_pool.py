@@ -19,9 +19,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 #: Lines of what it said that are kept for an error's words.
-LINES_KEPT = 40
+_LINES_KEPT = 40
 #: Seconds in which a peer that is told to pause is gone; a real one promises five.
-PAUSE_S = 15.0
+_PAUSE_S = 15.0
 
 
 class ProcessPool:
@@ -34,7 +34,7 @@ class ProcessPool:
             threads: of torch, in each of their processes.
         """
         self._left = set(files)
-        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._ended: SimpleQueue[tuple[str, int]] = SimpleQueue()
         configs = [word for file in files.values() for word in ("--config", str(file))]
         self._process = subprocess.Popen(
@@ -59,7 +59,7 @@ class ProcessPool:
         """Peers that have ended since the last call: id, and exit code or minus the number of the signal."""
         code = self._process.poll()
         if code is not None:
-            self._reader.join(PAUSE_S)
+            self._reader.join(_PAUSE_S)
         found = []
         with suppress(Empty):
             while True:
@@ -79,12 +79,12 @@ class ProcessPool:
         """Until it has ended, by force if need be."""
         assert self._process.stdin is not None, "it was asked for"
         try:
-            self._process.wait(PAUSE_S)
+            self._process.wait(_PAUSE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its peers notice that it is gone
             self._process.wait()
         self._process.stdin.close()
-        self._reader.join(PAUSE_S)
+        self._reader.join(_PAUSE_S)
 
     def _read(self) -> None:
         assert self._process.stderr is not None, "it was asked for"

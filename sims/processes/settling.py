@@ -26,17 +26,17 @@ from fedpeer.sims.world import World
 
 HOST = "127.0.0.1"
 #: `fedpeer init` puts a dashboard so far above its peer.
-DASHBOARD_OFFSET = 100
+_DASHBOARD_OFFSET = 100
 #: Where ports are looked for: above those that services have, below those that systems give to outgoing connections.
 PORTS = range(20_000, 32_000)
 #: A row of ports that is not free is followed by another; so many in a row mean that something else is wrong.
-TRIES = 100
+_TRIES = 100
 #: Seconds that `fedpeer init` may take: a key and a certificate a peer.
-INIT_S = 120.0
+_INIT_S = 120.0
 #: The longest tick that a federation may have.
-TICK_MAX = 10.0
+_TICK_MAX = 10.0
 #: Addresses of others that each peer asks first.
-SEEDS = 3
+_SEEDS = 3
 
 
 def settle(folder: Path, world: World, method: Choice, device: str, *, code: Sequence[str] = ()) -> dict[str, Path]:
@@ -58,7 +58,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(options), "--peers", ",".join(world.peers), "--port", str(first)]
     outcome = subprocess.run(
-        [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=INIT_S, check=False
+        [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=_INIT_S, check=False
     )
     if outcome.returncode:
         raise EngineError(f"fedpeer init ended with {how_ended(outcome.returncode)}: {outcome.stderr.strip()}")
@@ -73,9 +73,9 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
             device=device,  # type: ignore[arg-type]  # "cpu", "cuda" or "mps", as `device_of` says
             listen=f"{HOST}:{first + number}",
             address=urls[number],
-            seeds=[url for url in urls if url != urls[number]][:SEEDS],
+            seeds=[url for url in urls if url != urls[number]][:_SEEDS],
             dashboard=DashboardSettings(
-                listen=f"{HOST}:{first + number + DASHBOARD_OFFSET}", token_file=f"keys/{peer}.token"
+                listen=f"{HOST}:{first + number + _DASHBOARD_OFFSET}", token_file=f"keys/{peer}.token"
             ),
             identity=IdentitySettings(
                 certificate=f"keys/{peer}.crt", key=f"keys/{peer}.key", authority="keys/federation-ca.crt"
@@ -98,7 +98,7 @@ def _said(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
 
 def tick_of(world: World) -> float:
     """Seconds: the federation's, longer where peers share cores, or one that waits for its turn is taken for dead."""
-    return min(TICK_MAX, world.federation.gossip.tick * max(1.0, len(world.peers) / cores()))
+    return min(_TICK_MAX, world.federation.gossip.tick * max(1.0, len(world.peers) / cores()))
 
 
 def free_ports(count: int) -> int:
@@ -106,13 +106,13 @@ def free_ports(count: int) -> int:
 
     Somebody else may take one of them before it is used; then who wanted to listen says so, and others are tried.
     """
-    assert count <= DASHBOARD_OFFSET, "a peer's port is no other's dashboard's"
+    assert count <= _DASHBOARD_OFFSET, "a peer's port is no other's dashboard's"
     draws = random.SystemRandom()
-    for _ in range(TRIES):
-        first = draws.randrange(PORTS.start, PORTS.stop - count - DASHBOARD_OFFSET)
+    for _ in range(_TRIES):
+        first = draws.randrange(PORTS.start, PORTS.stop - count - _DASHBOARD_OFFSET)
         with ExitStack() as held:
             try:
-                for port in (first + offset + number for offset in (0, DASHBOARD_OFFSET) for number in range(count)):
+                for port in (first + offset + number for offset in (0, _DASHBOARD_OFFSET) for number in range(count)):
                     held.enter_context(socket.create_server((HOST, port)))
             except OSError:
                 continue

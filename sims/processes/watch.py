@@ -12,7 +12,7 @@ from fedpeer.sims.vector.engine import RoundTimes
 #: Lines of a log that are passed on: what is wrong with a run shows in the first ones.
 WARNINGS_MAX = 5
 #: Lines below a warning that say that the result is another than it would have been.
-TELLING = {"went_on_without", "caught_up", "joined"}
+_TELLING = {"went_on_without", "caught_up", "joined"}
 
 
 class JsonLinesReader:
@@ -89,7 +89,7 @@ class Watched:
         told = [
             line
             for line in lines
-            if line["level"] in ("warning", "error") or (line["level"] == "info" and line["what"] in TELLING)
+            if line["level"] in ("warning", "error") or (line["level"] == "info" and line["what"] in _TELLING)
         ]
         room = max(0, WARNINGS_MAX - self._warnings)
         self._warnings += len(told)

@@ -8,7 +8,7 @@ import socket
 from fedpeer.config.choice import ChoiceError
 
 #: Seconds in which a cluster's head takes a connection.
-ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0
 HERE = "leave out the address for a cluster on this machine alone"
 
 
@@ -30,7 +30,7 @@ def check_ray(address: str) -> None:
         text = "write HOST:PORT of the cluster's head, such as 192.0.2.7:6379, or auto on one of its machines"
         raise ChoiceError(f'"{address}" is no address; {text}')
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
     except OSError as error:
         way_out = f"begin one there with ray start --head --port={port}, or {HERE}"
         raise ChoiceError(f"no Ray cluster answers at {address} ({error}); {way_out}") from None

@@ -43,12 +43,12 @@ from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other,
 from fedpeer.slicing.plan import Plan
 
 #: Calls by which a phase's tasks are handed to one shard: so many times in it a stop is noticed.
-CALLS = 8
+_CALLS = 8
 #: Scalars that one share may have, unless a single block of columns has more: 16 MiB in float32.
 PARCEL_SCALARS = 4 * 2**20
-OfPeers: TypeAlias = TrainBlock | EvaluateBlock
+_OfPeers: TypeAlias = TrainBlock | EvaluateBlock
 #: Peers, the sides that their states lie on, and a reference to these.
-Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
+_Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
 
 
 def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
@@ -140,7 +140,7 @@ class RayWorkerPool:
         self._side = 0
         self._rows: dict[tuple[int, int], Any] = {}
         self._kept: list[Any] = []
-        self._patches: list[list[Patch]] = [[] for _ in peers]
+        self._patches: list[list[_Patch]] = [[] for _ in peers]
         self._gathered = False
         self._stack = ExitStack()
 
@@ -180,9 +180,9 @@ class RayWorkerPool:
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
 
-    def _by_owner(self, tasks: Sequence[OfPeers]) -> list[Any]:
+    def _by_owner(self, tasks: Sequence[_OfPeers]) -> list[Any]:
         changes = isinstance(tasks[0], TrainBlock) if tasks else False
-        mine: list[list[tuple[int, OfPeers]]] = [[] for _ in self._peers]
+        mine: list[list[tuple[int, _OfPeers]]] = [[] for _ in self._peers]
         self._after = {} if changes else self._after
         for number, task in enumerate(tasks):
             for shard, part in self._parts(task):
@@ -191,7 +191,7 @@ class RayWorkerPool:
                 self._after |= {peer: other(side) for peer, side in zip(task.peers, task.sides, strict=True)}
         calls, numbers = [], []
         for shard, part_of in enumerate(mine):
-            size = math.ceil(len(part_of) / CALLS)
+            size = math.ceil(len(part_of) / _CALLS)
             for at in range(0, len(part_of), size or 1):
                 together = part_of[at : at + size]
                 calls.append(ShardCall(shard, "do", ([task for _, task in together],), changes=changes))
@@ -202,7 +202,7 @@ class RayWorkerPool:
                 results[number] = answer
         return results
 
-    def _parts(self, task: OfPeers) -> Iterator[tuple[int, OfPeers]]:
+    def _parts(self, task: _OfPeers) -> Iterator[tuple[int, _OfPeers]]:
         """The task for each shard that has some of its peers; where not all clients train, a block may have several."""
         owners = [self._owner[peer] for peer in task.peers]
         if len(set(owners)) == 1:
@@ -379,7 +379,7 @@ class RayWorkerPool:
         return [self._shares[number] for number in numbers], [rows[number, shard] for number in numbers]
 
 
-def needed_snapshots(patches: Sequence[Patch]) -> list[Patch]:
+def needed_snapshots(patches: Sequence[_Patch]) -> list[_Patch]:
     """Without those whose peers have all trained again since."""
     seen: set[int] = set()
     found = []

@@ -27,7 +27,7 @@ from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import Simulation
 
 #: How often a run tells what is new and asks whether it is to stop: an eye sees no more, and Ray hardly notices it.
-TELL_SECONDS = 0.25
+_TELL_SECONDS = 0.25
 
 #: A folder's id, and what is in it.
 Files = tuple[str, Mapping[str, bytes]]
@@ -150,7 +150,7 @@ class _Telling:
     def _talk(self) -> None:
         over = False
         while not over:
-            over = self._over.wait(TELL_SECONDS)
+            over = self._over.wait(_TELL_SECONDS)
             with self._lock:
                 events, self._events = self._events, []
             with contextlib.suppress(RayError):  # the leader's machine is gone, and Ray ends what it wanted

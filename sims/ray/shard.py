@@ -27,9 +27,9 @@ from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread_of_columns
 from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
-Array: TypeAlias = NDArray[Any]
+_Array: TypeAlias = NDArray[Any]
 #: By name, rows of some peers.
-Rows: TypeAlias = Mapping[str, Array]
+Rows: TypeAlias = Mapping[str, _Array]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def pack_rows(workspace: Workspace) -> dict[str, Any]:
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 
-def put_packed(workspace: Workspace, peers: Sequence[int], side: int, share: PackedRows, rows_MD: Array) -> None:
+def put_packed(workspace: Workspace, peers: Sequence[int], side: int, share: PackedRows, rows_MD: _Array) -> None:
     """Put these peers' rows of a share into their places."""
     for (row, index_D), row_D in zip(_places(workspace, peers, share), tensor(rows_MD), strict=True):
         workspace.x[side][row].scatter_(0, index_D, row_D)
@@ -79,12 +79,12 @@ def put_rows(states: States, peers: Sequence[int], sides: Sequence[int], kept: R
     states.put(rebuilt(states.first, {name: tensor(rows) for name, rows in kept.items()}), peers, sides)
 
 
-def numpy_rows(state: Any) -> dict[str, Array]:
+def numpy_rows(state: Any) -> dict[str, _Array]:
     """The leaves of a state, by name."""
     return {name: leaf.numpy() for name, leaf in leaves_of(state).items()}
 
 
-def _own(row_M: Tensor, peers: Sequence[int]) -> Array:
+def _own(row_M: Tensor, peers: Sequence[int]) -> _Array:
     """(m,) which members of a group these peers are."""
     return np.flatnonzero(np.isin(row_M.numpy(), peers))
 
@@ -123,7 +123,7 @@ class Shard:
         version: str,
         job: Job,
         data: Mapping[str, Any],
-        inputs: Array,
+        inputs: _Array,
         peers: tuple[int, ...],
         sizes: Mapping[str, Any],
     ) -> int:
@@ -141,7 +141,7 @@ class Shard:
 
     # --------------------------------------------------------------------------------------------- averaging of equals
 
-    def give(self, shares: Sequence[PackedRows], side: int) -> tuple[Array | None, ...]:
+    def give(self, shares: Sequence[PackedRows], side: int) -> tuple[_Array | None, ...]:
         """Own rows (m, D) of each share."""
         x_Pn, rows = self._workspace.x[side], []
         for share in shares:
@@ -150,21 +150,21 @@ class Shard:
         return None, *rows
 
     def mix(
-        self, share: PackedRows, mixing: Mixing, members: Sequence[Array], *rows: Array
-    ) -> tuple[Array | None, ...]:
+        self, share: PackedRows, mixing: Mixing, members: Sequence[_Array], *rows: _Array
+    ) -> tuple[_Array | None, ...]:
         """All shards' rows of a share averaged, and given back to each: the vector engine's task on a small x."""
         small, width = self._assembled(share, members, rows), share.span.start
         for start, stop in share.blocks:
             mix(small, mixing, Mix(share.group, start - width, stop - width, 0))
         return None, *(small.x[1].numpy()[m] for m in members)
 
-    def spread(self, share: PackedRows, members: Sequence[Array], *rows: Array) -> list[tuple[Array, float]]:
+    def spread(self, share: PackedRows, members: Sequence[_Array], *rows: _Array) -> list[tuple[_Array, float]]:
         """How far the members are apart in each block of a share."""
         small, width = self._assembled(share, members, rows), share.span.start
         return [spread_of_columns(small, Spread(share.group, a - width, b - width, 0)) for a, b in share.blocks]
 
     def take(
-        self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: Array
+        self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: _Array
     ) -> tuple[None, Rows, Rows]:
         """Put averaged rows onto the other side, carry over what is averaged with nobody; hand that out, and the states
         on these sides."""
@@ -183,7 +183,7 @@ class Shard:
         """All of own rows of x."""
         return None, {"x": self._workspace.x[side][list(self._peers)].numpy()}
 
-    def weigh(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> Array:
+    def weigh(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> _Array:
         """(m,) the weights with which own peers begin an averaging of this group."""
         weights = self._worker.weights(peers, sides, group)
         assert weights is not None, "asked where an algorithm weighs"
@@ -226,7 +226,7 @@ class Shard:
 
     # ------------------------------------------------------------------------------------------------------- its parts
 
-    def _assembled(self, share: PackedRows, members: Sequence[Array], rows: Sequence[Array]) -> Workspace:
+    def _assembled(self, share: PackedRows, members: Sequence[_Array], rows: Sequence[_Array]) -> Workspace:
         """A workspace of two sides (M, D) that is the share alone."""
         count = sum(len(each) for each in members)
         given_MD = torch.empty((count, share.span.stop - share.span.start))

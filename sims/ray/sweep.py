@@ -29,7 +29,7 @@ from fedpeer.sims.ray.remote_run import Files, RemoteRun, Simulate, play_run
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: How long the end of a sweep waits for runs that were let go.
-TIDYING_SECONDS = 2.0
+_TIDYING_SECONDS = 2.0
 _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 
 
@@ -89,7 +89,7 @@ class Sweep:
         self._cancel(list(self._under_way))
         with contextlib.suppress(RayError):
             if self._let_go:  # they tidy up
-                ray.wait(self._let_go, num_returns=len(self._let_go), timeout=TIDYING_SECONDS)
+                ray.wait(self._let_go, num_returns=len(self._let_go), timeout=_TIDYING_SECONDS)
             ray.kill(self._board)
 
     def begin(self, remote_run: RemoteRun) -> None:

@@ -45,7 +45,7 @@ from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
 #: Told once: the federation with the groups that were found.
-Found = Callable[[FederationSettings], None]
+_Found = Callable[[FederationSettings], None]
 
 
 class ClusteringEngine:
@@ -57,7 +57,7 @@ class ClusteringEngine:
         world: World,
         method: Choice,
         task: ClusteringTask,
-        found: Found = lambda federation: None,
+        found: _Found = lambda federation: None,
         **options: Any,
     ) -> None:
         """

@@ -28,9 +28,9 @@ from fedpeer.slicing.plan import Group, Plan
 
 #: Scalars of a block of columns over all members of a group: 2 MiB in float64, so that the block, its float64 copy and
 #: the result stay in the cache (measured: 10 ms for 16 x 270,000, against 26 ms in blocks four times as large).
-MIXED_AT_ONCE = 256 * 1024
+_MIXED_AT_ONCE = 256 * 1024
 #: An effective matrix with fewer entries than this share is kept sparse.
-SPARSE_BELOW = 0.1
+_SPARSE_BELOW = 0.1
 #: What leaves of states are called in a checkpoint, where that is not "state NAME".
 _STORED = {"optimizer_k": "s"}
 #: A column block of a group: its id, from, to.
@@ -214,7 +214,7 @@ def columns(plan: Plan) -> list[Columns]:
     """Return blocks of columns of every group, each within one vector."""
     found = []
     for group in plan.groups:
-        width, length = max(1024, MIXED_AT_ONCE // len(group.members)), group.length // plan.vectors
+        width, length = max(1024, _MIXED_AT_ONCE // len(group.members)), group.length // plan.vectors
         for first in range(0, group.length, length):
             last = first + length
             found += [(group.id, a, min(a + width, last)) for a in range(first, last, width)]
@@ -223,7 +223,7 @@ def columns(plan: Plan) -> list[Columns]:
 
 def _scaled(matrix: Any, left: NDArray[np.float64], right: NDArray[np.float64]) -> Mixing:
     if scipy.sparse.issparse(matrix):
-        if matrix.nnz > SPARSE_BELOW * matrix.shape[0] ** 2:
+        if matrix.nnz > _SPARSE_BELOW * matrix.shape[0] ** 2:
             matrix = matrix.toarray()
         else:
             return scipy.sparse.csr_array(scipy.sparse.diags_array(left) @ matrix @ scipy.sparse.diags_array(right))

@@ -27,7 +27,7 @@ from fedpeer.sims.vector.tasks import workbench
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 #: Updates between two looks at whether to stop.
-UPDATES_AT_ONCE = 256
+_UPDATES_AT_ONCE = 256
 
 
 class PooledEngine:
@@ -76,10 +76,10 @@ class PooledEngine:
         examples, steps, batch = len(self._x_TF), sum(self._job.steps_P), max(self._job.batch_P)
         order = round_order(examples, number, steps, min(batch, examples), self._job.draws, "")
         x_n, state = self._x_n, self._state
-        for first in range(0, steps, UPDATES_AT_ONCE):
+        for first in range(0, steps, _UPDATES_AT_ONCE):
             if self._stop.is_set():
                 raise Stopped
-            places = torch.from_numpy(order[first : first + UPDATES_AT_ONCE]).to(self._x_n.device)
+            places = torch.from_numpy(order[first : first + _UPDATES_AT_ONCE]).to(self._x_n.device)
             batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
             # Whatever is dropped out is drawn anew in each piece.
             key = self._job.draws.key(f"dropout {first}", "", number)

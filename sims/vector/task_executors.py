@@ -19,7 +19,7 @@ from fedpeer.sims.vector.pool import Stopped, WorkerPool
 from fedpeer.sims.vector.tasks import Mixing, Several, Task, Worker
 
 #: Messages by which a phase's tasks are handed out: enough for the workers to end together.
-MESSAGES = 32
+_MESSAGES = 32
 #: Peers whose states are begun, settled or read at once in the leading process.
 ROWS_AT_ONCE = 64
 #: What all clients of a server are told.
@@ -86,7 +86,7 @@ class LocalTaskExecutor:
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
         if self._pool is not None:
-            size = max(1, math.ceil(len(tasks) / MESSAGES))
+            size = max(1, math.ceil(len(tasks) / _MESSAGES))
             several = [Several(tuple(tasks[at : at + size])) for at in range(0, len(tasks), size)]
             return [each for found in self._pool.run(several) for each in found]
         results = []

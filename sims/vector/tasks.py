@@ -121,13 +121,13 @@ class Worker:
     def do(self, task: Task) -> Any:
         match task:
             case TrainBlock():
-                return train_block(self.job, self.workspace, self.algorithm, task)
+                return _train_block(self.job, self.workspace, self.algorithm, task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
-                return keep_columns(self.workspace, task)
+                return _keep_columns(self.workspace, task)
             case EvaluateBlock():
-                return evaluate_block(self.job, self.workspace, self.stepper, self.algorithm, task)
+                return _evaluate_block(self.job, self.workspace, self.stepper, self.algorithm, task)
             case Spread():
                 return spread_of_columns(self.workspace, task)
             case Several():
@@ -190,7 +190,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
 
 
-def train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:
+def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:
     """Train a block, and write states and what is sent."""
     states = workspace.states
     assert states is not None, "there are peers to be trained"
@@ -269,14 +269,14 @@ def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
 _FLOAT64_MEMBERS = 64
 
 
-def keep_columns(workspace: Workspace, task: Keep) -> None:
+def _keep_columns(workspace: Workspace, task: Keep) -> None:
     """A row at a time: the local columns of all peers together may be as large as x."""
     source, target, index = workspace.x[task.source], workspace.x[1 - task.source], workspace.index[task.index]
     for row in workspace.rows[task.index].tolist():
         target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
-def evaluate_block(
+def _evaluate_block(
     job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: EvaluateBlock
 ) -> BlockScores:
     """Score a block."""

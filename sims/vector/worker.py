@@ -20,7 +20,7 @@ def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
     with given_back(workspace):
-        serve_tasks(pipe, Worker(job, workspace, job.stepper()))
+        _serve_tasks(pipe, Worker(job, workspace, job.stepper()))
 
 
 def _keep_freed_memory() -> None:
@@ -30,7 +30,7 @@ def _keep_freed_memory() -> None:
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
-def serve_tasks(pipe: Connection, context: Worker) -> None:
+def _serve_tasks(pipe: Connection, context: Worker) -> None:
     """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
     while True:
         try:

@@ -66,7 +66,7 @@ class Handle:
         return torch.frombuffer(mapping, dtype=self.dtype).view(self.shape)
 
 
-def share_memory(folder: Path, name: str, value: Tensor) -> Handle:
+def _share_memory(folder: Path, name: str, value: Tensor) -> Handle:
     """Write a tensor into a new file of the folder and give its handle."""
     handle = allocate(folder, name, tuple(value.shape), value.dtype)
     handle.open().copy_(value)
@@ -311,7 +311,7 @@ def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
         return (
             allocate(folder, name, tuple(value.shape), value.dtype)
             if field in LEARNT
-            else share_memory(folder, name, value)
+            else _share_memory(folder, name, value)
         )
 
     tree = {name: value for name, value in vars(workspace).items() if name != "mappings"}

@@ -14,7 +14,7 @@ from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import held
 from fedpeer.data.preview import preview_data
 from fedpeer.data.splits import bases, default_split, make_split, summary
-from fedpeer.learning.holdings import load_dataset, normalisation_of, split_of
+from fedpeer.learning.holdings import dataset_split, load_dataset, normalisation_of
 
 
 def one(k: int, n: int, m: int, z: int, s: int, modified: bool) -> tuple[list[int], list[int], list[int]]:
@@ -45,7 +45,7 @@ def test_vectors_are_the_formulas(n: int, m: int, z: int, s: int) -> None:
 
 def default() -> tuple[Dataset, Split]:
     dataset = load_dataset_named("associative")
-    return dataset, split_of(dataset, Federation(), 0)
+    return dataset, dataset_split(dataset, Federation(), 0)
 
 
 def load_dataset_named(name: str) -> Dataset:
@@ -114,7 +114,7 @@ def test_the_summary_counts_ones() -> None:
 def test_other_splits_test_on_parts_too(rule: str) -> None:
     dataset = associative_data(users=3)
     federation = Federation.model_validate({"simulation": {"split": rule, "peers": 2}})
-    split = split_of(dataset, federation, 0)
+    split = dataset_split(dataset, federation, 0)
     assert dataset.test_N is not None
     assert all(dataset.test_N[share.test_M].all() for share in split.shares)
     assert not any(dataset.test_N[share.train_M].any() for share in split.shares)
@@ -136,7 +136,7 @@ def test_other_splits_test_on_parts_too(rule: str) -> None:
 def test_what_would_mix_whole_and_part_is_refused(simulation: dict[str, object], words: list[str]) -> None:
     dataset = load_dataset_named("associative")
     with pytest.raises(DataError) as refusal:
-        split_of(dataset, Federation.model_validate({"simulation": simulation}), 0)
+        dataset_split(dataset, Federation.model_validate({"simulation": simulation}), 0)
     assert all(word in str(refusal.value) for word in words)
 
 

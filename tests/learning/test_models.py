@@ -18,7 +18,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.learning.models import Card, Model, ModelError, load, save
+from fedpeer.learning.models import Card, Model, ModelError, load_model, save
 from fedpeer.learning.program import ExportError, write_onnx, write_pt2, write_state_dict
 from fedpeer.sims.peers import learners
 from fedpeer.sims.world import World, build_world
@@ -60,7 +60,7 @@ def trained(folder: Path, made: World, peer: str) -> Model:
     x_n, _ = trainer.train(1, trainer.start(), torch.zeros(trainer.state_size), True)
     card = Card.of(made, made.dataset, {peer: made.held(made.peers.index(peer))})
     save(folder, card, x_n, made.layout)
-    model = load(folder / "model.safetensors", folder / "model.json", None, imported)
+    model = load_model(folder / "model.safetensors", folder / "model.json", None, imported)
     assert torch.equal(made.layout.flatten(model.module), x_n)
     return model
 
@@ -184,7 +184,7 @@ def test_a_damaged_card_is_refused(how: str, tmp_path: Path) -> None:
     card = tmp_path / "model.json"
     card.write_text(damaged(card.read_text())[how])
     with pytest.raises(ModelError):
-        load(tmp_path / "model.safetensors", card, None, imported)
+        load_model(tmp_path / "model.safetensors", card, None, imported)
 
 
 @pytest.mark.parametrize("keep", [0, 8, 100])
@@ -193,7 +193,7 @@ def test_damaged_parameters_are_refused(keep: int, tmp_path: Path) -> None:
     tensors = tmp_path / "model.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:keep])
     with pytest.raises(ModelError, match="cannot be read"):
-        load(tensors, tmp_path / "model.json", None, imported)
+        load_model(tensors, tmp_path / "model.json", None, imported)
 
 
 def test_a_network_of_someone_elses_code_is_not_imported_without_leave(tmp_path: Path) -> None:
@@ -205,4 +205,4 @@ def test_a_network_of_someone_elses_code_is_not_imported_without_leave(tmp_path:
         raise PermissionError(name)
 
     with pytest.raises(PermissionError, match="evil:build"):
-        load(tmp_path / "model.safetensors", card, None, refused)
+        load_model(tmp_path / "model.safetensors", card, None, refused)

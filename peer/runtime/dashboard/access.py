@@ -17,9 +17,9 @@ from urllib.parse import quote
 from fedpeer.config.peer_file import DashboardSettings, endpoint, loopback
 
 #: Characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
-TOKEN_MIN = 32
+_TOKEN_MIN = 32
 #: Characters read of a token file; what is longer is some other file.
-TOKEN_MAX = 1024
+_TOKEN_MAX = 1024
 
 
 class DashboardError(Exception):
@@ -109,13 +109,13 @@ def read_token(file: Path) -> str:
         with file.open(encoding="utf-8") as stream:
             if os.name == "posix" and os.fstat(stream.fileno()).st_mode & 0o077:
                 raise DashboardError(f"{file} may be read by other users of this machine; chmod 600 {file}")
-            token = stream.read(TOKEN_MAX + 1).strip()
+            token = stream.read(_TOKEN_MAX + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise DashboardError(f"the dashboard's token {file} cannot be read ({reason}); {way_out}") from None
-    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
+    if not _TOKEN_MIN <= len(token) <= _TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
         raise DashboardError(
-            f"{file} is no token: one line of {TOKEN_MIN} to {TOKEN_MAX} letters and digits; {way_out}"
+            f"{file} is no token: one line of {_TOKEN_MIN} to {_TOKEN_MAX} letters and digits; {way_out}"
         )
     return token
 

@@ -18,8 +18,8 @@ from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardErr
 #: Seconds for an answer: a peer that is there answers within milliseconds, over a slow link within a second or two.
 PATIENCE_S = 5.0
 #: Bytes of an answer: a status of 64 peers with full curves takes 0.3 MB.
-ANSWER_BYTES_MAX = 16 * 1024 * 1024
-SCHEMA = 1
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+_SCHEMA = 1
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -71,12 +71,12 @@ def _context(certificate: Path | None) -> ssl.SSLContext:
 
 
 def _status(url: str, answer: IO[bytes]) -> dict[str, Any]:
-    text = answer.read(ANSWER_BYTES_MAX + 1)
+    text = answer.read(_ANSWER_BYTES_MAX + 1)
     try:
-        status = json.loads(text) if len(text) <= ANSWER_BYTES_MAX else None
+        status = json.loads(text) if len(text) <= _ANSWER_BYTES_MAX else None
     except (ValueError, RecursionError):
         status = None
-    if not isinstance(status, dict) or status.get("schema") != SCHEMA:
+    if not isinstance(status, dict) or status.get("schema") != _SCHEMA:
         raise DashboardError(f"{url} answers, but not with a status that this version of fedpeer reads.")
     return status
 

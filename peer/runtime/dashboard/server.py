@@ -35,7 +35,7 @@ STREAMS_MAX = 16
 #: Requests at once, streams among them: a page loads four files.
 REQUESTS_MAX = 64
 #: Bytes of a request's body: nobody has anything to send.
-BODY_BYTES_MAX = 1024
+_BODY_BYTES_MAX = 1024
 #: Seconds between two events: what a person can follow, and what serialising a large federation's status may cost.
 EVERY_S = 1.0
 #: Seconds that a client may take to read an event before it is let go, so that none piles up in memory.
@@ -75,7 +75,7 @@ class Dashboard:
         folder = files(__package__)
         self._texts = {name: (folder / name).read_text("utf-8") for name in ("page.html", "login.html")}
         self._visitors = Visitors(limits)
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        app = web.Application(client_max_size=_BODY_BYTES_MAX, middlewares=[self._guard])
         app.on_response_prepare.append(hardened)
         app.add_routes(
             [

@@ -19,7 +19,7 @@ from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.learning import models
-from fedpeer.learning.device import memory_of
+from fedpeer.learning.device import device_memory
 from fedpeer.peer.node.node_setup import VOTERS_MAX, setup_of
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.prepared import Prepared, prepare_peer, status_of
@@ -104,7 +104,7 @@ def test_a_bandwidth_is_above_nought(prepared: Prepare) -> None:
 
 
 def test_its_memory_is_the_machines() -> None:
-    assert memory_of("cpu") > 2**28
+    assert device_memory("cpu") > 2**28
 
 
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     assert (evaluated.score, evaluated.loss) == ann.outfit.learner.evaluate(settled.x_n)
     assert evaluated.server == ann.outfit.learner.evaluate(ann.outfit.learner.start())
     state = tmp_path / "state"
-    kept = models.load(state / "model.safetensors", state / "model.json", None, imported)
+    kept = models.load_model(state / "model.safetensors", state / "model.json", None, imported)
     assert torch.equal(ann.outfit.assembly.layout.flatten(kept.module), settled.x_n)
     timings = status.as_json()["timings"]
     assert [timings[what]["count"] for what in ("train", "close", "settle", "evaluate")] == [1, 1, 1, 1]
