@@ -1,1 +1,1 @@
-"""What may be set: the federation's file, a peer's own, choices with settings, and what goes together."""
+"""Settings: the federation's file, a peer's own file, choices with settings, and the rules that join settings."""

@@ -1,4 +1,4 @@
-"""From a federation's choices to what learns: the algorithm on its workbench, with aggregation and privacy."""
+"""Builds the algorithm that a federation chose on its workbench, with aggregation and privacy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.rejection import Rejection
 
-#: An algorithm; of which kind its states are only itself knows.
+#: An algorithm; only the algorithm itself knows the types of its states.
 AnyAlgorithm: TypeAlias = Algorithm[Any, Any, Any]
 Coordinated: TypeAlias = CoordinatedAlgorithm[Any, Any, Any, Any]
-#: What a reader's own algorithm must have: all but what is for equals only.
+#: Methods that a user's own algorithm must have: all but those that only algorithms without a server have.
 _CONTRACT = tuple(
     name
     for side in (CoordinatedAlgorithm, Algorithm)
@@ -33,7 +33,7 @@ _CONTRACT = tuple(
     if inspect.isfunction(value) and name[0] != "_" and name not in ("start_averaged", "weights")
 )
 
-#: Finds the function `module:function` of a user; raises a sentence for the user where it must not or cannot.
+#: Imports the user's function `module:function`; raises a sentence for the user if that is not allowed or fails.
 Loader: TypeAlias = Callable[[str], Callable[..., Any]]
 
 
@@ -46,12 +46,12 @@ def algorithm_of(
     secret: bytes = b"",
     begun: bool = False,
 ) -> AnyAlgorithm:
-    """Build an algorithm as a federation wants it; one with a server with its aggregation and its privacy.
+    """Build the algorithm that a federation chose; one with a server gets the aggregation and privacy of the settings.
 
     Args:
-        secret: what a client's noise comes from (`algorithms/private.py`).
-        begun: peers have come or gone since the federation began, and where too few are left for the rule of
-            aggregation it does as where peers are away.
+        secret: source of a client's noise (`algorithms/private.py`).
+        begun: whether peers have joined or left since the federation began. The aggregation rule is then not checked
+            against their number: if too few are left for it, it works as in a round in which peers are absent.
 
     Raises:
         ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
@@ -72,17 +72,17 @@ def algorithm_of(
 
 
 def coordinated_of(*options: Any, **settings: Any) -> Coordinated:
-    """Build one that has a server; see `algorithm_of`."""
+    """Build an algorithm that has a server; see `algorithm_of`."""
     algorithm = algorithm_of(*options, **settings)
     assert has_server(algorithm), "asked where there is a server"
     return algorithm
 
 
 def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
-    """What builds an algorithm on a workbench: one of ours, or a reader's own class.
+    """Return a function that builds the algorithm on a workbench: one of fedpeer's, or a user's own class.
 
     Raises:
-        ChoiceError: unknown name or setting. What is returned raises AlgorithmError where the settings do not fit.
+        ChoiceError: unknown name or setting. The returned function raises AlgorithmError if the settings do not fit.
     """
     if choice.name != "python":
         return call_choice(choice, ALGORITHMS, "algorithm")
@@ -111,7 +111,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
 def left_out(
     algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
 ) -> list[Rejection | None]:
-    """For each update (K, ...) of a round, why it is left out, by `learning.farthest`."""
+    """Return for each of a round's updates, (K, ...), why `learning.farthest` leaves it out; None if it does not."""
     if learning.farthest is None:
         return [None] * len(next(iter(leaves_of(updates).values())))
     return strayed(
@@ -124,18 +124,19 @@ def left_out(
 
 
 def aggregation_of(choice: Choice) -> Aggregation:
-    """How the updates of a round become one: the `mean` of a `Workbench`.
+    """Return the rule that combines the updates of a round: the `mean` of a `Workbench`.
 
     Raises:
-        ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule stands its liars
-            among the updates of a round is for `Aggregation.check` to say, where their number is known.
+        ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule tolerates its
+            Byzantine clients among the updates of a round is checked by `Aggregation.check`, once their number is
+            known.
     """
     made: Aggregation = call_choice(choice, AGGREGATIONS, "aggregation")()
     return made
 
 
 def privacy_of(choice: Choice) -> Privacy | None:
-    """What is done to updates before they are sent, for `algorithms.private.protected`; None: nothing.
+    """Return what `algorithms.private.protected` does to updates before they are sent; None: nothing.
 
     Raises:
         ChoiceError, PrivacyError: unknown name or setting, or one out of its range.
@@ -145,7 +146,7 @@ def privacy_of(choice: Choice) -> Privacy | None:
 
 
 def optimizer_of(choice: Choice) -> OptimizerChoice:
-    """`sgd,lr=0.1,momentum=0.9` as torch takes it: numbers and truth values, not words."""
+    """Return a choice like `sgd,lr=0.1,momentum=0.9` with numbers and booleans, as torch takes them."""
     settings = {key: plain_value(value) for key, value in choice.settings.items()}
     if choice.value is not None:
         settings["lr"] = plain_value(choice.value)

@@ -1,12 +1,11 @@
-"""What the wire has room for, and which federations would not fit on it.
+"""Limits of the messages' metadata, and the check whether a federation fits them.
 
-A peer tells all others which partial models it implements, in one statement, and greets each with the groups that the
-two share, in one Hello. Both have to fit into the metadata of a message, whatever ids, addresses and numbers stand
-beside the names. So a federation is measured before anything is started, at its worst; in a simulation by matrices
-nothing is told, and nothing is measured.
+A peer announces to all others which partial models it implements, in one statement, and sends to each the groups that
+the two share, in one Hello. Both have to fit into the metadata of a message, whatever ids, addresses and numbers
+accompany the names. So the worst case of a federation is measured before anything is started. The vector engine sends
+no messages, so nothing is measured for it.
 
-Light on purpose: files are checked by this without torch. The decoder (`fields.py`, `codec.py`) goes by the same
-numbers.
+Imports no torch, because files are checked without it. The decoder (`fields.py`, `codec.py`) uses the same limits.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from fedpeer.algorithms.contract import Method
 from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, Advert, Claim, claim_bytes
 from fedpeer.slicing.models import ModelGraph, ModelMistake, PartialModel
 
-#: Bytes of metadata. Eight claims of peers with ten partial models each, the largest usual message, take half of it;
-#: a hostile one of this size stays under 1 MB once unpacked.
+#: Bytes of metadata. The largest usual message, eight claims of peers with ten partial models each, takes half of it;
+#: a hostile message of this size stays under 1 MB when decoded.
 METADATA_BYTES_MAX = 4096
-#: Elements of one array. The longest real ones are the groups that two peers share and the partial models of one
-#: peer; arrays of this size nested as deep as 4 KiB allow stay under 1 MB when unpacked.
+#: Elements of one array. The longest real arrays are the groups that two peers share and the partial models of one
+#: peer; arrays of this size nested as deep as 4 KiB allow stay under 1 MB when decoded.
 ARRAY_MAX = 64
-#: Signatures of a leader certificate or a certificate, one of each of a majority's voters.
+#: Signatures of a certificate (a leader's or another): one from each voter of a majority.
 SIGNATURES_MAX = 1024
-#: Letters of ids of peers and of partial models (as `federation.yaml` allows), and of groups, which join two models.
+#: Characters of ids of peers and partial models (the limit of `federation.yaml`), and of groups, which join two models.
 NAME_LETTERS_MAX = 100
 GROUP_LETTERS_MAX = 250
-#: Letters of an address: as long as a roster takes.
+#: Characters of an address (the limit of a roster).
 ADDRESS_LETTERS_MAX = 300
 
-#: An id that takes the most bytes.
+#: The id that takes the most bytes.
 _ID = "i" * NAME_LETTERS_MAX
 
 
 def statement_bytes(models: Sequence[str]) -> int:
-    """What a peer's statement about itself takes, at most: with the longest id and address."""
+    """Return the most bytes that a peer's statement about itself takes: those with the longest id and address."""
     told = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=0,
@@ -55,18 +54,18 @@ def statement_bytes(models: Sequence[str]) -> int:
 
 
 def hello_bytes(groups: Iterable[str]) -> int:
-    """What the metadata of a Hello about these groups takes, at most.
+    """Return the most bytes that the metadata of a Hello about these groups takes.
 
-    201 bytes of numbers, digest, capabilities, signature and marks, both ids with the 3 of their lengths, and for each
-    group 81 bytes of numbers and digest, and twice its name.
+    These are 201 bytes of numbers, digest, capabilities, signature and marks; both ids with 3 bytes of length each; and
+    for each group 81 bytes of numbers and digest, and twice its name.
     """
     return 201 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
 def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:
-    """Why peers with these partial models, which are in order otherwise, could not talk about them; None if they can.
+    """Return why the messages of peers with these otherwise valid partial models would be too large; None if they fit.
 
-    Whether two unrelated models have weights between them only a network tells; here all of them do.
+    Whether two unrelated models have weights between them depends on the network; here every two of them do.
     """
     graph = ModelGraph(models)
     for model in graph.models.values():
@@ -75,7 +74,7 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
             return ModelMistake(model.place, text)
     named = {peer for model in graph.models.values() if model.members != "all" for peer in model.members}
     kinds: dict[tuple[str, ...], list[str]] = {}
-    for peer in [*sorted(named), "", ""]:  # and any two whom no partial model names
+    for peer in [*sorted(named), "", ""]:  # "": a peer that no partial model names; there may be two of them
         kinds.setdefault(graph.implemented(peer), []).append(peer or "every peer")
     for own, (who, *_) in kinds.items():
         if len(own) > ARRAY_MAX:
@@ -87,7 +86,7 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
         return None
     for own, (who, *alike) in kinds.items():
         if _greeting(graph, own, method)[1] <= METADATA_BYTES_MAX:
-            continue  # and so is what it shares with anybody
+            continue  # what it shares with another peer is smaller still
         shared = [set(own) & set(other) for other in kinds if other != own or alike]
         count, size = max((_greeting(graph, both, method) for both in shared), key=itemgetter(1), default=(0, 0))
         if size > METADATA_BYTES_MAX:
@@ -101,7 +100,7 @@ def _problem(text: str) -> ModelMistake:
 
 
 def _greeting(graph: ModelGraph, models: Collection[str], method: Method) -> tuple[int, int]:
-    """How many groups two peers may have that both implement these models, and the bytes of their Hello."""
+    """Return how many groups two peers that both implement these models may share, and the bytes of their Hello."""
     pairs = combinations(sorted(models), 2) if method.cross_model else ()
     groups = [*models, *("+".join(pair) for pair in pairs if len(graph.reduced(pair)) == 2)]
     return len(groups), hello_bytes(groups)

@@ -1,8 +1,8 @@
-"""The grammar of a choice with settings, `name[:value][,key=value]...`, shared by the command line and the files.
+"""Choices with settings, `name[:value][,key=value]...`, as the command line and the files write them.
 
 A registry is a plain dict from names to functions. The keyword-only parameters of a function are the settings of
-that choice; the first of them is the one that `name:value` sets. So `k-regular:4`, `k-regular,degree=4` and, in
-YAML, `{k-regular: 4}` or `{k-regular: {degree: 4}}` say the same, and adding a choice is one function and one line.
+that choice; `name:value` sets the first of them. So `k-regular:4`, `k-regular,degree=4` and, in YAML, `{k-regular: 4}`
+and `{k-regular: {degree: 4}}` are the same choice, and a new choice takes one function and one line.
 
 Pure: no IO, no torch.
 """
@@ -25,12 +25,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class ChoiceError(ValueError):
-    """The user's choice cannot be taken; the message names what was found, what is allowed and the nearest name."""
+    """An invalid choice; the message has what was found, what is allowed and the nearest known name."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A name, the value after the colon (None if there is none), and the settings after the commas."""
+    """One choice: its name, the value after the colon (None if there is none), and the settings after the commas."""
 
     name: str
     value: Any = None
@@ -48,11 +48,11 @@ def _spelled(value: Any) -> str:
 
 
 def parse_choice(text: str) -> Choice:
-    """Read `name[:value][,key=value]`.
+    """Parse `name[:value][,key=value]`.
 
-    >>> parse("k-regular:4")
+    >>> parse_choice("k-regular:4")
     Choice(name='k-regular', value='4', settings={})
-    >>> str(parse("fedprox,mu=0.1"))
+    >>> str(parse_choice("fedprox,mu=0.1"))
     'fedprox,mu=0.1'
 
     Raises:
@@ -77,7 +77,7 @@ def parse_choice(text: str) -> Choice:
 
 
 def from_data(found: object) -> Choice:
-    """The same from YAML: a string in the grammar, `{name: value}` or `{name: {key: value}}`."""
+    """Parse a choice from YAML: text as for `parse_choice`, `{name: value}` or `{name: {key: value}}`."""
     if isinstance(found, Choice):
         return found
     if isinstance(found, str):
@@ -94,32 +94,32 @@ def from_data(found: object) -> Choice:
 
 
 def chain(found: object) -> tuple[Choice, ...]:
-    """Several choices one after the other: `a:1/b:2,key=value`, or in YAML also a list of choices."""
+    """Parse several choices in a row: `a:1/b:2,key=value`, or in YAML also a list of choices."""
     pieces = found.split("/") if isinstance(found, str) else found
     return tuple(map(from_data, pieces)) if isinstance(pieces, (list, tuple)) else (from_data(pieces),)
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
-    """`; did you mean "x"?` if something known is near, else the list of what is known."""
+    """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
 
 
 def lookup(choice: Choice, registry: Mapping[str, _Function], what: str) -> _Function:
-    """The function of that name, or a ChoiceError that names the nearest one."""
+    """Return the function of the choice's name; raise a ChoiceError with the nearest name if there is none."""
     if choice.name not in registry:
         raise ChoiceError(f'there is no {what} "{choice.name}"; {nearest_name(choice.name, list(registry))}')
     return registry[choice.name]
 
 
 def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any]:
-    """The keyword arguments that the choice sets, checked and converted by the function's own annotations.
+    """Return the keyword arguments that the choice sets, checked and converted by the function's annotations.
 
     Raises:
-        ChoiceError: unknown setting, value of the wrong type, or a value where the function takes none.
+        ChoiceError: unknown setting, value of the wrong type, or a value for a function that takes none.
     """
     keywords = {
-        name.rstrip("_"): parameter  # `for_` is the setting `for`, which Python keeps for itself
+        name.rstrip("_"): parameter  # `for_` is the setting `for`, which is a keyword of Python
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
@@ -147,9 +147,9 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
 
 
 def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
-    """A setting's annotation, resolved where it is written: the settings of a class may be those of its bases.
+    """Resolve a setting's annotation in the module that defines it: for a class that may be a base's module.
 
-    The others are not resolved: they may name what is imported late.
+    The other annotations are not resolved, because they may name types that are not imported at run time.
     """
     bases = inspect.getmro(function) if inspect.isclass(function) else ()
     home = next((each for each in bases if key in vars(each).get("__annotations__", {})), function)
@@ -158,19 +158,19 @@ def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
 
 
 def call_choice(choice: Choice, registry: Mapping[str, _Function], what: str) -> functools.partial[Any]:
-    """The function of that name with the settings that the choice gives it.
+    """Return the function of the choice's name with the choice's settings bound to it.
 
     Raises:
-        ChoiceError: as `lookup` and `bind` do.
+        ChoiceError: as `lookup` and `bind_settings` do.
     """
     function = lookup(choice, registry, what)
     return functools.partial(function, **bind_settings(choice, function))
 
 
 def plain_value(value: Any) -> Any:
-    """What a text stands for where no annotation says: a number, true or false, a+b for several, or itself.
+    """Convert text for which there is no annotation: to a number, a boolean, a tuple for a+b, or the text itself.
 
-    >>> plain("0.9+0.99"), plain("1e+5"), plain("true"), plain("relu")
+    >>> plain_value("0.9+0.99"), plain_value("1e+5"), plain_value("true"), plain_value("relu")
     ((0.9, 0.99), 100000.0, True, 'relu')
     """
     if isinstance(value, (list, tuple)):

@@ -1,12 +1,12 @@
-"""The learning contract: what all peers of a federation agree on, in one spelling, and what of it concerns whom.
+"""The learning contract: what all peers of a federation agree on, in a canonical encoding.
 
-A contract is the content of `federation.yaml` but for `simulation`, with all that the file leaves open written out, as
-JSON. `KEYS` says of each setting whom it concerns, whether it may change while a federation runs, and since when there
-is such a setting. A setting that came after the first release is left out of the spelling where it has its neutral
-value, so that a release that does not know it spells the same contract.
+A contract is the content of `federation.yaml` without `simulation` and with all defaults written out, as JSON. `KEYS`
+has for each setting whom it concerns, whether it may change while a federation runs, and which release introduced it.
+A setting that came after the first release is left out of the encoding if it has its neutral value, so that a release
+that does not know the setting encodes the same contract.
 
-Two peers average in a group if what concerns that group is the same in both their contracts (`part`); what else
-differs is told, key by key (`differences`), and stops nothing.
+Two peers average in a group if the settings that concern that group are the same in both contracts (`part`). Other
+differences are reported, key by key (`differences`), and stop nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ Contract = Mapping[str, Any]
 class Key:
     """One setting of the contract.
 
-    concerns   "average": everybody who averages with somebody; "slices": those in whose groups it says what is
-               averaged; "training": each peer by itself, and all where a server's rounds are made of it; "conduct":
-               each peer by itself
+    concerns   "average": all peers that average with one another; "slices": the peers of the groups whose averaged
+               parameters it determines; "training": each peer by itself, or all peers if the algorithm has a server,
+               whose rounds are made of the clients' training; "conduct": each peer by itself
     changes    whether `fedpeer update` may change it while the federation runs; else a new federation is needed
-    takes      how a change takes effect, or why there is none
-    since      of which release; `neutral`: the value with which it says what the releases before did
+    takes      how a change takes effect, or why it cannot be changed
+    since      release that introduced it; "" for the first
+    neutral    value with which this setting does what earlier releases did
     """
 
     concerns: Literal["average", "slices", "training", "conduct"]
@@ -55,7 +56,7 @@ _COORDINATOR = "a coordinator's rounds and weights that are held and under way c
 _NEXT = "from the round on that the new contract names"
 _SHARES = f"{_NEXT}; shares that are under way arrive as they were made"
 
-#: Every setting by its dotted path; `partial_models.*` stands for each model.
+#: Every setting by its dotted path; `partial_models.*` is each of the models.
 KEYS: Mapping[str, Key] = {
     "name": Key("conduct", True, _NEXT),
     "network": Key("slices", False, _SHAPE),
@@ -99,23 +100,23 @@ KEYS: Mapping[str, Key] = {
     "seed": Key("average", False, _BEGUN),
 }
 
-#: Where a contract names the forms in which shares were made by those before it (`wire_forms.py`).
+#: Key of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`).
 EARLIER = "earlier"
-#: What stands beside the settings, and follows from them or from earlier contracts.
+#: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER)
-#: Differences that are told at once; there are fewer settings than that.
+#: Differences in one message; there are fewer settings than that.
 TOLD_MAX = 60
-#: How a network is changed: the one way out where a setting cannot change.
+#: The way out for a setting that cannot change.
 NEW_FEDERATION = (
     "fedpeer export the model, and begin a new federation (fedpeer init) with the new file and learning.start: "
     "file:MODEL.safetensors"
 )
 
-# ------------------------------------------------------------------------------------------------------ the spelling
+# ------------------------------------------------------------------------------------------------------ the encoding
 
 
 def contract_of(federation: FederationSettings) -> dict[str, Any]:
-    """The contract of a federation, as plain values; later settings are left out where they are neutral."""
+    """Return the contract of a federation as plain values; later settings are left out if they are neutral."""
     contract: dict[str, Any] = _without_paths(federation).model_dump(mode="json", exclude={"simulation"})
     for path, key in _later():
         section, name = path.split(".")
@@ -125,7 +126,7 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
 
 
 def federation_of(contract: Contract, like: _Settings) -> _Settings:
-    """The federation of a contract; what a contract does not hold is as in `like`, a file of this machine."""
+    """Return the federation of a contract; what a contract does not hold is taken from `like`, this machine's file."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
     for name in _BESIDE:
         filled.pop(name, None)
@@ -140,7 +141,7 @@ def federation_of(contract: Contract, like: _Settings) -> _Settings:
 
 
 def _without_paths(federation: _Settings) -> _Settings:
-    """A model to start from is known by the digest of its content, wherever each machine has it."""
+    """Name a model to start from by the digest of its content: each machine may have it at another path."""
     start = federation.learning.start
     if start is None or start.name != "file":
         return federation
@@ -150,18 +151,18 @@ def _without_paths(federation: _Settings) -> _Settings:
 
 
 def text_of(contract: Contract, algorithm: str) -> bytes:
-    """The one spelling. `algorithm`: what is played, which a simulation may choose beside the file."""
+    """Return the canonical encoding. `algorithm`: the one that runs; a simulation may choose it beside the file."""
     whole = {**contract, "algorithm": algorithm}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def contract_digest(text: bytes) -> bytes:
-    """(32 bytes) of a contract's spelling."""
+    """Return the digest of an encoded contract, 32 bytes (BLAKE2b)."""
     return hashlib.blake2b(text, digest_size=32).digest()
 
 
 def _later() -> Iterator[tuple[str, Key]]:
-    """Settings that came after the first release, as far as this one has them."""
+    """Yield the settings that came after the first release and that this one has."""
     for path, key in KEYS.items():
         section, _, name = path.partition(".")
         kind = FederationSettings.model_fields[section].annotation if key.since else None
@@ -173,9 +174,10 @@ def _later() -> Iterator[tuple[str, Key]]:
 
 
 def part(contract: Contract, group: str, *, served: bool) -> bytes:
-    """(32 bytes) of what concerns the averaging group of this id; `served`: a server's rounds are made of the training.
+    """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
-    A model that has no part in the group is not in it, nor what each peer does by itself.
+    Models that have no part in the group are left out, and so is what each peer decides by itself. `served`: whether
+    the algorithm has a server, so that the settings of training concern everybody.
     """
     models = _models(contract.get("partial_models", {}), group.split("+"), everyone=served)
     concerns = {"average", "training"} if served else {"average"}
@@ -189,7 +191,7 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
 
 
 def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, Any]:
-    """The models of a group and those on which they depend."""
+    """Return the models of a group and those on which they depend."""
     if not isinstance(all_of, Mapping):
         return {}
     found: dict[str, Any] = {}
@@ -204,7 +206,7 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
 
 
 def _at(contract: Contract, path: str) -> Any:
-    """The value at a path; the neutral one where a later setting is left out."""
+    """Return the value at a path; the neutral value if a later setting is left out."""
     value: Any = contract
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -216,7 +218,7 @@ def _at(contract: Contract, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting of which two contracts have different values; None: not there."""
+    """One setting that has different values in two contracts; None: missing."""
 
     path: str
     mine: Any
@@ -224,14 +226,14 @@ class Difference:
 
     @property
     def key(self) -> Key | None:
-        """What is known of it; None: another release's setting."""
+        """This release's knowledge of the setting; None for a setting of another release."""
         first, *rest = self.path.split(".", 2)
         known = ".".join(["partial_models.*", *rest[1:]]) if first == "partial_models" and rest else self.path
         return KEYS.get(known)
 
     @property
     def changes(self) -> bool:
-        """Whether it may change so while a federation runs."""
+        """Whether this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
         if self._coordinates:
@@ -240,24 +242,24 @@ class Difference:
 
     @property
     def _coordinates(self) -> bool:
-        """Whether it leads to averages by a coordinator, or away from them."""
+        """Whether the change is to or from averaging by a coordinator."""
         return self.path == "gossip.protocol" and "coordinator" in (self.mine, self.theirs)
 
     def words(self, here: str = "here", there: str = "there") -> str:
-        """The path and both values."""
-        path = json.dumps(self.path)[1:-1]  # a stranger's key may be anything
+        """Return the path and both values as text."""
+        path = json.dumps(self.path)[1:-1]  # another peer's key may have any characters
         path = path if len(path) <= 100 else f"{path[:97]}..."
         return f"{path} is {_setting_text(self.mine)} {here} and {_setting_text(self.theirs)} {there}"
 
     def way(self) -> str:
-        """Whether it may change, and how."""
+        """Return as text whether it may change, and how."""
         takes = self.key.takes if self.key is not None else "this release does not know it"
         takes = _COORDINATOR if self._coordinates else takes
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
 def differences(mine: Contract, theirs: Contract) -> list[Difference]:
-    """All settings in which two contracts differ, in the order of their paths."""
+    """Return all settings in which two contracts differ, in the order of their paths."""
     found = sorted(_differences(mine, theirs, ()), key=lambda each: each.path)
     return [each for each in found if each.path not in _BESIDE] or [each for each in found if each.path != EARLIER]
 
@@ -278,13 +280,13 @@ def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) ->
 
 
 def differences_text(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
-    """All of them with both values, in one line; of a stranger's hundreds the first."""
+    """Return the differences with both values on one line: the first TOLD_MAX, and the number of the others."""
     more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
     return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
 
 
 def _setting_text(value: Any) -> str:
-    """As YAML has it, and short."""
+    """Return a value as YAML writes it, at most 60 characters."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -298,12 +300,12 @@ def _named(choice: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeldContract:
-    """The contract by which a peer goes, as its state keeps it.
+    """The contract in force, as a peer's state keeps it.
 
-    number   of the signed contract; 0: the file with which the federation began
-    text     its spelling
-    file     the settings that this machine's file named when it was read last, as JSON
-    before   the spelling of the contract that was left for this one, until its first process has begun
+    number   number of the signed contract; 0: the file with which the federation began
+    text     its encoding
+    file     the settings that this machine's file named when it was last read, as JSON
+    before   the encoding of the contract before it, until the first process under this contract has begun
     """
 
     number: int
@@ -313,22 +315,22 @@ class HeldContract:
 
 
 def remembered(held: HeldContract) -> dict[str, Any]:
-    """Return what a contract carries of the contracts before it."""
+    """Return the part of a contract that describes the contracts before it."""
     contract = json.loads(held.text)
     return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
 
 
 def named(federation: FederationSettings) -> bytes:
-    """The settings that a file names, without those that it leaves at their defaults."""
+    """Return the settings that a file names, as JSON, without those that it leaves at their defaults."""
     said = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
     return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
 
 def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:
-    """The contract that this file asks for where `held` is in force.
+    """Return the contract that this file asks for while `held` is in force.
 
-    What the file names is as it says; what it leaves open stays as it is, whatever a later release would make of it;
-    and what it named before and does not any more is as any new file has it.
+    A setting that the file names has the file's value. One that it leaves out stays as it is, whatever the default of
+    a later release. One that it named before and no longer names gets the default.
     """
     now, before = json.loads(named(file)), json.loads(held.file)
     return _overlaid(json.loads(held.text), contract_of(file), now, before)
@@ -354,14 +356,14 @@ def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any
 
 
 def changed_by_hand(held: HeldContract, file: FederationSettings) -> list[Difference]:
-    """What this machine's file says otherwise than the contract in force; nothing where it is as it was."""
+    """Return where this machine's file differs from the contract in force; nothing if the file was not changed."""
     if not held.file or named(file) == held.file:
         return []
     return differences(json.loads(held.text), overlaid(held, file))
 
 
 def refusal(differing: Sequence[Difference]) -> str:
-    """Sentences for who changed a file beside a state: each key, both values, and the way."""
+    """Return the text for a user who changed the file of a peer with a state: each key, both values, the way out."""
     rows = [f"  {each.words('in the state', 'in the file')}; it {each.way()}" for each in differing]
     ways = []
     if any(each.changes for each in differing):

@@ -1,7 +1,7 @@
 """What all peers agree on: the settings of `federation.yaml`, for simulations and real peers alike.
 
-A `Federation` that is there has passed through the rule book: wherever its settings come from, what does not go
-together is refused with the same sentences. Only what was checked when it was written is read without (`stored`).
+A `Federation` is always valid: wherever its settings come from, every rule of `rules.py` is checked, with the same
+sentences. Only settings that were checked when they were written are read without the rules (`stored`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Federation(FederationSettings):
     """The content of `federation.yaml`.
 
     Raises:
-        ConfigError: everything that is wrong with the settings, each by itself and together.
+        ConfigError: all mistakes in single settings and in their combinations.
     """
 
     @model_validator(mode="wrap")
@@ -28,7 +28,7 @@ class Federation(FederationSettings):
     def _by_the_rules(cls, found: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if info.context is UNCHECKED or isinstance(found, cls):
             return handler(found)
-        from fedpeer.config.rules import Combination, problems_of  # late: what is stored needs no registries
+        from fedpeer.config.rules import Combination, problems_of  # late: stored settings need no registries
 
         try:
             made = handler(found)
@@ -42,9 +42,9 @@ class Federation(FederationSettings):
 
     @classmethod
     def stored(cls, settings: Mapping[str, Any]) -> Self:
-        """Return settings that were checked when they were written: a run's, a signed contract's.
+        """Return a federation from settings that were checked when they were written, as in a run or a signed contract.
 
         Raises:
-            ValidationError: a setting that this release does not have, or out of its range.
+            ValidationError: a setting that this release does not have, or one out of its range.
         """
         return cls.model_validate(settings, context=UNCHECKED)

@@ -1,4 +1,4 @@
-"""From the name of a method to what it shares. Imports no torch for those in which peers are equals."""
+"""Looks up what a method shares. Imports torch only for methods with a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedpeer.config.choice import Choice, call_choice
 
 
 def method_of(choice: Choice) -> Method:
-    """The method of that name with its settings; a reader's own (`python:module:Class`) has a server.
+    """Return the method of that name with its settings; a user's own (`python:module:Class`) has a server.
 
     Raises:
         ChoiceError: unknown name or setting.

@@ -1,8 +1,8 @@
-"""The content of a peer's own file, `peer3.yaml`, as typed settings: what is this machine's alone and nobody else's.
+"""The content of a peer's own file, `peer3.yaml`, as typed settings: those that concern this machine alone.
 
-What all peers agree on is `federation.py`. Here are types, ranges, defaults and the checks that need several settings
-of this file; reading YAML, line numbers, and whether keys and data are there is the command line's business (`cli/`).
-Paths are as written: relative to the file's folder, until who read the file makes them whole.
+What all peers agree on is in `federation.py`. Here are types, ranges, defaults and the checks across settings of this
+file. The command line (`cli/`) reads YAML, knows line numbers, and checks that keys and data exist. Paths are as
+written, relative to the file's folder, until the reader of the file resolves them.
 
 Pure, and imports no torch: checking a file must be quick.
 """
@@ -19,22 +19,22 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, mo
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.settings import ChoiceField, Strict
 
-#: Where a setting stands in the file.
+#: The keys of a setting, from the top of the file.
 Path = tuple[str | int, ...]
-#: Mbit/s that a peer can send: with so much it is halfway to the most capable one.
+#: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
 #: The port of a peer whose file names none.
 _PORT = 7400
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Host and port of `host:port`, with an IPv6 address in brackets.
+    """Split `host:port` into host and port; an IPv6 address is in brackets.
 
     >>> endpoint("0.0.0.0:7403"), endpoint("[::1]:7403")
     (('0.0.0.0', 7403), ('::1', 7403))
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text has another form.
     """
     try:
         split = urlsplit(f"//{text}")
@@ -47,7 +47,7 @@ def endpoint(text: str) -> tuple[str, int]:
 
 
 def loopback(host: str) -> bool:
-    """Whether this host is this machine, and nobody else can reach it there."""
+    """Return whether this host is this machine's loopback address, which no other machine can reach."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -72,7 +72,7 @@ Url = Annotated[str, AfterValidator(_url)]
 
 
 class IdentitySettings(Strict):
-    """Who this peer is: files that `fedpeer init` or `fedpeer join` made."""
+    """This peer's identity: files that `fedpeer init` or `fedpeer join` made."""
 
     certificate: str = Field(description="this peer's certificate")
     key: str = Field(description="its private key (Ed25519), readable by its owner only")
@@ -80,7 +80,7 @@ class IdentitySettings(Strict):
 
 
 class DashboardSettings(Strict):
-    """A listener of its own for people: dashboard, status and metrics."""
+    """A separate listener for people: dashboard, status and metrics."""
 
     listen: Listen = Field(description="such as 127.0.0.1:7503; beyond this machine only with a certificate")
     token_file: str = Field(description="file with the token that opens it")
@@ -90,7 +90,7 @@ class DashboardSettings(Strict):
 
 
 class DataSettings(Strict):
-    """What this peer learns from: a file of its own, a known data set, or its part of the federation's simulation."""
+    """This peer's data: a file of its own, a known data set, or its part of the federation's simulation."""
 
     source: ChoiceField = Field(
         description="KIND is csv, parquet, npz, images or python, and its settings are keys beside it; or the name "
@@ -106,7 +106,7 @@ class DataSettings(Strict):
     @model_validator(mode="before")
     @classmethod
     def _spelled(cls, found: Any) -> Any:
-        """`{csv: ward3.csv, label: outcome, test_fraction: 0.25}`, or the same as one choice."""
+        """Accept `{csv: ward3.csv, label: outcome, test_fraction: 0.25}`, or the same as one choice."""
         if isinstance(found, DataSettings) or (isinstance(found, Mapping) and "source" in found):
             return found
         ours = ("test_fraction", "normalise")
@@ -131,7 +131,7 @@ class DataSettings(Strict):
 
     @property
     def part(self) -> int | None:
-        """The number of the simulation's peer whose data these are, or None."""
+        """Number of the simulated peer that has these data; None for other data."""
         return int(self.source.value) if self.source.name == "simulation" else None
 
     @model_validator(mode="after")
@@ -192,7 +192,7 @@ class PeerFile(Strict):
     )
 
     def contradictions(self) -> list[tuple[Path, str]]:
-        """What is wrong between well-typed settings: (path, words)."""
+        """Return the contradictions between well-typed settings: (path, text)."""
         found: list[tuple[Path, str]] = []
         plainly = self.transport == "plain-http"
         if plainly:

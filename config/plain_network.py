@@ -1,4 +1,4 @@
-"""The parts of a multi-layer perceptron whose layers are written out, without building it."""
+"""The parts of a multi-layer perceptron whose layer sizes are in the settings, without building it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
 
 
 def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
-    """The sizes of a multi-layer perceptron whose layers are written out; None for other networks."""
+    """Return the layer sizes of a multi-layer perceptron that has them in its settings; None for other networks."""
     if choice is None or choice.name != "mlp" or choice_problem(("network",), choice) is not None:
         return None
     sizes: tuple[int, ...] | None = bind_settings(choice, NETWORKS["mlp"]).get("layers")
@@ -19,9 +19,9 @@ def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
 
 
 def plain_network(choice: Choice | None) -> NetworkMap | None:
-    """The parts and tensors of a multi-layer perceptron whose layers are written out; None for other networks.
+    """Return the parts and tensors of a multi-layer perceptron with `written_layers`; None for other networks.
 
-    Which weight leads where is left out: to see whether claims fit, names and sizes are enough.
+    It does not say which weights connect which neurons: names and sizes are enough to check whether claims fit.
     """
     sizes = written_layers(choice)
     if choice is None or sizes is None:

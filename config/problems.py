@@ -1,7 +1,7 @@
-"""The user's mistakes: each with its setting, the sentence (problem, then way out), and where it was written.
+"""The user's mistakes in settings: each with its keys, a sentence (the problem, then the way out) and its place.
 
-Other rooms raise exceptions of their own (`SlicingError`, `DataError`, ...) whose message is already a sentence for
-the user. Everything that is wrong with settings is found in one go and is one `ConfigError`.
+Other packages raise exceptions of their own (`SlicingError`, `DataError`, ...) whose message is already a sentence for
+the user. All mistakes in settings are found at once and are one `ConfigError`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Columns that words need beside their place to read well.
+#: Columns that the text beside a place needs to be readable.
 _WORDS_MIN = 48
-#: Columns and lines of a report that is no terminal's.
+#: Columns and lines of a report that is not for a terminal.
 WIDTH, LINES_MAX = 120, 1_000
-#: Characters of a found value in a message: enough to know it again, and a message stays on two lines.
+#: Characters of a found value in a message: enough to recognise it, and the message stays on two lines.
 SHOWN_MAX = 60
 
-#: Where a setting stands: its keys from the top.
+#: The keys of a setting, from the top.
 Path = tuple[str | int, ...]
 
 
@@ -27,8 +27,8 @@ class ConfigProblem:
 
     path    the setting's keys
     text    the problem, then the way out
-    place   where it was written, filled in by whoever knows the file's lines or the options: "line 5:13" or "--peers"
-    rule    the name of the rule of `rules.py` that is broken, if it is one of them
+    place   where it was written, such as "line 5:13" or "--peers"; filled in by the reader of the file or the options
+    rule    name of the broken rule of `rules.py`; "" for another mistake
     """
 
     path: Path
@@ -42,7 +42,7 @@ class ConfigProblem:
 
 
 class ConfigError(Exception):
-    """Everything that is wrong with a file, a command line or a call, found in one go."""
+    """All mistakes in a file, a command line or a call, found at once."""
 
     def __init__(self, subject: str, problems: Sequence[ConfigProblem], consequence: str = "") -> None:
         self.subject, self.problems, self.consequence = subject, list(problems), consequence
@@ -50,7 +50,7 @@ class ConfigError(Exception):
 
 
 def found_text(text: object) -> str:
-    """Return found text as it goes into a message: on one line, printable, and never longer than a person reads."""
+    """Return found text for a message: on one line, printable, and at most SHOWN_MAX characters."""
     line = "".join(letter if letter.isprintable() else "?" for letter in str(text))
     return line if len(line) <= SHOWN_MAX else f"{line[: SHOWN_MAX - 3]}..."
 
@@ -58,7 +58,7 @@ def found_text(text: object) -> str:
 def laid_out(error: ConfigError, width: int, lines_max: int) -> str:
     """Return the whole report as plain text of `width` columns and at most `lines_max` lines.
 
-    The words stand beside the place where there is room for them, else under it.
+    The text is beside its place if there is room, else under it.
     """
     count = len(error.problems)
     head = f"{error.subject} has {count} problem{'s' if count > 1 else ''}{error.consequence}."
@@ -83,7 +83,7 @@ def _folded(place: str, width: int) -> list[str]:
 
 
 def _columns(pairs: list[tuple[str, str]]) -> list[str]:
-    """Place and dotted path in two aligned columns; the line numbers end under one another."""
+    """Return place and dotted path in two aligned columns; the line numbers are aligned on the right."""
     numbers = max((len(place.removeprefix("line ")) for place, _ in pairs if place.startswith("line ")), default=0)
     places = [
         f"line {place.removeprefix('line '):>{numbers}}" if place.startswith("line ") else place for place, _ in pairs

@@ -1,7 +1,6 @@
-"""From plain values to typed settings, or to sentences about everything that is wrong with their types and ranges.
+"""Converts plain values to typed settings, or to sentences about all mistakes in their types and ranges.
 
-pydantic finds the mistakes; what a person reads is written here, in the same words whether the values come from a file,
-from options or from Python.
+pydantic finds the mistakes; the sentences are written here and are the same for files, options and Python.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from pydantic_core import ErrorDetails
 from fedpeer.config.choice import nearest_name
 from fedpeer.config.problems import ConfigProblem, Path, found_text
 
-#: Context of settings that are read without the rules about what goes together: whoever reads them holds them later.
+#: Context in which settings are read without the rules of `rules.py`: the caller checks these later, or did before.
 UNCHECKED = {"unchecked": True}
 
-#: What a person should write, by pydantic's name of the error.
+#: What the user should write, by pydantic's name of the error.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -47,10 +46,10 @@ _M = typing.TypeVar("_M", bound=BaseModel)
 
 
 def typed(model: type[_M], data: Mapping[str, Any]) -> tuple[_M | None, list[ConfigProblem]]:
-    """Return the typed settings, and all that is wrong with their types, ranges and names.
+    """Return the typed settings, and all mistakes in their types, ranges and names.
 
-    Settings that are wrong are left out and the rest read again, so that the checks across settings can go on with it;
-    None if even that is impossible.
+    Settings with mistakes are left out and the rest is read again, so that the checks across settings can go on; None
+    if that is impossible too.
     """
     try:
         return model.model_validate(data, context=UNCHECKED), []
@@ -64,7 +63,7 @@ def typed(model: type[_M], data: Mapping[str, Any]) -> tuple[_M | None, list[Con
 
 
 def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[ErrorDetails]) -> list[ConfigProblem]:
-    """One problem a place. A place with several alternatives ("all", a number, a list) gives one error for each."""
+    """Return one problem per place: pydantic gives an error for each alternative ("all", a number, a list)."""
     at: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         at.setdefault(_path(data, error), []).append(error)
@@ -73,7 +72,7 @@ def _problems(model: type[BaseModel], data: Mapping[str, Any], errors: list[Erro
 
 
 def _path(data: Any, error: ErrorDetails) -> Path:
-    """pydantic's location without the names of the alternatives it tried."""
+    """Return pydantic's location without the names of the alternatives that it tried."""
     path: list[str | int] = []
     for key in error["loc"]:
         known = isinstance(data, Mapping) and key in data
@@ -117,7 +116,7 @@ def _found(value: Any) -> str:
 
 
 def _unknown(model: type[BaseModel], path: Path) -> str:
-    """`unknown setting; did you mean ...?`: near names here, the same name elsewhere, or all that are known here."""
+    """Return `unknown setting; ...` with the nearest name here, the same name elsewhere, or all names known here."""
     *parents, name = path
     here = fields_at(model, parents)
     near = nearest_name(str(name), here)
@@ -129,7 +128,7 @@ def _unknown(model: type[BaseModel], path: Path) -> str:
 
 
 def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
-    """The names of the settings that may stand under a path."""
+    """Return the names of the settings under a path."""
     for key in path:
         annotation = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
         if typing.get_origin(annotation) is dict:
@@ -142,7 +141,7 @@ def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 
 def _settings_in(annotation: Any) -> type[BaseModel] | None:
-    """The settings that stand under a key of this type, which may be left out."""
+    """Return the settings under a key of this type; None if the type has none."""
     kinds = (annotation, *typing.get_args(annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
@@ -158,7 +157,7 @@ def _all_fields(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _without(data: Any, paths: Sequence[Path], here: Path = ()) -> Any:
-    """A copy of nested plain data without the values at some paths."""
+    """Return a copy of nested plain data without the values at these paths."""
     if isinstance(data, Mapping):
         return {k: _without(v, paths, (*here, k)) for k, v in data.items() if (*here, k) not in paths}
     if isinstance(data, list):

@@ -1,7 +1,7 @@
-"""What may be chosen at each setting that is a choice, and what is wrong with a choice by itself.
+"""The registry of each setting that is a choice, and the checks of a single choice.
 
-Nothing here runs code that a setting names, nor imports torch (unless an algorithm with a server is named, for its
-settings), so that checking is quick and safe.
+Nothing here runs code that a setting names or imports torch (except for the settings of an algorithm with a server),
+so that checking is quick and safe.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fedpeer.gossip.noise import PHASES, NoiseError
 from fedpeer.networks.registry import NETWORKS
 from fedpeer.topology.graphs import GRAPHS
 
-#: Torch's optimisers and their settings, so that a file is checked without importing torch. A test holds it against
-#: torch itself.
+#: Torch's optimisers and their settings, so that a file is checked without importing torch. A test compares the table
+#: with torch.
 OPTIMIZERS = {
     "adadelta": "lr rho eps weight_decay maximize",
     "adafactor": "lr beta2_decay eps d weight_decay maximize",
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 
 
 def _plain() -> None:
-    """A form without settings."""
+    """Take no settings: these wire encodings have none."""
 
 
 def _top_k(*, share: float) -> None:
@@ -58,7 +58,8 @@ def _zstd(*, level: int = 3) -> None:
         raise ChoiceError(f"zstd: level = {level}: write 1 (quick) to 19 (small)")
 
 
-#: Ways to send a value and what may follow them, likewise without torch; a test holds them against `gossip.reductions`.
+#: Wire encodings and the lossless compression after them, likewise without torch; a test compares them with
+#: `gossip.reductions`.
 FORMS: dict[str, Callable[..., None]] = {
     "float32": _plain,
     "float64": _plain,
@@ -70,14 +71,14 @@ PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
 
 
 def _python_choice(choice: Choice) -> None:
-    """Check `python:module:function`; its settings are the function's own, which is not imported here."""
+    """Check the form of `python:module:function`; the function, which has the settings, is not imported here."""
     found = str(choice.value or choice.settings.get("function", ""))
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
         raise ChoiceError(f'"{found_text(found)}" is not module:function; write it like python:mypkg.nets:build')
 
 
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
-    """What is chosen at a path, in words, and the functions to choose from."""
+    """Return what is chosen at a path, as text, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
         ("network",): ("network", {**NETWORKS, "python": _python_choice}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
@@ -92,7 +93,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
 
 
 def _algorithms() -> Mapping[str, Callable[..., Any]]:
-    """Ours and a reader's own; none of them is imported before it is looked up."""
+    """Return fedpeer's algorithms and `python`; none of them is imported before it is looked up."""
     own: dict[str, Callable[..., Any]] = {"python": _python_choice}
     return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
 
@@ -110,12 +111,12 @@ CHOICES: tuple[Path, ...] = (
 )
 
 
-#: Those whose settings are checked when the choice is called, which takes no time.
+#: Paths whose choice checks its settings when it is called, which takes no time.
 _CALLED: tuple[Path, ...] = (("learning", "aggregation"), ("learning", "privacy"), ("gossip", "privacy"))
 
 
 def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
-    """Return what is wrong with each choice by itself: no such name, no such setting, a setting out of its range."""
+    """Return the mistakes in single choices: unknown names, unknown settings, values out of their range."""
     return [
         *_unknown(federation),
         *_optimizer(federation.learning.optimizer),
@@ -140,7 +141,7 @@ def _at(federation: FederationSettings, path: Path) -> Any:
 
 
 def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
-    """What a choice whose settings are checked when it is called says against them."""
+    """Return the mistake that a choice of `_CALLED` finds in its own settings, if any."""
     if path not in _CALLED:
         return None
     what, known = registry(path)
@@ -152,7 +153,7 @@ def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
 
 
 def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
-    """Why this choice cannot be taken at this path, if so."""
+    """Return why this choice is invalid at this path; None if it is valid."""
     what, known = registry(path)
     ending = choice.name.rpartition(".")[2].lower()
     if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
@@ -193,7 +194,7 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
 
 
 def _rate(*, lr: float) -> None:
-    """Only for its annotation."""
+    """Have `lr` converted by its annotation."""
 
 
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:

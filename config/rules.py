@@ -1,12 +1,12 @@
-"""The rule book: which settings do not go together, each rule once, for every door and every engine.
+"""The rules that join settings: each invalid combination once, for files, command line, Python and every engine.
 
-A `Rule` names the settings that it joins, the engines that it holds for, when it is broken, and what is said then. A
-federation file, the command line, Python and the engines all ask `problems_of`; only how a setting is called differs
-(`Vocabulary`): by its key in a file, by its option on the command line, by its keyword in Python. The table of
-combinations in docs/configuration.md is written from `RULES`.
+A `Rule` has the settings that it joins, the engines that it holds for, the condition that breaks it, and the sentence
+for the user. Federation file, command line, Python and engines all call `problems_of`; only the names of settings
+differ (`Vocabulary`): keys in a file, options on the command line, keywords in Python. The table of combinations in
+docs/configuration.md is made from `RULES`.
 
-What is wrong with a choice by itself is in `registries.py`. Nothing here runs code that a setting names, nor imports
-torch (unless an algorithm with a server is named, for its settings).
+The checks of single choices are in `registries.py`. Nothing here runs code that a setting names or imports torch
+(except for the settings of an algorithm with a server).
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from fedpeer.slicing.models import ModelGraph, SlicingError, model_mistakes
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import overlay_mistakes as topology_problems
 
-#: Peers of the graph that is built to see whether its settings are in range.
+#: Peers of the graph that is built to check the ranges of its settings.
 _SMALL_GROUP = 8
-#: Real peers of one machine: each takes some 100 MB of its own and a share of the cores.
+#: Real peers on one machine: each takes some 100 MB and a share of the cores.
 _PROCESSES_MAX = 64
-#: The engines of a simulation, real peers on their machines, and runs that are spread whole over a Ray cluster.
+#: Beside the engines of a simulation: real peers on their own machines, and whole runs spread over a Ray cluster.
 PEERS, SPREAD = "peers", "spread"
 
 
 class Vocabulary:
-    """How a door calls settings: here by their keys, as a federation file does."""
+    """The names of settings where the user writes them: here the keys of a federation file."""
 
     def name(self, key: str) -> str:
-        """The setting of that key, such as `learning.mode`, or an option of a run, such as `engine`."""
+        """Return the name of a key, such as `learning.mode`, or of an option of a run, such as `engine`."""
         return key
 
     def put(self, key: str, value: str) -> str:
-        """What is written to set it."""
+        """Return what the user writes to set it."""
         return f"{self.name(key)}: {value}"
 
 
 class _Keywords(Vocabulary):
-    """How Python calls them: options of a run are keywords of `fedpeer.simulate`."""
+    """The names in Python: options of a run are keywords of `fedpeer.simulate`."""
 
     def put(self, key: str, value: str) -> str:
         return f'{key}="{value}"' if key in RunOptions.model_fields else super().put(key, value)
@@ -71,11 +71,11 @@ KEYS, KEYWORDS = Vocabulary(), _Keywords()
 class Combination:
     """All settings of one federation or one simulation, together.
 
-    methods       the algorithms that are played
-    compared      whether they stand beside the federation, and not in its `learning.algorithm`
-    engine        who plays the peers: an engine of simulations, `PEERS`, or "" where that is not said
+    methods       the algorithms to run
+    compared      whether these are given beside the federation, not in its `learning.algorithm`
+    engine        an engine of simulations, `PEERS`, or "" if it is not known
     several       whether there are several runs
-    objects       what came as a Python object and not by name: "data", "network"
+    objects       which of "data" and "network" came as Python objects, not by name
     """
 
     federation: FederationSettings
@@ -91,7 +91,7 @@ class Combination:
 
     @classmethod
     def of(cls, federation: FederationSettings, engine: str = "") -> Combination:
-        """A federation with its own algorithm."""
+        """Return a federation with its own algorithm."""
         return cls(federation=federation, methods=(federation.learning.algorithm,), engine=engine)
 
     @property
@@ -104,7 +104,7 @@ class Combination:
 
     @property
     def kinds(self) -> list[tuple[Choice, Method]]:
-        """Each algorithm that there is, and what it shares."""
+        """The algorithms with valid names and settings, and what each shares."""
         return [
             (choice, method_of(choice))
             for choice in self.methods
@@ -113,25 +113,25 @@ class Combination:
 
     @property
     def played_by(self) -> tuple[str, ...]:
-        """The engines whose rules hold."""
+        """Engines whose rules hold."""
         spread = self.engine == "ray" and self.shards is None and self.several
         return (SPREAD, "vector") if spread else (self.engine,)
 
 
-#: What makes a rule broken: words that its sentence has in braces; "path" where another setting is to be shown.
+#: One case of a broken rule: values for the braces of its sentence; "path" if it is shown at another setting.
 _Broken = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings that do not go together.
+    """One invalid combination of settings.
 
-    name       what does not go together, in a few words; the table of the documentation has it
-    settings   the settings that it joins; the first is where it is shown
-    says       the sentence, with the way out: {name[key]} is what the door calls a setting, {put[key=value]} how it is
-               set there, and other braces are words of `broken`
+    name       the combination in a few words, for the table of the documentation
+    settings   the settings that it joins; the problem is shown at the first
+    says       the sentence, with the way out: {name[key]} is the name of a setting where the user writes it,
+               {put[key=value]} what the user writes to set it; other braces are filled by `broken`
     broken     finds each case
-    engines    for which engines it holds; none named: for all, and where no engine is named
+    engines    engines that it holds for; none: for all, and if no engine is known
     """
 
     name: str
@@ -141,7 +141,7 @@ class Rule:
     engines: tuple[str, ...] = ()
 
     def problems(self, options: Combination, words: Vocabulary) -> Iterator[ConfigProblem]:
-        """What this rule says against a combination."""
+        """Yield the problems that this rule finds in a combination."""
         if self.engines and not set(self.engines) & set(options.played_by):
             return
         for found in self.broken(options):
@@ -154,9 +154,9 @@ class Rule:
 
 
 def problems_of(options: Combination, words: Vocabulary = KEYS) -> list[ConfigProblem]:
-    """Return everything that is wrong with settings that are well-typed: each choice by itself, and all together.
+    """Return all mistakes in well-typed settings: in single choices, and in combinations.
 
-    A rule is not asked about a setting that is wrong by itself.
+    A rule is skipped if one of its settings is invalid by itself.
     """
     found = [*_single(options)]
     wrong = {".".join(map(str, problem.path)) for problem in found}
@@ -169,7 +169,7 @@ def problems_of(options: Combination, words: Vocabulary = KEYS) -> list[ConfigPr
 
 
 def peer_ids(peers: int) -> list[str]:
-    """The ids in a simulation."""
+    """Return the ids of a simulation's peers."""
     return [f"peer{number}" for number in range(1, peers + 1)]
 
 
@@ -185,7 +185,7 @@ def _single(options: Combination) -> Iterator[ConfigProblem]:
 
 
 class _Named(dict[str, str]):
-    """`{name[key]}` in a sentence."""
+    """Fills `{name[key]}` in a sentence."""
 
     def __init__(self, words: Vocabulary) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class _Named(dict[str, str]):
 
 
 class _Put(_Named):
-    """`{put[key=value]}` in a sentence."""
+    """Fills `{put[key=value]}` in a sentence."""
 
     def __missing__(self, key: str) -> str:
         name, _, value = key.partition("=")
@@ -212,20 +212,20 @@ def _when(condition: object, **words: object) -> list[_Broken]:
 
 
 def _written(gossip: GossipSettings, key: str) -> bool:
-    """Whether somebody chose it: settings that were dumped and read again are all there, chosen or not."""
+    """Return whether the user chose a setting: those that were dumped and read again are all set, chosen or not."""
     chosen = gossip.model_fields_set
     if getattr(gossip, key) != getattr(GossipSettings(), key):
         return True
     return key in chosen and len(chosen) < len(GossipSettings.model_fields)
 
 
-# ------------------------------------------------------------------------------------------- what breaks larger rules
+# ------------------------------------------------------------------------------------------------ longer conditions
 
 
 def _topology(options: Combination) -> Iterator[_Broken]:
-    """Settings out of range show when a graph is built, whatever its size; the rest needs the number of peers.
+    """Yield what is wrong with the topology: the ranges of its settings, and its fit to the number of peers.
 
-    The default fits itself to a few peers without a word.
+    A small graph is built for the ranges. The default topology is not checked: it adapts to few peers.
     """
     choice, peers = options.gossip.topology, options.federation.simulation.peers
     if not _written(options.gossip, "topology"):
@@ -257,7 +257,7 @@ def _noise_in_a_sum(options: Combination) -> list[_Broken]:
 
 
 def _models(options: Combination) -> Iterator[_Broken]:
-    """What is wrong with the models, also if those whose members are to be found were everybody's."""
+    """Yield what is wrong with the models as they are, and with everybody as members of those that are automatic."""
     federation = everybodys = options.federation
     for name in federation.automatic:
         everybodys = everybodys.decided(name, "all")
@@ -266,7 +266,7 @@ def _models(options: Combination) -> Iterator[_Broken]:
 
 
 def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
-    """What is wrong with the models and their members and, where the network is plain, with their neurons."""
+    """Return what is wrong with the models and their members, and for a `plain_network` with their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
     network = plain_network(federation.network)
@@ -285,7 +285,7 @@ def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
 
 
 def _path(dotted: str, federation: FederationSettings) -> Path:
-    """The path of `partial_models.NAME.setting`, where NAME may hold dots."""
+    """Return the path of `partial_models.NAME.setting`; NAME may contain dots."""
     for name in federation.partial_models:
         rest = dotted.removeprefix(f"partial_models.{name}")
         if rest != dotted and rest[:1] in ("", "."):
@@ -294,13 +294,13 @@ def _path(dotted: str, federation: FederationSettings) -> Path:
 
 
 def _sought(options: Combination) -> str:
-    """The partial model whose members the peers are to find, where any algorithm averages it; "" for none."""
+    """Return the partial model whose members the peers are to find, if an algorithm averages it; else ""."""
     names = options.federation.automatic
     return names[0] if names and any(method.sharing == "partial models" for _, method in options.kinds) else ""
 
 
 def _members(options: Combination, condition: Callable[[str], object], **words: object) -> list[_Broken]:
-    """The rule is broken if members are to be found and the condition holds for their model."""
+    """Return the case of a rule that is broken if members are to be found and the condition holds for their model."""
     name = _sought(options)
     return _when(name and condition(name), path=("partial_models", name, "members"), **words)
 
@@ -356,7 +356,7 @@ def _pooled(options: Combination) -> bool:
 
 def _crowded(options: Combination) -> Iterator[_Broken]:
     if any(_models(options)):
-        return  # what is wrong by itself is not measured
+        return  # invalid models are not measured
     for _, method in options.kinds:
         problem = crowding(options.federation.models(), method)
         if problem is not None:
@@ -376,7 +376,7 @@ def _wire(options: Combination) -> str:
     return "/".join(map(str, options.gossip.wire))
 
 
-# ----------------------------------------------------------------------------------------------------------- the book
+# ---------------------------------------------------------------------------------------------------------- the rules
 
 _MODE, _ASYNCHRONOUS = "{put[learning.mode=synchronous]}", "learning.mode"
 
@@ -622,7 +622,7 @@ RULES: tuple[Rule, ...] = (
         '"{method}" is named twice; name each method once',
         _twice,
     ),
-    # -------------------------------------------------------------------------------------- what an engine cannot play
+    # ---------------------------------------------------------------------------------------- what an engine cannot do
     Rule(
         "faults without a network",
         ("faults", "engine"),

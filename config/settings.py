@@ -1,8 +1,8 @@
-"""The settings of `federation.yaml` as types: ranges, defaults, and the digest by which two peers know that they agree.
+"""The settings of `federation.yaml` as types, with ranges, defaults, and the digest that two peers compare.
 
-Here is what one setting may be. What several settings may be together is in `rules.py`, and who reads a file or a
-mapping through both is `Federation` (`federation.py`). Settings of a choice (`k-regular:4`) are kept as a `Choice` and
-bound to a function by whoever owns the registry.
+Here are the limits of single settings. Those of several settings together are in `rules.py`; `Federation`
+(`federation.py`) checks both. A setting that is a choice (`k-regular:4`) is kept as a `Choice`; the owner of the
+registry binds it to a function.
 
 Pure, and imports no torch: checking a file must be quick.
 """
@@ -22,13 +22,13 @@ from fedpeer.algorithms.assignment import ASSIGNMENTS
 from fedpeer.config.choice import Choice, chain, from_data
 from fedpeer.slicing.models import Claim, PartialModel
 
-#: Who plays the peers: products of matrices, on this machine or on a Ray cluster; whole peers in virtual time; or real
-#: ones as processes of this machine.
+#: How the peers are simulated: by products of matrices, on this machine or on a Ray cluster; as whole peers in virtual
+#: time; or as real peers, in processes of this machine.
 EngineName = Literal["vector", "ray", "network", "processes"]
 
 
 def _spelled(choice: Choice) -> str:
-    """One spelling whatever the order of the settings, so that the digest does not depend on it."""
+    """Return the choice's text with its settings sorted, so that the digest does not depend on their order."""
     return str(replace(choice, settings=dict(sorted(choice.settings.items()))))
 
 
@@ -44,7 +44,7 @@ ChoiceField = Annotated[
     ),
 ]
 
-#: Choices joined by `/`.
+#: Several choices joined by `/`.
 _ChainField = Annotated[
     tuple[Choice, ...],
     BeforeValidator(chain),
@@ -54,7 +54,7 @@ _ChainField = Annotated[
 
 
 def _assignment(found: object) -> str:
-    """The words of a choice, in one spelling; which there are is for `algorithms/assignment.py` to say."""
+    """Return the sorted text of a choice of `algorithms/assignment.py`."""
     if isinstance(found, (str, Choice, Mapping)):
         choice = from_data(found)
         if choice.name in ASSIGNMENTS:
@@ -62,19 +62,19 @@ def _assignment(found: object) -> str:
     raise PydanticCustomError("assignment_type", "alike is expected")
 
 
-#: How members are found who are not written down.
+#: How the peers find members that are not written down.
 _Assigned = Annotated[
     str,
     BeforeValidator(_assignment),
     WithJsonSchema({"type": ["string", "object"], "description": "alike, or alike,key=value"}),
 ]
 
-#: Neurons of one part: a count, or all of them, or an explicit list of indices.
+#: Neurons of one part: a count, "all", or a list of indices.
 Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
 
 
 class Strict(BaseModel):
-    """Frozen, unknown keys refused, no silent conversion of a string to a number or of a bool to an int."""
+    """Frozen settings that reject unknown keys and convert no text to a number and no boolean to an integer."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
@@ -82,7 +82,7 @@ class Strict(BaseModel):
 
 
 class PartialModelSettings(Strict):
-    """One partial model: which neurons of each part it owns, on which models it depends, who implements it."""
+    """One partial model: the neurons it owns, the models it depends on, the peers that implement it."""
 
     depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
     neurons: dict[str, Neurons] | Literal["all"] = Field(
@@ -98,7 +98,7 @@ class PartialModelSettings(Strict):
 
     @property
     def automatic(self) -> bool:
-        """Whether its members are still to be found."""
+        """Whether the peers are to find its members themselves."""
         return isinstance(self.members, str) and self.members != "all"
 
 
@@ -201,16 +201,16 @@ class LearningSettings(Strict):
     )
 
     def evaluated(self, round: int) -> bool:
-        """Whether models are scored after round 1, 2, ..."""
+        """Return whether models are scored after this round (1, 2, ...)."""
         return round % self.evaluate_every == 0 or round >= self.rounds
 
     def everyone_in(self, round: int) -> bool:
-        """Whether those train too who do not take part in round 1, 2, ..., whatever the algorithm says."""
+        """Return whether peers outside this round (1, 2, ...) train too, whatever the algorithm says."""
         return self.everyone_trains is True or (self.everyone_trains == "evaluated" and self.evaluated(round))
 
 
 class GossipSettings(Strict):
-    """How an average is computed among the members of an averaging group."""
+    """How the members of an averaging group compute their average."""
 
     protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
         default="push-sum",
@@ -268,7 +268,7 @@ class GossipSettings(Strict):
 
 
 class SimulationSettings(Strict):
-    """Read by `simulate` only: where the peers and their data come from."""
+    """The peers and their data, read by `simulate` only."""
 
     peers: int | None = Field(
         default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number"
@@ -301,7 +301,7 @@ class FederationSettings(Strict):
     simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
 
     def models(self) -> tuple[PartialModel, ...]:
-        """The partial models as `slicing` takes them; without one whose members are still to be found."""
+        """Return the partial models as `slicing` takes them, without those whose members the peers are to find."""
         return tuple(
             PartialModel(
                 name,
@@ -316,11 +316,11 @@ class FederationSettings(Strict):
 
     @property
     def automatic(self) -> tuple[str, ...]:
-        """The partial models whose members are still to be found."""
+        """Names of the partial models whose members the peers are to find."""
         return tuple(name for name, each in self.partial_models.items() if each.automatic)
 
     def decided(self, name: str, groups: Sequence[Sequence[str]] | Literal["all"]) -> Self:
-        """With a model of that kind for each group of peers in place of it: `name1`, `name2`, ...; or with everyone."""
+        """Return the federation with this model replaced by one per group, `name1`, `name2`, ..., or given to all."""
         each = self.partial_models[name]
         if groups == "all":
             found = {name: each.model_copy(update={"members": "all"})}
@@ -333,15 +333,15 @@ class FederationSettings(Strict):
         return self.model_copy(update={"partial_models": {**rest, **found}})
 
     def digest(self) -> str:
-        """Hex BLAKE2b-256 of the learning contract: everything but `simulation`.
+        """Return the BLAKE2b-256 digest, in hex, of the learning contract: everything but `simulation`.
 
-        Two peers compare it when they meet. It does not depend on the order of keys in the file.
+        Two peers compare it when they connect. It does not depend on the order of keys in the file.
         """
         return _digest(self.model_dump(mode="json", exclude={"simulation"}))
 
 
 class RunOptions(Strict):
-    """What a simulation has beside its federation: how often, where and by which engine it is played."""
+    """Options of a simulation beside its federation: how many runs, on which device, by which engine."""
 
     repeats: int = Field(default=1, ge=1, le=1_000, description="how many seeds: S, S+1, ...")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it is computed")

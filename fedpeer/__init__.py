@@ -1,17 +1,18 @@
 """fedpeer: learning together without pooling data.
 
-The public face. Names are imported when they are first used (PEP 562), so that `import fedpeer` is quick and
-`fedpeer --help` needs no torch. What is listed here is the public API; the rest may change between versions.
+The names listed here are the public API; everything else may change between versions. They are imported when they are
+first used (PEP 562), so that `import fedpeer` is quick and `fedpeer --help` needs no torch.
 
-    simulate        let many peers learn on this machine, and compare methods
-    Results         what a simulation gave: scores, trained parameters, the run's folder
-    Federation      what all peers agree on, the content of federation.yaml
-    ConfigError     everything that is wrong with settings, each with the way out
-    Dataset         examples and what is known about them
-    Share, Split    who holds what of a data set
-    PartialModel    a slice of the network that some peers hold in common
-    CoordinatedAlgorithm    the contract of an algorithm with a server; AlgorithmError says what it cannot do
-    Workbench       what such an algorithm is built on
+    simulate        simulate many peers on this machine and compare methods
+    Results         results of a simulation: scores, trained parameters, the run's folder
+    Federation      what all peers agree on: the content of federation.yaml
+    ConfigError     all mistakes in the settings, each with the way out
+    Dataset         examples and their description
+    Share, Split    one peer's part of a data set, and those of all peers
+    PartialModel    a slice of the network that some peers share
+    CoordinatedAlgorithm    the contract of an algorithm with a server
+    AlgorithmError  settings that such an algorithm cannot work with
+    Workbench       the network and the training that such an algorithm is built on
 """
 
 from typing import TYPE_CHECKING, Any

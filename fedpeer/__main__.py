@@ -1,4 +1,4 @@
-"""`python -m fedpeer`: the command line, where the script `fedpeer` is not on the path."""
+"""`python -m fedpeer`: the command line, for when the script `fedpeer` is not on the path."""
 
 from fedpeer.cli.main import main
 

@@ -1,8 +1,8 @@
-"""Why something that a peer sent is not taken: one value, whatever finds it, and one exception where code has to leave.
+"""Rejections: why something that a peer sent was not accepted, as one value and one exception.
 
-Membership, elections, algorithms, the codec and the peer port all speak of it in this way. `peer/wire/rejections.py`
-is the table of all codes, with what each costs and the words for it. A `RejectEffect` has it counted, a `RejectMessage`
-tells it to the sender.
+Membership, elections, algorithms, the codec and the peer port all use them. `peer/wire/rejections.py` is the table of
+all codes, with the cost and the text of each. A `RejectEffect` counts a rejection, a `RejectMessage` reports it to the
+sender.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What is wrong with something that was sent.
+    """What is wrong with something that a peer sent.
 
-    code     of the table of rejections
-    text     what exactly is wrong; "" where the code says it all
-    sender   who handed it over; "" for a stranger, or where whoever asked knows
-    group    and `seq`: which transfer it was; "" and 0 where it was none
+    code     code in the table of rejections
+    text     what exactly is wrong; "" if the code says it all
+    sender   the peer that handed it over; "" for a stranger, or if the caller knows the peer
+    group    with `seq`, the transfer that was rejected; "" and 0 if it was no transfer
     """
 
     code: str
@@ -28,7 +28,7 @@ class Rejection:
 
 
 class RejectionError(Exception):
-    """Carries a rejection out of what reads bytes, or answers a request, to where it is counted and answered."""
+    """Carries a rejection from where bytes are read or a request is answered to where it is counted and answered."""
 
     def __init__(self, rejection: Rejection) -> None:
         self.rejection = rejection

@@ -1,3 +1,3 @@
-"""The version of fedpeer, said once: package metadata, `fedpeer --version`, runs and peers' status follow from it."""
+"""The version of fedpeer, as package metadata, `fedpeer --version`, runs and the status of peers show it."""
 
 __version__ = "0.3.0"
