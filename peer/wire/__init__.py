@@ -1,1 +1,1 @@
-"""What peers say as bytes: messages and their codec, admission, signed rosters and contracts. Pure."""
+"""The wire protocol: messages and their codec, admission checks, signed rosters and contracts. Pure."""

@@ -1,12 +1,12 @@
-"""What voters sign, what they say to one another, and what their machines want done: values only, no machine here.
+"""Consensus values: what voters sign, the messages between them, their durable state and their effects. No behaviour.
 
 Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
-*acceptance* (this committed round). A majority of votes is a `LeaderCertificate`, of acceptances a `Certificate`; both
-are proof to anyone who knows the roster that they name, whoever hands them over. All else is said by one peer to
-another over a link that proves who speaks, and is not signed.
+*acceptance* (this proposal). A majority of votes is a `LeaderCertificate`, a majority of acceptances a `Certificate`;
+both are proof to anyone who knows the roster that they name, whoever hands them over. All other messages go from one
+peer to another over a link that authenticates the sender, and are not signed.
 
-A signed text begins with a tag, a version, the federation and the group; so a vote of one partial model, or a claim of
-membership, is worth nothing here.
+A signed text begins with a tag, a version, the federation and the group; so a vote about another partial model, or a
+claim of membership, is worth nothing here.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fedpeer.rejection import Rejection
 #: First bytes of every signed text; the number is the version of this format.
 _TAG = b"fedpeer ballot 1"
 
-#: Models that a voter knows to be durable: of the last round, of the accepted committed round, of one proposed and of
+#: Models that a voter may know to be durable: the last round's, the accepted proposal's, that of a new proposal, and
 #: one that is being fetched.
 MODELS_MAX = 4
 
-#: (author, its signature), in the order of authors.
+#: (author, its signature), ordered by author.
 Signatures = tuple[tuple[str, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the voters vote about: a partial model (a group of the plan) of a federation (its 16 bytes on the wire)."""
+    """Subject of a vote: a partial model (a group of the plan) of a federation (its 16 bytes on the wire)."""
 
     federation: bytes
     group: str
@@ -38,23 +38,23 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Who counts under a numbered roster: `members` hear what is decreed, `voters` among them decide."""
+    """The voters under a numbered roster: all `members` learn of committed rounds, the `voters` among them decide."""
 
     number: int
     voters: frozenset[str]
     members: frozenset[str]
 
     def carried(self, by: Iterable[str]) -> bool:
-        """Whether these are more than half of the voters."""
+        """Return whether these peers include more than half of the voters."""
         return 2 * len(self.voters.intersection(by)) > len(self.voters)
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a coordinator proposes: after this round the model is the one with this digest (32 bytes).
+    """A coordinator's proposal: after this round the model is the one with this digest (32 bytes).
 
-    `roster` is the number of the voter set from the next round on; a majority of it must accept, and of the one in
-    force before.
+    `roster` is the number of the voter set from the next round on. A majority of that set must accept, and a majority
+    of the set in force before.
     """
 
     term: int
@@ -83,8 +83,10 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a peer is: the round that it applied; round and term of the newest committed round it accepted or
-    applied.
+    """How far a peer is.
+
+    applied       last round that it applied; 0: none
+    round, term   of the newest proposal that it accepted or applied
     """
 
     applied: int = 0
@@ -92,17 +94,17 @@ class Progress:
     term: int = 0
 
     def at_least(self, other: Progress) -> bool:
-        """Whether a peer with this progress knows everything that `other` may have helped to put in force."""
+        """Return whether a peer with this progress knows everything that `other` may have helped to commit."""
         return (self.round, self.term) >= (other.round, other.term)
 
 
 def vote_text(scope: Scope, author: str, term: int, roster: int, candidate: str) -> bytes:
-    """What a voter signs: each field behind its own length, integers of 8 bytes little-endian."""
+    """Return the text that a voter signs: each field after its own length, integers of 8 bytes little-endian."""
     return _text(scope, b"vote", author, whole(term), whole(roster), candidate.encode())
 
 
 def acceptance_text(scope: Scope, author: str, proposal: Proposal) -> bytes:
-    """What an acceptor signs, in the form of `vote_text`."""
+    """Return the text that an acceptor signs, encoded like `vote_text`."""
     numbers = map(whole, (proposal.term, proposal.round, proposal.roster))
     return _text(scope, b"acceptance", author, *numbers, proposal.digest)
 
@@ -110,7 +112,7 @@ def acceptance_text(scope: Scope, author: str, proposal: Proposal) -> bytes:
 def leader_certificate_holds(
     scope: Scope, leader_certificate: LeaderCertificate, voter_set: VoterSet, verify: Verify
 ) -> bool:
-    """Whether a majority voted, and each vote is signed by its author."""
+    """Return whether a majority of the voters voted and each vote is signed by its author."""
     return voter_set.carried(author for author, _ in leader_certificate.votes) and all(
         verify(
             author,
@@ -122,7 +124,7 @@ def leader_certificate_holds(
 
 
 def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> bool:
-    """Whether each acceptance is signed by its author; whether they are enough, `round_commit.py` says."""
+    """Return whether each acceptance is signed by its author; `round_commit.py` checks that there are enough."""
     return all(
         verify(author, acceptance_text(scope, author, certificate.proposal), signature)
         for author, signature in certificate.acceptances
@@ -138,7 +140,10 @@ def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Would you vote for me in this term (`pre`: if I stood)? Under this roster, and I am so far."""
+    """Request for a vote in this term; with `pre`, the question whether it would be given (pre-vote).
+
+    `roster` is the number of the candidate's voter set, `progress` how far the candidate is.
+    """
 
     term: int
     pre: bool
@@ -148,9 +153,11 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Answer to a VoteRequest. `term` is the one asked for where granted, else the voter's own. A vote is signed (64
-    bytes), a
-    promise (`pre`) and a no are not (empty)."""
+    """Answer to a VoteRequest.
+
+    `term` is the requested one if granted, else the voter's own. A vote is signed (64 bytes); a pre-vote and a refusal
+    are not (empty).
+    """
 
     term: int
     pre: bool
@@ -160,7 +167,7 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The heartbeat of a coordinator, and how far it is."""
+    """A coordinator's heartbeat, with the proof that it was elected and its progress."""
 
     leader_certificate: LeaderCertificate
     progress: Progress
@@ -168,7 +175,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """To a Lead, or to anything else of an old term: my term, and how far I am."""
+    """Answer to a Heartbeat, or to any message of an old term: the sender's term and progress."""
 
     term: int
     progress: Progress
@@ -176,14 +183,14 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Accept this committed round, please."""
+    """Request to accept this proposal."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The committed round that you proposed for this term and round is accepted and durable, with its model."""
+    """Answer to a Propose: the recipient's proposal for this term and round is accepted, and durable with its model."""
 
     term: int
     round: int
@@ -192,7 +199,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """This is in force."""
+    """Notice that this round is committed."""
 
     certificate: Certificate
 
@@ -204,7 +211,7 @@ Message = VoteRequest | VoteReply | Heartbeat | HeartbeatReply | Propose | Accep
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """A peer's term, and whom it voted for or took for coordinator in it ("": nobody). The term only grows."""
+    """Raft's hard state: the term, which only grows, and the peer voted for or followed in it ("": nobody)."""
 
     term: int = 0
     voted: str = ""
@@ -212,9 +219,11 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """The committed round that put the last round in force (None: no round yet), and the one accepted for the next.
+    """A peer's durable state of the commit protocol. The models of `accepted` and `applied` are durable beside it.
 
-    `roster` is the number of the voter set in force. The models of both committed rounds are durable beside this.
+    roster     number of the voter set in force
+    accepted   proposal that it accepted for the next round; None: none
+    applied    certificate of the last round applied; None: no round yet
     """
 
     roster: int
@@ -223,7 +232,7 @@ class CommitState:
 
     @property
     def round(self) -> int:
-        """The last round that was applied; 0: none."""
+        """Last round that was applied; 0: none."""
         return self.applied.proposal.round if self.applied else 0
 
     @property
@@ -238,14 +247,14 @@ class CommitState:
 
 @dataclass(frozen=True, slots=True)
 class PersistConsensus:
-    """Make this durable in the place of the one before, before anything that follows is done."""
+    """Effect: make this durable, replacing the state before, before any later effect is carried out."""
 
     what: HardState | CommitState
 
 
 @dataclass(frozen=True, slots=True)
 class SendConsensus:
-    """Send this once; who repeats is the machine."""
+    """Effect: send this message once; the state machine repeats it where needed."""
 
     to: str
     message: Message
@@ -253,7 +262,7 @@ class SendConsensus:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Somebody else coordinates from now on, as far as this peer knows; None: nobody."""
+    """Effect: this peer knows another coordinator from now on (None: none)."""
 
     term: int
     coordinator: str | None
@@ -261,7 +270,10 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Get the model with this digest from that peer, make it durable, then call `holds`; said again while it lacks."""
+    """Effect: fetch the model with this digest from `holder`, make it durable, then call `holds`.
+
+    Repeated while the model is missing.
+    """
 
     holder: str
     digest: bytes
@@ -269,14 +281,14 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class ApplyModel:
-    """From now on this is the model. The `PersistConsensus` before it said so: after a restart that one counts."""
+    """Effect: use this proposal's model from now on. After a restart the `PersistConsensus` before it decides."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class CountUpdate:
-    """This update counts for the round under way."""
+    """Effect: count this update for the round in progress."""
 
     sender: str
     round: int

@@ -1,18 +1,18 @@
-"""Bytes to messages and back: parse it or refuse it, nothing else.
+"""Codec: bytes to messages and back. It parses a frame or rejects it, and does nothing else.
 
 A frame on the wire, all numbers little-endian, unsigned:
 
     magic "FDPR" 4 | version u16 | kind u8 | 0 u8 | metadata length u32 | tail length u64 | metadata | tail
 
-Metadata is one msgpack array: the envelope's fields, then those of the kind, as `messages.py` declares them; the tail
-is what the kind's declaration says (`tails.py`).
+Metadata is one msgpack array: the envelope's fields, then those of the kind, as `messages.py` declares them; the kind
+also declares its tail (`tails.py`).
 
-Decoding has three steps, cheap before dear, so that a server can refuse before it reads on: `parse_head`,
-`parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each gives what
-it read, or a `Rejection` with a code of `rejections.py`; nothing is raised whatever the bytes are, nothing is allocated
-from a declared length, and tensors are views of the bytes received.
+Decoding has three steps, cheap ones first, so that a server can reject before it reads on: `parse_head`,
+`parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each returns
+what it read, or a `Rejection` with a code of `rejections.py`. No bytes whatever make them raise, no memory is allocated
+by a declared length, and tensors are views of the bytes received.
 
-What needs memory of earlier messages (numbers, rounds, plausibility) is the node's business.
+Checks that need memory of earlier messages (numbers, rounds, plausibility) are the node's.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ _ENVELOPE_FIELDS = len(list(_ENVELOPE.elements()))
 
 
 def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
-    """Return a frame of the envelope's version in two pieces: header and metadata, and the tail, a view of the
-    message's tensor.
+    """Return a frame of the envelope's version in two pieces: header with metadata, and tail.
 
-    Claims are told again and again, so those that find no room in a message are left out of it, the last first.
-    Anything else that is too large is a mistake of our own.
+    The tail is a view of the message's tensor. Claims that do not fit into the metadata are left out, the last first:
+    they are sent again and again anyway. Anything else that is too large is a bug of ours.
     """
     version, kind, spec = envelope.version, type(message), message.spec
     assert spoken_in(version, kind), f"version {version} has no {kind.__name__}"
@@ -79,7 +78,7 @@ def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
 
 
 def _with_less(message: Message) -> Message:
-    """Return the message without the last of the values that may be left out."""
+    """Return the message without the last value of the field whose values may be left out."""
     spare = layout_of(type(message)).spare
     values = getattr(message, spare) if spare else ()
     assert values, f"more than {METADATA_BYTES_MAX} bytes of metadata in a {type(message).__name__}"
@@ -87,7 +86,7 @@ def _with_less(message: Message) -> Message:
 
 
 def rejection_message(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> RejectMessage:
-    """Return the answer to the sender: the advice of the table, what exactly was wrong, and claims that show it."""
+    """Return the answer to the sender: the table's advice, what exactly was wrong, and claims that prove it."""
     advice = REJECTIONS[rejection.code].advice
     return RejectMessage(
         code=rejection.code,
@@ -102,7 +101,7 @@ def rejection_message(rejection: Rejection, claims: tuple[Claim, ...] = ()) -> R
 
 
 def parse_head(head: Bytes, frame_bytes: int | None = None) -> FrameHead | Rejection:
-    """Read the first 20 bytes of a frame; `frame_bytes`: how long it is altogether, where that was said."""
+    """Read the first 20 bytes of a frame; `frame_bytes` is its whole length, None if that is not known."""
     if len(head) < HEAD_BYTES:
         return Rejection("header_truncated", f"{len(head)} bytes instead of {HEAD_BYTES}")
     magic, version, number, reserved, metadata_bytes, tail_bytes = _HEAD.unpack_from(head)
@@ -129,7 +128,7 @@ def parse_head(head: Bytes, frame_bytes: int | None = None) -> FrameHead | Rejec
 
 
 def parse_metadata(head: FrameHead, metadata: Bytes, policy: MessagePolicy) -> ParsedMetadata | Rejection:
-    """Read everything but the tail: what it says, whether it is for us, and whether such a tail may come."""
+    """Read everything but the tail; check that the message is for us and that the policy allows such a tail."""
     try:
         parsed = _parsed(head, metadata)
     except RejectionError as error:
@@ -138,8 +137,10 @@ def parse_metadata(head: FrameHead, metadata: Bytes, policy: MessagePolicy) -> P
 
 
 def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
-    """Return the message. Its tensor is a view of `tail`, which must not change any more, if that can be written to; a
-    content is a copy."""
+    """Return the message, built from its metadata and its tail.
+
+    Its tensor is a view of `tail` if that is writable, so `tail` must not change any more; a content is a copy.
+    """
     if len(tail) != parsed.tail_bytes:
         code = "trailing_bytes" if len(tail) > parsed.tail_bytes else "tail_length_wrong"
         return about(parsed, code, f"{len(tail)} bytes of tail instead of {parsed.tail_bytes}")
@@ -151,7 +152,7 @@ def finish(parsed: ParsedMetadata, tail: memoryview) -> Message | Rejection:
 
 
 def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Rejection:
-    """Read a whole frame in one go. The message shares no memory with it."""
+    """Read a whole frame; the message shares no memory with it."""
     head = parse_head(frame, len(frame))
     if isinstance(head, Rejection):
         return head
@@ -164,9 +165,9 @@ def decode(frame: Bytes, policy: MessagePolicy) -> tuple[Envelope, Message] | Re
 
 
 def decode_answer(frame: Bytes) -> RejectMessage | RosterNews | None:
-    """Read the body of an error's response: a refusal, or the roster that put the asker out; None if it is neither.
+    """Read the body of an error response: a rejection, or the roster that revoked the client; None if it is neither.
 
-    The connection says whose it is.
+    Its sender is known from the connection.
     """
     head = parse_head(frame, len(frame))
     if isinstance(head, Rejection) or not head.kind.spec.answers:
@@ -182,19 +183,19 @@ def decode_answer(frame: Bytes) -> RejectMessage | RosterNews | None:
     return message if isinstance(message, RejectMessage | RosterNews) else None
 
 
-#: Bytes of the longest answer.
+#: Most bytes of an answer.
 ANSWER_BYTES_MAX = (
     HEAD_BYTES + METADATA_BYTES_MAX + max(kind.spec.tail.most(None) for kind in KINDS.values() if kind.spec.answers)
 )
 
 
 def frame_bytes_max(policy: MessagePolicy) -> int:
-    """Return the bytes of the longest frame that this other side may send, to hold a Content-Length against."""
+    """Return the most bytes of a frame that this sender may send: the limit of a Content-Length."""
     return HEAD_BYTES + METADATA_BYTES_MAX + _tail_bytes_max(policy)
 
 
 def _tail_bytes_max(policy: MessagePolicy) -> int:
-    """Return the bytes of the longest tail that this other side may send."""
+    """Return the most bytes of a tail that this sender may send."""
     us = {policy.me} if policy.other is None else {policy.me, policy.other}
     groups = [each for each in policy.groups.values() if us <= each.members]
     consensus_by_group = [each for each in policy.consensus_by_group.values() if us <= each.members]
@@ -209,7 +210,7 @@ def _tail_bytes_max(policy: MessagePolicy) -> int:
 
 
 def _parsed(head: FrameHead, metadata: Bytes) -> ParsedMetadata:
-    """Return what these bytes say; raises a RejectionError."""
+    """Return the metadata in these bytes; raises RejectionError."""
     values = unpacked(metadata)
     envelope = Envelope(**_READ_ENVELOPE(values[:_ENVELOPE_FIELDS]), version=head.version)
     fields = layout_of(head.kind).reader(head.version)(values[_ENVELOPE_FIELDS:])

@@ -1,10 +1,9 @@
-"""How a statement of an election or about a committed round lies on the wire: its fields, and signatures as the tail.
+"""Consensus messages on the wire: their fields as metadata, the signatures of a majority as the tail.
 
-In the metadata stands what is said (`vote_request`, `lead`, ...) and, one beside the other, all fields of it but
-signatures:
-a leader certificate or a certificate has those of a majority, and with a hundred voters they are more than metadata may
-be. They are the tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none
-counts twice. Whether a signature is its author's, and whether they are enough, the machines of `gossip/` find out.
+The metadata has the message's tag (`canvass`, `lead`, ...) and then all its fields, without the signatures of a leader
+certificate or a certificate: a majority of a hundred voters signs more bytes than metadata may have. These are the
+tail: one msgpack array [author, signature] after the other, in rising order of authors, so that none counts twice.
+`peer/consensus/` checks that each signature is its author's and that there are enough.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from fedpeer.peer.wire.wire_types import Array, Flag, Layout, NotInMetadata, Oct
 from fedpeer.rejection import RejectionError
 
 _SIGNATURE_BYTES = 64
-#: A letter has at most 4 bytes in UTF-8.
+#: A character has at most 4 bytes in UTF-8.
 _AUTHOR_BYTES_MAX = 4 * NAME_LETTERS_MAX
-#: Bytes of one author's entry: marks of the array, the name and the signature, and these two.
+#: Least and most bytes of one author's entry: msgpack's headers, the name and the signature.
 _ENTRY_BYTES = 1 + 1 + 1 + 2 + _SIGNATURE_BYTES, 1 + 3 + _AUTHOR_BYTES_MAX + 2 + _SIGNATURE_BYTES
-#: Bytes of a tail of signatures, the least and the most.
+#: Least and most bytes of a tail of signatures.
 SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 
 # ------------------------------------------------------------------------------------------------------------- metadata
@@ -57,7 +56,7 @@ def _is_signed_if_a_vote(reply: VoteReply) -> bool:
     return bool(reply.signature) is (reply.granted and not reply.pre)
 
 
-#: Each kind of statement by its tag, with its fields; a tag stays, whatever the class is called.
+#: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed.
 SAYINGS: Mapping[str, Layout] = {
     "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
     "answer": Layout(
@@ -72,7 +71,7 @@ SAYINGS: Mapping[str, Layout] = {
     "accept": Layout(Accept, {"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}),
     "commit": Layout(Commit, {"certificate": _CERTIFICATE}),
 }
-#: What may be said, as the last field of a message.
+#: Any consensus message, as the last field of a `ConsensusMessage`.
 SAYING = Tagged(SAYINGS)
 TAGS: Mapping[type[Message], str] = {layout.made: tag for tag, layout in SAYINGS.items()}
 
@@ -80,12 +79,12 @@ TAGS: Mapping[type[Message], str] = {layout.made: tag for tag, layout in SAYINGS
 
 
 def has_signatures(said: Message) -> bool:
-    """Return whether signatures of others are part of it, so that it has a tail."""
+    """Return whether the message contains signatures of others and so has a tail."""
     return isinstance(said, Heartbeat | Commit)
 
 
 def tail_of(said: Message) -> bytes:
-    """Return the signatures of a leader certificate or a certificate; of anything else nothing."""
+    """Return the signatures of the message's leader certificate or certificate as bytes; none for other messages."""
     match said:
         case (
             Heartbeat(leader_certificate=LeaderCertificate(votes=signatures))
@@ -96,7 +95,7 @@ def tail_of(said: Message) -> bytes:
 
 
 def with_tail(said: Message, tail: Bytes) -> Message | str:
-    """Return the statement with its signatures, or what is wrong with them."""
+    """Return the message with the signatures in the tail, or what is wrong with them."""
     try:
         entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=_SIGNATURE_BYTES, array_max=2, map_max=0)
         signatures: Signatures = tuple(_entry(entry) for entry in entries)

@@ -1,12 +1,12 @@
-"""Values and tensors as bytes for a disk, and back: what snapshots and journal entries are made of.
+"""Frames on disk: values and tensors as bytes, and back. Snapshots and journal entries are frames.
 
-A frame has a fixed head, msgpack fields, raw little-endian tensors and a BLAKE2b digest of all that. It is read whole
-or not at all: a flipped bit, a cut, zeros and bytes at the end are a `FrameError` that says which. Nothing in it can
-become code, and reading allocates no more than what it was given. What the fields mean, who calls knows.
+A frame has a fixed head, msgpack fields, raw little-endian tensors and a BLAKE2b digest of all of it. It is read whole
+or not at all: a flipped bit, a cut, zeros and trailing bytes each raise a `FrameError` that says so. Nothing in it can
+become code, and reading allocates no more memory than the data has bytes. The caller knows what the fields mean.
 
     magic 4 | version u16 | reserved u16 | metadata length u32 | tensors length u64 | metadata | tensors | digest 16
 
-Metadata is [kind, fields, [[name, dtype, shape], ...]]; the tensors stand in that order, one directly after the other.
+Metadata is [kind, fields, [[name, dtype, shape], ...]]; the tensors follow in that order, one directly after the other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torch import Tensor
 from fedpeer.gossip.tensor_bytes import Bytes, raw
 
 MAGIC = b"FDPF"
-#: Of this format. Files of the version before are read; there is none yet.
+#: Version of this format. Files of the version before are read, too; there is none yet.
 _VERSION = 1
 DIGEST_BYTES = 16
 
 _HEAD = Struct("<4sHHIQ")
-#: What is kept: parameters, masses, counters and indices, payloads, and all plain forms of the wire.
+#: Types of parameters, masses, counters, indices and payloads, and of all wire encodings without packing.
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8)
@@ -37,7 +37,7 @@ _DTYPES = {
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame; the message says what is wrong with them."""
+    """Bytes that are not a valid frame; the message says what is wrong with them."""
 
 
 class FrameNewerError(FrameError):
@@ -45,18 +45,18 @@ class FrameNewerError(FrameError):
 
 
 def pack(fields: object) -> bytes:
-    """None, bool, int, float, str, bytes, and tuples, lists and dicts (with str keys) of them, as msgpack."""
+    """Return as msgpack: None, bool, int, float, str, bytes, or tuples, lists and dicts (with str keys) of them."""
     return bytes(msgpack.packb(fields, use_bin_type=True))
 
 
 def unpack(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: int) -> Any:
-    """The value in exactly these bytes, with tuples for arrays. No extension types, hence no timestamps.
+    """Return the value that exactly these bytes encode, with tuples for arrays; no extension types, so no timestamps.
 
-    `str_max` and `bin_max` are bytes, the others elements. An unpacker makes room for as many elements as an array
-    declares, at each of up to 1024 levels, so for a stranger's bytes the limits have to be small.
+    `str_max` and `bin_max` count bytes, the others elements. An unpacker allocates as many elements as an array
+    declares, at each of up to 1024 levels, so the limits have to be small for untrusted bytes.
 
     Raises:
-        FrameError: if this is not msgpack, is cut short, goes on behind the value, or passes a limit.
+        FrameError: not msgpack, cut short, with bytes after the value, or beyond a limit.
     """
     try:
         return msgpack.unpackb(
@@ -68,7 +68,7 @@ def unpack(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: 
 
 
 def unpack_each(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: int) -> Iterator[Any]:
-    """The values that these bytes are, one behind the other; limits, and what is raised, as with `unpack`."""
+    """Yield the values that these bytes encode one after the other; limits and errors are those of `unpack`."""
     unpacker = msgpack.Unpacker(
         None, raw=False, use_list=False, strict_map_key=True, max_buffer_size=max(len(data), 1), max_ext_len=0,
         max_str_len=str_max, max_bin_len=bin_max, max_array_len=array_max, max_map_len=map_max,
@@ -83,10 +83,10 @@ def unpack_each(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_
 
 
 def frame(kind: str, fields: object, tensors: Mapping[str, Tensor]) -> bytes:
-    """One frame; see the head of this file.
+    """Return the bytes of one frame.
 
     Args:
-        kind: what this is, such as "snapshot"; has to be asked for when reading.
+        kind: type of the content, such as "snapshot"; readers name the kind that they expect.
         fields: see `pack`.
         tensors: on the CPU, float32, float64, bfloat16, int64 or uint8, of any shape.
     """
@@ -103,7 +103,10 @@ def frame(kind: str, fields: object, tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def unframe(kind: str, data: Bytes) -> tuple[Any, dict[str, Tensor]]:
-    """The fields and the tensors of a frame of this kind; raises as `unframe_any`, and FrameError for another kind."""
+    """Return the fields and the tensors of a frame of this kind.
+
+    Raises as `unframe_any` does, and FrameError for another kind.
+    """
     found, fields, tensors = unframe_any(data)
     if found != kind:
         raise FrameError(f"a frame of kind {found[:40]!r} where {kind!r} belongs")
@@ -111,7 +114,7 @@ def unframe(kind: str, data: Bytes) -> tuple[Any, dict[str, Tensor]]:
 
 
 def leading_fields(file: BinaryIO) -> tuple[str, Any]:
-    """The kind and the fields of a frame of which only the beginning is read; that it is sound is known already.
+    """Return the kind and the fields of a frame that was checked before; only its beginning is read.
 
     Raises:
         FrameError: this is not the beginning of a frame.
@@ -131,18 +134,18 @@ def leading_fields(file: BinaryIO) -> tuple[str, Any]:
 
 
 def unframe_any(data: Bytes) -> tuple[str, Any, dict[str, Tensor]]:
-    """The kind, the fields (tuples for lists) and the tensors of a frame. They share no memory with `data`.
+    """Return the kind, the fields (tuples for lists) and the tensors of a frame; they share no memory with `data`.
 
     Raises:
-        FrameNewerError: if the frame is whole, but of a later version.
-        FrameError: if it is not whole.
+        FrameNewerError: the frame is undamaged, but of a later version.
+        FrameError: the frame is damaged, or of another format.
     """
     view = memoryview(data).cast("B")
     if len(view) < _HEAD.size + DIGEST_BYTES:
         raise FrameError(f"cut short: {len(view)} bytes, fewer than the shortest frame has")
     magic, version, _, metadata_bytes, tensors_bytes = _HEAD.unpack_from(view)
     body = view[:-DIGEST_BYTES]
-    # The digest first: else a flipped bit in the version would pass for a newer release, which is another advice.
+    # The digest first: a flipped bit in the version would otherwise pass for a newer release, and get other advice.
     if blake2b(body, digest_size=DIGEST_BYTES).digest() != view[-DIGEST_BYTES:]:
         whole = _HEAD.size + metadata_bytes + tensors_bytes + DIGEST_BYTES
         raise FrameError(_damage(view, magic, whole))
@@ -181,7 +184,7 @@ def _tensors(entries: tuple[Any, ...], body: memoryview) -> dict[str, Tensor]:
                 raise FrameError("an entry of its list of tensors is not [name, dtype, shape]")
         if min(shape, default=0) < 0 or end > len(body):
             raise FrameError(f"tensor {name[:40]!r} is longer than its bytes")
-        # torch cannot view nothing, and a copy is aligned and outlives the file's bytes.
+        # torch cannot view empty buffers; a copy is aligned and outlives the file's bytes.
         flat = torch.frombuffer(bytearray(body[at:end]), dtype=dtype) if end > at else torch.empty(0, dtype=dtype)
         tensors[name] = flat.reshape(shape)
         at = end

@@ -1,7 +1,7 @@
-"""JSON that comes from elsewhere: how deep it is nested is seen before anything goes through it.
+"""Untrusted JSON: its nesting depth is checked before it is parsed.
 
-What nests a thousand deep is read, and then breaks whatever walks through it by calling itself (comparing, writing it
-again). Nothing of ours nests deeper than a handful, so a bound costs nobody anything.
+A text that nests a thousand levels deep parses, and then breaks every recursive function that walks through the result
+(comparison, writing it again). Our own files nest a few levels, so a bound costs nobody anything.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import json
 import re
 from typing import Any
 
-#: Arrays and objects within one another: a federation file has eight, a roster four.
+#: Levels of arrays and objects: a federation file has eight, a roster four.
 DEPTH_MAX = 32
-#: A string, whole or to the end of the text where it is not closed. Nothing in it is ever tried twice.
+#: A string, up to the end of the text if it is not closed. Possessive, so no part of it is ever tried twice.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BRACKET = re.compile(rb"[\[{]|[\]}]")
 
 
 def parse_json(text: bytes) -> Any:
-    """What this JSON says.
+    """Return the value of a JSON text.
 
-    Raises ValueError: it is no JSON in UTF-8, or nested deeper than `DEPTH_MAX`.
+    Raises ValueError: it is not JSON in UTF-8, or is nested deeper than `DEPTH_MAX`.
     """
     if deeper(text, DEPTH_MAX):
         raise ValueError(f"nested deeper than {DEPTH_MAX}")
@@ -28,7 +28,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def deeper(text: bytes, most: int) -> bool:
-    """Whether arrays and objects stand more than `most` deep within one another."""
+    """Return whether arrays and objects are nested more than `most` levels deep."""
     depth = 0
     for bracket in _BRACKET.finditer(_STRING.sub(b"", text)):
         depth += 1 if bracket[0] in b"[{" else -1

@@ -1,12 +1,12 @@
-"""States of an algorithm with a server as bytes, and back: what is sent, decreed and kept of them.
+"""States of an algorithm with a server as bytes, and back: for messages, committed rounds and the disk.
 
-A `LeafForm` knows the leaves of one kind of state (`algorithms/leaves.py`): their names, shapes and types, from a state
+A `LeafForm` knows the names, shapes and types of the leaves of one kind of state (`algorithms/leaves.py`), from a state
 of that kind. The bytes are the leaves one directly after the other, little-endian, so their number is known beforehand
-and nothing in them has to be believed.
+and none of them has to be trusted.
 
-The *content* that a committed round names is what every peer must know of a finished round: the server's leaves, and
-before them for each client the last round in which its update counted. So who was away for many rounds still learns
-whether the last update that it made is in the server that it takes over.
+The *content* that a committed round names is what every peer must know of a finished round: for each client the last
+round in which its update counted, then the server's leaves. So a peer that was away for many rounds still learns
+whether its last update is part of the server state that it takes over.
 
     clients u32 | for each, in the order of ids: letters u8, id, round u64 | the server's leaves
 """
@@ -26,18 +26,19 @@ from fedpeer.config.peer_id import PEER_ID
 from fedpeer.gossip.tensor_bytes import raw
 
 _COUNT, _LETTERS, _ROUND = Struct("<I"), Struct("<B"), Struct("<Q")
-#: Letters of an id, and bytes of one client's entry.
+#: Characters of an id, and bytes of one client's entry.
 _ID_LETTERS_MAX = 63
 ENTRY_BYTES_MAX = _LETTERS.size + _ID_LETTERS_MAX + _ROUND.size
-#: Clients of a content: as many as a roster may have entries.
+#: Clients in a content: as many as a roster may have entries.
 _CLIENTS_MAX = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class LeafForm:
-    """One kind of state.
+    """Names, shapes and types of the leaves of one kind of state.
 
-    template   any state of this kind; only names, shapes and types of its leaves matter
+    template   any state of this kind; the values of its leaves do not matter
+    size       bytes of a state
     """
 
     template: Any
@@ -53,32 +54,32 @@ class LeafForm:
         object.__setattr__(self, "_places", places)
 
     def written(self, state: Any) -> bytes:
-        """The bytes of a state of this kind, on any device."""
+        """Return the bytes of a state of this kind, on any device."""
         return b"".join(raw(leaf.cpu()) for leaf in leaves_of(state).values())
 
     def leaves(self, data: bytes) -> dict[str, Tensor]:
-        """The leaves in these `size` bytes, in memory of their own."""
+        """Return copies of the leaves in these `size` bytes."""
         return {name: self.leaf(data, name) for name in self._places}
 
     def leaf(self, data: bytes, name: str) -> Tensor:
-        """One leaf in these `size` bytes, in memory of its own."""
+        """Return a copy of one leaf in these `size` bytes."""
         assert len(data) == self.size, "who takes bytes in from others looks at their number"
         at, end, like = self._places[name]
-        # torch cannot view nothing, and a copy is aligned.
+        # torch cannot view empty buffers; a copy is aligned.
         flat = torch.frombuffer(bytearray(data[at:end]), dtype=like.dtype) if end > at else like.new_empty(0)
         return flat.reshape(like.shape)
 
     def read(self, data: bytes) -> Any:
-        """The state in these `size` bytes."""
+        """Return the state in these `size` bytes."""
         return rebuilt(self.template, self.leaves(data))
 
     def finite(self, data: bytes) -> bool:
-        """Whether these `size` bytes hold numbers only, no NaN and nothing infinite."""
+        """Return whether all numbers in these `size` bytes are finite."""
         return all(bool(leaf.isfinite().all()) for leaf in self.leaves(data).values())
 
 
 def content_of(counted: Mapping[str, int], server: bytes) -> bytes:
-    """What is decreed: by client, the last round in which its update counted, and the server's leaves."""
+    """Return the content of a round: by client the last round in which its update counted, and the server's leaves."""
     parts = [_COUNT.pack(len(counted))]
     for client in sorted(counted):
         letters = client.encode()
@@ -87,12 +88,12 @@ def content_of(counted: Mapping[str, int], server: bytes) -> bytes:
 
 
 def content_bytes(server_bytes: int) -> tuple[int, int]:
-    """The fewest and the most bytes that a content with such a server has."""
+    """Return the fewest and the most bytes of a content whose server has `server_bytes`."""
     return _COUNT.size + server_bytes, _COUNT.size + _CLIENTS_MAX * ENTRY_BYTES_MAX + server_bytes
 
 
 def split_leaves(content: bytes, server_bytes: int) -> tuple[dict[str, int], bytes] | None:
-    """The two parts of a content, whose server has so many bytes; None where these bytes are none."""
+    """Return the two parts of a content whose server has `server_bytes`; None if the content is invalid."""
     end = len(content) - server_bytes
     if end < _COUNT.size:
         return None

@@ -1,6 +1,6 @@
-"""A member's update and the mean of an averaging group as bytes, where a coordinator averages.
+"""Groups that a coordinator averages: a member's update and the mean as bytes.
 
-Sums are taken in float64 in the order of ids, and the mean travels as float32 like the parameters, so it is the same
+Sums are taken in float64 in the order of ids, and the mean is sent as float32 like the parameters, so it is the same
 whoever coordinates.
 
     an update: weight f64 | values f32, D of them          a mean: values f32, D of them          all little-endian
@@ -23,12 +23,12 @@ VALUES = np.dtype("<f4")
 
 
 def update_of(weight: float, value_D: Tensor) -> bytes:
-    """A member's update: its weight, and its slice (D,) float32."""
+    """Return a member's update as bytes: its weight, and its slice (D,) float32."""
     return WEIGHT.pack(weight) + raw(value_D)
 
 
 def mean_from_bytes(updates: Sequence[bytes]) -> bytes:
-    """The weighted mean of these updates, one or more, summed in their order."""
+    """Return the weighted mean of one or more updates as bytes, summed in their order."""
     total_D, weights = np.zeros(0), 0.0
     for number, update in enumerate(updates):
         weight, value_D = weight_and_values(update)
@@ -38,11 +38,11 @@ def mean_from_bytes(updates: Sequence[bytes]) -> bytes:
 
 
 def values_of(content: bytes, length: int) -> Tensor:
-    """(D,) float32: the `length` numbers of the mean in a content that was decreed (`leaf_bytes.py`)."""
+    """Return the mean, (D,) float32 with D = `length`, in the content of a committed round (`leaf_bytes.py`)."""
     return torch.from_numpy(np.frombuffer(content[-length * VALUES.itemsize :], VALUES).astype(np.float32))
 
 
 def weight_and_values(update: bytes) -> tuple[float, NDArray[np.float64]]:
-    """Return what a member sent: its weight, and its slice (D,)."""
+    """Return the weight and the slice, (D,) float64, in a member's update."""
     (weight,) = WEIGHT.unpack_from(update)
     return float(weight), np.frombuffer(update, VALUES, offset=WEIGHT.size).astype(np.float64)

@@ -1,6 +1,6 @@
-"""What is known of the other side of a link: what a message from there is held against, before its tail is read.
+"""Message policy: what the checks before the tail is read need to know of the sender, the groups and ourselves.
 
-Nothing here depends on earlier messages; `message_spec.py` has the checks, and `admission.py` makes a policy out of the
+Nothing here depends on earlier messages; `message_spec.py` has the checks, and `admission.py` makes the policy from the
 state of a running peer.
 """
 
@@ -14,23 +14,24 @@ from fedpeer.gossip.reductions import Form
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 
-#: What is wrong with the numbers in a content, if anything.
+#: Returns what is wrong with the numbers in a content, if anything.
 Check: TypeAlias = Callable[[bytes], Rejection | None]
 
 
 def nothing_wrong(content: bytes) -> Rejection | None:
-    """A check that any content passes."""
+    """Accept any content."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """What may be said about one averaging group.
+    """Bounds of messages about one averaging group.
 
-    length       D
-    forms        in which a transfer may travel, by name
-    members      all of the group; `neighbours`: those who may make transfers to us
-    weight_max   finite: the most weight that a share can have, the sum of all members'
+    length       number of its parameters, D
+    forms        wire encodings that a transfer may have, by name
+    members      all members of the group
+    neighbours   members that may make transfers to us
+    weight_max   most weight that a share can have: the sum of all members' weights; finite
     """
 
     length: int
@@ -42,12 +43,11 @@ class GroupSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusSpec:
-    """What may be said in one consensus group: the members of a group who learn by coordinated rounds.
+    """Bounds of messages in one consensus group: the members of a group that learn by coordinated rounds.
 
-    members        all of them
-    update_bytes   bytes of an update's content, the least and the most
-    model_bytes    of a model's
-    update_fault, model_fault    what is wrong with one of them
+    members                     all members of the group
+    update_bytes, model_bytes   least and most bytes of an update's and of a model's content
+    update_fault, model_fault   return what is wrong with an update's or a model's content, if anything
     """
 
     members: Set[str]
@@ -59,14 +59,15 @@ class ConsensusSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePolicy:
-    """What a message is held against.
+    """What a message is checked against before its tail is read.
 
-    federation, me, incarnation    ours
-    other    who speaks, as the certificate says; None without certificates (plain HTTP): then the envelope says it
-    peers    all in the roster
-    groups   every group of the federation by id, also those in which we have no part
-    consensus groups by group, also those in which we have no part; none where equals average
-    version  of the wire, in which it is answered
+    federation           (16 bytes) our federation
+    me, incarnation      our own
+    other                sender by its certificate; None without certificates (plain HTTP): then the envelope's counts
+    peers                all peers in the roster
+    groups               every averaging group of the federation by id, also those that we are not in
+    consensus_by_group   every consensus group by group, also those that we are not in; empty without coordinators
+    version              of the wire, for answers
     """
 
     federation: bytes

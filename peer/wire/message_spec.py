@@ -1,12 +1,12 @@
-"""What is declared of a kind of message: its number, its fields, its tail, who may send it, when, and how it counts.
+"""Declaration of a message kind: its number, fields and tail, who may send it, when, and how it counts.
 
 A class of `messages.py` annotates each field with its wire type (`wire_types.py`) and has a `MessageSpec`. The codec,
-the admission checks, limits, counters and the tables of docs/wire.md follow from these two. A kind that is added is
-declared there, and handled in `dispatch.py`.
+the admission checks, limits, counters and the tables of docs/wire.md follow from these two. A new kind is declared
+there and handled in `dispatch.py`.
 
-The checks here need no memory of earlier messages and read nothing of the tail: a `ParsedMetadata` passes, with what
-its tail has to be, or a `Rejection` says why not. They go in the order of the table of bad inputs: who and to whom,
-then the group, then the shape and the number of bytes, then the weight.
+The checks here need no memory of earlier messages and do not read the tail. They return the `ParsedMetadata`, with what
+is needed to read its tail, or a `Rejection`. Their order is that of the table of bad inputs: sender and recipient, then
+the group, then the shape and the number of bytes, then the weight.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from fedpeer.peer.wire.versions import NEWEST, OLDEST
 from fedpeer.peer.wire.wire_types import COUNT_MAX, FieldType, Layout, NotInMetadata, Octets, Text, Whole, WireType
 from fedpeer.rejection import Rejection
 
-#: When a message is taken in.
+#: When a message is accepted.
 #:
-#: handshake    before two peers have met, and between any incarnations: it makes them meet, or says why they cannot
-#: any time     also from an incarnation that is not the one known; where the envelope names ours, it is the right one
-#: met          after the handshake, from the incarnation that is known; the envelope as for "any time"
-#: channel         the same, and the envelope names our incarnation, to which the channel belongs
+#: handshake   before two peers have met, and between any incarnations: it is part of meeting, or says why that fails
+#: any time    also from another incarnation than the known one; if the envelope names our incarnation, it is right
+#: met         after the handshake, from the known incarnation; the envelope as for "any time"
+#: channel     like "met", and the envelope names our incarnation, to which the channel belongs
 When = Literal["handshake", "any time", "met", "channel"]
-#: What a message is about, by its field `group`; both sides have to be members.
+#: What the field `group` of a message names; both sides have to be members.
 #:
-#: nothing            it has no such field, or nothing is asked of it
-#: group              an averaging group
-#: consensus group            a group that learns by coordinated rounds
-#: consensus group or group   a consensus group if there is one of this name, else an averaging group
+#: nothing           there is no such field, or it is not checked
+#: group             an averaging group
+#: consensus group   a group that learns by coordinated rounds
+#: either group      a consensus group if there is one of this name, else an averaging group
 About = Literal["nothing", "group", "consensus group", "either group"]
-#: _Buffers for tails that have arrived and are not dealt with yet, for each sender and group.
+#: Buffers for tails that have arrived and are not processed yet, for each sender and group.
 #:
 #: kept      those of a channel's window, which are kept for the next transfers
-#: several   as many as a coordinator says in one go (`ballots_waiting`)
+#: several   as many as a coordinator sends at once (`ballots_waiting`)
 #: one       a single one (`large_waiting`)
 _Buffers = Literal["kept", "several", "one"]
 
 
 class Tail:
-    """What follows the metadata: nothing. Each other kind of tail is a class of `tails.py`.
+    """An empty tail: nothing follows the metadata. Every other tail is a subclass in `tails.py`.
 
-    `str` of a tail is what docs/wire.md says of it.
+    `str` of a tail is its description in docs/wire.md.
 
-    beside   values at the end of the metadata that say how it is to be read
-    hashed   whether finding out what it is takes long: it is held against a digest
+    beside   values at the end of the metadata that say how to read the tail
+    hashed   whether reading it takes long, because it is compared with a digest
     """
 
     hashed: bool = False
@@ -63,23 +63,23 @@ class Tail:
         return {}
 
     def most(self, group: Any) -> int:
-        """Return the bytes of the longest one, in a message about this group (None: about nothing)."""
+        """Return the most bytes that the tail of a message about this group may have (None: about no group)."""
         return 0
 
     def packed(self, message: Any) -> memoryview:
-        """Return the bytes of a message's tail: a view of its tensor, where it has one."""
+        """Return the bytes of the message's tail: a view of its tensor if it has one."""
         return memoryview(b"")
 
     def told(self, message: Any, tail_bytes: int) -> tuple[Any, ...]:
-        """Return the values of `beside` for a message whose tail takes so many bytes."""
+        """Return the values of `beside` for a message with a tail of so many bytes."""
         return ()
 
     def admitted(self, parsed: ParsedMetadata, group: Any) -> ParsedMetadata | Rejection:
-        """Return the message with what is needed to read its tail, or why such a tail may not come."""
+        """Return the metadata with what is needed to read the tail, or the rejection of such a tail."""
         return sized(parsed, 0, self.most(group))
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
-        """Return the fields that the tail gives, by name, or what is wrong with it."""
+        """Return the fields that are read from the tail, by name, or its rejection."""
         return {}
 
 
@@ -88,20 +88,20 @@ NO_TAIL = Tail()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSpec:
-    """What holds for all messages of one kind, beside their fields.
+    """Properties of all messages of one kind, besides their fields.
 
-    number           of the kind, in the header; never used for another
+    number           of the kind, in the header; never reused for another
     since            first version of the wire that has it
-    heard            when it is taken in
+    when             when it is accepted
     about            what its field `group` names
     tail             what follows the metadata
-    from_neighbors   it may come from a neighbor in the overlay only, not from every member
-    from_authority   it may come from the federation's authority, too
+    from_neighbors   only a neighbor in the overlay may send it, not every member
+    from_authority   the federation's authority may send it, too
     answers          it may be the body of an HTTP response
-    learning         it counts as a round's messages and bytes (`metrics.jsonl`)
+    learning         it counts among a round's messages and bytes (`metrics.jsonl`)
     of_group         its bytes count as its group's (`fedpeer_group_sent_bytes`, `fedpeer_group_received_bytes`)
-    urgent           it leaves before other small messages
-    buffers          how many tails of one sender may wait to be dealt with
+    urgent           it is sent before other small messages
+    buffers          how many tails of one sender may wait to be processed
     """
 
     number: int
@@ -121,12 +121,12 @@ class MessageSpec:
 # ------------------------------------------------------------------------------------------------------- declarations
 
 
-#: Made once for each class.
+#: Cache, by class.
 _LAYOUTS: dict[type[Any], Layout] = {}
 
 
 def layout_of(kind: type[Any]) -> Layout:
-    """Return the wire types of a class's fields, as they are annotated, and of what stands beside its tail."""
+    """Return the wire types that a class's fields are annotated with, and those of the values beside its tail."""
     if kind not in _LAYOUTS:
         _LAYOUTS[kind] = _annotated(kind)
     return _LAYOUTS[kind]
@@ -153,12 +153,12 @@ Name = Annotated[str, Text(NAME_LETTERS_MAX)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """From whom to whom.
+    """Sender and recipient of a message.
 
-    federation       (16 bytes) names the federation: the beginning of the BLAKE2b of its authority's public key
-    incarnation      of the sender: 1 from its first start on; one more whenever it lost memory
+    federation       (16 bytes) names the federation: the first bytes of the BLAKE2b of its authority's public key
+    incarnation      of the sender: 1 at its first start, one more each time it lost memory
     to_incarnation   of the recipient, as the sender knows it; 0: not known yet
-    version          of the wire, in which the message is written; it stands in the header
+    version          of the wire that the message is written in; sent in the header
     """
 
     federation: Annotated[bytes, Octets(16)]
@@ -171,10 +171,12 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMetadata:
-    """A message without its tail, everything else of it checked.
+    """A message without its tail; everything else is checked.
 
-    `fields` by name; `form` and `length` say how the tail is to be read where it is a tensor; `check` finds what is
-    wrong with the numbers of an update or a model.
+    fields         by name
+    tail_bytes     length of the tail
+    form, length   wire encoding and number of elements of a tail that is a tensor
+    check          returns what is wrong with the numbers of an update or a model
     """
 
     envelope: Envelope
@@ -187,13 +189,13 @@ class ParsedMetadata:
 
     @property
     def spec(self) -> MessageSpec:
-        """What is declared of its kind."""
+        """Declaration of its kind."""
         spec: MessageSpec = self.kind.spec
         return spec
 
     @property
     def group(self) -> str:
-        """The group that it is about; "" where there is none."""
+        """Group that it is about; "" if there is none."""
         return str(self.fields.get("group", ""))
 
 
@@ -201,7 +203,7 @@ class ParsedMetadata:
 
 
 def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | Rejection:
-    """Return the message with what is needed to read its tail, or why it may not come in."""
+    """Return the metadata with what is needed to read the tail, or the message's rejection."""
     wrong = _misdirected(parsed, policy)
     if wrong is not None:
         return wrong
@@ -219,7 +221,7 @@ def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | 
 
 
 def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | None:
-    """Return what is wrong with from whom and to whom."""
+    """Return what is wrong with the sender and the recipient, if anything."""
     envelope = parsed.envelope
     if envelope.federation != policy.federation:
         return about(parsed, "wrong_federation", "another federation's name on the envelope")
@@ -244,12 +246,12 @@ def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | Consen
 
 
 def about(parsed: ParsedMetadata, code: str, text: str = "") -> Rejection:
-    """Return the refusal of this message, naming the transfer where it is one."""
+    """Return the rejection of this message; it names the sender, the group and the number of a transfer."""
     return Rejection(code, text, parsed.envelope.sender, parsed.group, parsed.fields.get("seq", 0))
 
 
 def sized(parsed: ParsedMetadata, least: int, most: int, size: int | None = None) -> ParsedMetadata | Rejection:
-    """Return the message if its tail, or what that stands for (`size`), has from `least` to `most` bytes."""
+    """Return the metadata if the tail, or the content that it encodes (`size`), has `least` to `most` bytes."""
     found = parsed.tail_bytes if size is None else size
     if least <= found <= most:
         return parsed

@@ -1,11 +1,10 @@
-"""What peers say to one another: small, frozen, complete. A message that exists is already valid.
+"""Messages between peers: small, frozen, complete. A message that exists is already valid.
 
-Each class is the declaration of one kind of message: its fields with their wire types, and its `spec`, which says who
-may send it, when, with what tail, and how it counts (`message_spec.py`). Codec, admission, limits, counters and the
-tables of docs/wire.md follow from that. A kind that is added is a class here, with its name in `Message`, and a case in
-`dispatch.py`.
+Each class declares one kind of message: its fields with their wire types, and its `spec`, which says who may send it,
+when, with what tail, and how it counts (`message_spec.py`). Codec, admission, limits, counters and the tables of
+docs/wire.md follow from that. A new kind needs a class here, its name in `Message`, and a case in `dispatch.py`.
 
-Every message travels in an envelope that binds it to one federation, sender, recipient and incarnation.
+Every message is sent in an envelope that binds it to one federation, sender, recipient and incarnation.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from fedpeer.peer.wire.wire_types import (
 )
 from fedpeer.rejection import Rejection
 
-#: Channels of which a reminder says something.
+#: Most channel proofs in one reminder.
 _LANES_SHOWN_MAX = 4
-#: Claims that ride on a message of membership.
+#: Most claims that are piggybacked on a membership message.
 CLAIMS_MAX = 8
-#: Bytes of a contract's text: a federation file with a thousand lines has about 40,000.
+#: Most bytes of a contract's text; a federation file of a thousand lines has about 40,000.
 CONTRACT_BYTES_MAX = 1 << 16
 
 # ------------------------------------------------------------------------------------------------------ types of fields
@@ -107,7 +106,7 @@ Amount = Annotated[float, _AMOUNT]
 _Bool = Annotated[bool, Flag()]
 _Digest = Annotated[bytes, _DIGEST]
 Claims = Annotated[tuple[Claim, ...], Many(CLAIM, CLAIMS_MAX, spare=True)]
-#: Later fields: a sum of weights and the signature of it, which version 1 does not have.
+#: A sum of weights and its signature; version 1 of the wire lacks both.
 _Total = Annotated[float, Since(2, _AMOUNT)]
 _Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
@@ -118,9 +117,10 @@ _Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 class ChannelState:
     """What the sender of a Hello remembers of the two channels between it and the recipient in one group.
 
-    made, acked     of its own transfers to the recipient: the highest number made, and the highest known to be taken
-    taken           the highest number taken of the recipient's
-    made_weight, taken_weight    sums of the push-sum weights of all that were made, and of all that were taken
+    made, acked                 highest number of its own transfers to the recipient that it made, and that it knows
+                                to be taken
+    taken                       highest number of the recipient's transfers that it took
+    made_weight, taken_weight   sums of the push-sum weights of all transfers made, and of all taken
     """
 
     group: Group
@@ -133,25 +133,27 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A greeting: what the sender is, and what it remembers of the channels between the two.
+    """The handshake: identifies the sender's process and reports its state of the channels between the two peers.
 
-    Two peers say it when they meet, and whenever one of them has reason to compare what both remember.
+    Two peers exchange it when they meet, and whenever one of them has reason to compare what both remember.
 
-    generation, nonce     number of this start of the process, and a number drawn at it: two living processes with one
-                    identity are told apart by the pair, and the larger one wins
-    known_life      the recipient's life as the sender knows it; 0: not known
-    contract        (32 bytes) digest of the federation file's learning contract
-    groups          id and (32 bytes) digest of each group of which both are members, as the sender sees it
-    channels           one for each of these groups, with the recipient's incarnation that the envelope names
-    round           in which the sender is; `begun`: whether it has begun to learn
-    roster          number of the roster that the sender goes by
-    answer          whether this answers a Hello (and wants none back)
-    left            whether the sender has handed everything over and goes: it takes nothing beyond what `channels` say
-    capabilities    what it can do beyond its version of the wire, by name
-    signature       (64 bytes) by the sender, of its incarnation, generation and nonce (`gossip/proofs.py`); b"": not
-                    signed
-    before          by group, the weight that came from the recipient's earlier incarnations, more than went to them
-                    (`gossip/weight_limits.py`); nothing where that is 0
+    generation, nonce   number of this start of the process, and a number drawn at it: the pair distinguishes two
+                        living processes with one identity, and the larger pair wins
+    known_generation    of the recipient, as the sender knows it; 0: not known
+    contract            (32 bytes) digest of the federation file's learning contract
+    groups              id and (32 bytes) digest of each group that both are members of, as the sender sees it
+    channels            one for each of these groups, with the recipient's incarnation that the envelope names
+    round               that the sender is in
+    begun               whether the sender has begun to learn
+    roster              number of the sender's roster
+    answer              whether this answers a Hello (and wants none back)
+    left                whether the sender has handed everything over and leaves: it takes nothing beyond what
+                        `channels` say
+    capabilities        names of what it can do beyond its version of the wire
+    signature           (64 bytes) by the sender, of its incarnation, generation and nonce (`gossip/proofs.py`); b"":
+                        not signed
+    before              by group, the net weight received from the recipient's earlier incarnations: what came from
+                        them less what went to them (`gossip/weight_limits.py`); groups where it is 0 are left out
     """
 
     spec: ClassVar = MessageSpec(number=1, when="handshake")
@@ -174,7 +176,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """The learning contract of the sender as JSON, so that two peers whose contracts differ can name the difference."""
+    """The sender's learning contract as JSON, so that two peers whose contracts differ can name the difference."""
 
     spec: ClassVar = MessageSpec(
         number=2,
@@ -188,9 +190,9 @@ class Contract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One numbered share of one group's mass; in the metadata the share's fields stand beside the group.
+    """One numbered share of one group's mass; in the metadata the share's fields follow the group.
 
-    total       of the weights of all transfers of this channel up to this one
+    total       sum of the weights of all transfers of this channel up to this one
     signature   (64 bytes) by the sender, of number and total (`gossip/proofs.py`); b"": not signed
     """
 
@@ -213,10 +215,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """The acknowledgement of all transfers of a group up to number `taken`: they are durable.
+    """Acknowledgement of all transfers of a group up to number `taken`: they are durable.
 
-    round       in which the sender is
-    total       of the weights of these transfers
+    round       that the sender is in
+    total       sum of the weights of these transfers
     signature   (64 bytes) by the sender, of number and total; b"": not signed
     """
 
@@ -231,7 +233,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """The question whether the recipient is there; claims of membership ride along."""
+    """Question whether the recipient is alive; carries claims of membership (SWIM's piggybacking)."""
 
     spec: ClassVar = MessageSpec(number=5, when="any time")
 
@@ -241,7 +243,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingRequest:
-    """The request to ping `target`; its answer comes back as a Pong about it."""
+    """Request to ping `target` and return the result as a Pong about it (SWIM's ping-req)."""
 
     spec: ClassVar = MessageSpec(number=6, when="any time")
 
@@ -252,9 +254,10 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """The answer that `target` is there: the sender itself, or a peer that it was asked to ping.
+    """Answer to a Ping or a PingRequest about `target`: the sender itself, or a peer that it was asked to ping.
 
-    heard   whether it did answer; False is Lifeguard's nack, by which the asker learns that the helper itself is well
+    received   whether the target answered; False is Lifeguard's nack: it shows the asker that the helper itself is
+               well
     """
 
     spec: ClassVar = MessageSpec(number=7, when="any time")
@@ -267,7 +270,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRequest:
-    """The request of a late joiner for the current value of a group."""
+    """Request of a late joiner for the current value of a group."""
 
     spec: ClassVar = MessageSpec(number=8, when="met", about="group")
 
@@ -276,7 +279,7 @@ class ValueRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """The answer to a ValueRequest: an estimate (D,) float32, without any weight; the sender keeps what it holds."""
+    """Answer to a ValueRequest: an estimate, (D,) float32, without weight; the sender keeps its mass."""
 
     spec: ClassVar = MessageSpec(number=9, when="met", about="group", tail=ValueTail())
 
@@ -287,7 +290,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterNews:
-    """A signed roster; the highest number wins."""
+    """A signed roster; of two rosters the one with the higher number wins."""
 
     spec: ClassVar = MessageSpec(
         number=10,
@@ -303,10 +306,13 @@ class RosterNews:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectMessage:
-    """The answer to a message that was not taken: a code of `rejections.py`, and a sentence for the sender's log.
+    """Answer to a message that was not accepted.
 
-    `group` and `seq` say which transfer, where it was one ("" and 0 elsewhere). `claims`: what shows that it is right,
-    at most one: the statement of a later process with the recipient's identity.
+    code     of `rejections.py`
+    group    of a rejected transfer, else ""
+    seq      number of a rejected transfer, else 0
+    text     a sentence for the recipient's log
+    claims   at most one, as proof: the statement of a later process with the recipient's identity
     """
 
     spec: ClassVar = MessageSpec(number=11, when="any time", answers=True)
@@ -320,10 +326,10 @@ class RejectMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reminder:
-    """What the recipient signed itself and does not say any more (`reminders.py`).
+    """Statements that the recipient signed itself and no longer reports in its Hello (`reminders.py`).
 
-    life    a start of its process
-    channels   how far it was on channels between the two
+    generation   proof of a start of its process
+    channels     proofs of how far it was on channels between the two peers
     """
 
     spec: ClassVar = MessageSpec(number=16, since=2, when="handshake")
@@ -334,9 +340,9 @@ class Reminder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusMessage:
-    """One statement of the election of a group's coordinator, or about a committed round of it.
+    """One message of the election of a group's coordinator, or about a committed round of the group.
 
-    The signatures that a leader certificate or a certificate is made of travel in the tail; all else in the metadata.
+    The signatures of a leader certificate or a certificate are the tail; all else is in the metadata.
     """
 
     spec: ClassVar = MessageSpec(
@@ -355,13 +361,13 @@ class ConsensusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """An update: what a participant's training gave in the round that the coordinator of `term` opened.
+    """An update: the result of a participant's training in the round that the coordinator of `term` opened.
 
-    digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
+    digest    (32 bytes) BLAKE2b-256 of `content`; checked
     content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
-              the other. Between them and this message zeros may have travelled for less (`sparse_words.py`).
-    fault     what is wrong with the numbers in it. It is a message all the same: who gathers for the round no longer
-              waits for its sender.
+              the other. On the wire its zeros may be packed (`sparse_words.py`).
+    fault     what is wrong with the numbers in it. Such an update is a message all the same: the coordinator that
+              gathers the round's updates no longer waits for its sender.
     """
 
     spec: ClassVar = MessageSpec(
@@ -378,7 +384,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """The request for the model with this digest."""
+    """Request for the model with this digest."""
 
     spec: ClassVar = MessageSpec(number=14, when="met", about="consensus group", learning=True)
 
@@ -388,10 +394,10 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """The answer to a ModelRequest: the model with this digest.
+    """Answer to a ModelRequest: the model with this digest.
 
-    digest    (32 bytes) BLAKE2b-256 of `content`, which was held against it
-    content   the tail (`leaf_bytes.py`), in which all numbers of the server are finite
+    digest    (32 bytes) BLAKE2b-256 of `content`; checked
+    content   the tail (`leaf_bytes.py`); all numbers of the server in it are finite
     """
 
     spec: ClassVar = MessageSpec(
@@ -427,7 +433,7 @@ KINDS: Mapping[int, type[Message]] = {kind.spec.number: kind for kind in get_arg
 
 
 def group_of(message: Message) -> str:
-    """Return the group whose bytes a message's count as; "" for none."""
+    """Return the group that the message's bytes are counted for; "" if none."""
     return getattr(message, "group", "") if message.spec.of_group else ""
 
 

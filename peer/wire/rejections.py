@@ -1,8 +1,8 @@
-"""Every code of a rejection: what it costs the other side, and the words.
+"""Codes of rejections: what each costs its sender, and its texts.
 
-One table, from which the metric's labels, the log lines, the answers to senders and the documentation follow. A
-rejection changes nothing but its counter and, where an honest peer could not have caused it, the standing of the sender
-(`reputation.py`). Nothing here decides; who finds something wrong names its code.
+The metric's labels, the log lines, the answers to senders and the documentation all follow from this one table. A
+rejection changes only its counter and, if an honest peer could not have caused it, the sender's reputation
+(`reputation.py`). Nothing is decided here: the check that finds something wrong names the code.
 
 Light on purpose: metrics, documentation and the command line read this table without torch.
 """
@@ -15,16 +15,19 @@ from typing import Literal
 #: h harmless: an honest peer can cause it under faults; it costs nothing.
 #: s suspicious: ten in a minute pause the edge.
 #: x: closes the edge at once.
-#: o operational: our own machine's trouble, nobody is refused.
+#: o operational: a problem of our own machine; nobody is rejected.
 Kind = Literal["h", "s", "x", "o"]
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionCode:
-    """One row: the code in snake case, the inputs that cause it (ids of the table of bad inputs), and two sentences.
+    """One row of the table.
 
-    log      for whoever rejects; who and where stand before it
-    advice   for the sender (or, with kind o, for the person at this machine): what to do
+    code     in snake case
+    ids      inputs that cause it: ids of the table of bad inputs
+    kind     what it costs the sender
+    log      what is wrong, for the rejecting peer's log; sender and place are put before it
+    advice   what to do: for the sender or, with kind o, for the person at this machine
     """
 
     code: str

@@ -1,11 +1,11 @@
-"""Who belongs to a federation: a numbered list of peers and their keys, signed by the federation's authority.
+"""Rosters: the numbered list of a federation's peers and their keys, signed by the federation's authority.
 
 A roster is passed on from peer to peer and from disk to disk, so it carries its own proof: whoever brings it, the
-signature says that the authority wrote it, and the highest number wins. One roster has exactly one spelling in bytes;
-anything else is refused, so that no bit of it can differ and still pass. The same form of signature (`statement`)
-serves everything else that is said about third parties and relayed.
+signature shows that the authority wrote it, and the highest number wins. A roster has exactly one encoding in bytes;
+any other is rejected, so no bit can differ in one that is accepted. The same form of signature (`statement`) is used
+for everything else that is relayed about third parties.
 
-Pure: keys and bytes come in as arguments; files and certificates are `peer/runtime/identity.py`.
+Pure: keys and bytes come in as arguments; files and certificates are in `peer/runtime/identity.py`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.wire.json_text import parse_json
 
-#: Bytes of a roster. An entry takes 200 to 300, so there is room for some 4,000 peers; a stranger's megabyte is parsed
-#: in a few milliseconds, and only after its length was checked.
+#: Most bytes of a roster. An entry takes 200 to 300, so there is room for some 4,000 peers; an untrusted megabyte is
+#: parsed in a few milliseconds, and only after its length was checked.
 ROSTER_BYTES_MAX = 1 << 20
-#: Names of federations and partial models are for people; this is as much as `federation.yaml` allows.
+#: Names of federations and partial models are for people; `federation.yaml` has the same limit.
 NAME_LETTERS_MAX = 100
-#: Numbers travel as 64 bits with a sign.
+#: Numbers are signed 64-bit integers.
 NUMBER_MAX = (1 << 63) - 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
-#: The first lines of a roster's one spelling, and the last: its authority, and the signature.
+#: First lines of a roster's encoding, with its authority, and the last line, with the signature.
 _HEAD = re.compile(rb'\{\n "federation": "(?:[^"\\\n]|\\.){1,1200}",\n "authority": "([0-9a-f]{64})",\n')
 _TAIL = re.compile(rb',\n "signature": "([0-9a-f]{128})"\n\}\n\Z')
 _TAIL_BYTES = 200
-#: Who speaks with the authority's own key: it may bring a roster, and nothing else. No peer is called so.
+#: Sender that speaks with the authority's own key: it may bring a roster or a contract only. No peer has this id.
 AUTHORITY = "authority"
 
 
 class RosterError(Exception):
-    """Why a roster is not taken. `code`: the refusal where it came from a peer; the message is a user's sentence."""
+    """A roster is rejected. `code` is the rejection if it came from a peer; the message is a sentence for the user."""
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code
@@ -51,8 +51,11 @@ class RosterError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One peer: its id, its Ed25519 public key (32 bytes), the URL others reach it by.
+    """One peer of a roster.
 
+    id        its id
+    key       its Ed25519 public key (32 bytes)
+    address   URL at which others reach it
     models    ids of the partial models that it implements; None: those that the federation file gives it
     voter     whether it counts for majorities in coordinated rounds
     """
@@ -66,14 +69,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Roster:
-    """Who belongs, and who does not any more.
+    """The peers of a federation, and the keys that were revoked.
 
-    federation    the name, for people; what names a federation on the wire is `federation_id`
+    federation    name for people; on the wire a federation is named by `federation_id`
     authority     the authority's Ed25519 public key (32 bytes)
     number        1, 2, 3, ...; the highest wins
-    entries       in the order in which they were let in
-    revoked       keys (32 bytes each) that were put out, for a sentence better than "unknown"
-    signature     (64 bytes) of all the rest by the authority
+    entries       in the order of admission
+    revoked       revoked keys (32 bytes each), so that their owners get a better answer than "unknown"
+    signature     (64 bytes) by the authority, of everything else
     """
 
     federation: str
@@ -97,7 +100,7 @@ class Roster:
 
 
 def federation_id(authority: bytes) -> bytes:
-    """(16 bytes) what names a federation in every envelope and statement, from its authority's public key."""
+    """Return the 16 bytes, from its authority's public key, that name a federation in envelopes and statements."""
     return hashlib.blake2b(authority).digest()[:16]
 
 
@@ -105,19 +108,19 @@ def federation_id(authority: bytes) -> bytes:
 
 
 def statement(domain: str, federation: bytes, text: bytes) -> bytes:
-    """What is signed: the domain keeps a signature of one kind of statement from passing as another's."""
+    """Return the bytes to sign. The domain keeps a signature of one kind of statement from passing as another's."""
     assert re.fullmatch(r"[a-z-]+", domain), "a domain is a word, so that nothing can be read in two ways"
     assert len(federation) == 16, "see federation_id"
     return b"fedpeer 1 " + domain.encode() + b"\0" + federation + text
 
 
 def sign_statement(key: Ed25519PrivateKey, domain: str, federation: bytes, text: bytes) -> bytes:
-    """(64 bytes) Ed25519 (RFC 8032) by the author's key."""
+    """Return the Ed25519 signature (RFC 8032, 64 bytes) of a statement by its author's key."""
     return key.sign(statement(domain, federation, text))
 
 
 def verify_statement(domain: str, federation: bytes, text: bytes, key: bytes, signature: bytes) -> bool:
-    """Whether the holder of the public `key` (32 bytes) signed exactly this. Never raises for any bytes at all."""
+    """Return whether the owner of the public `key` (32 bytes) signed exactly this. Never raises, whatever the bytes."""
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(signature, statement(domain, federation, text))
     except (InvalidSignature, ValueError):
@@ -129,21 +132,21 @@ def verify_statement(domain: str, federation: bytes, text: bytes, key: bytes, si
 
 
 def sign(roster: Roster, key: Ed25519PrivateKey) -> Roster:
-    """The roster with the authority's signature. Raises RosterError where it contradicts itself (two equal ids)."""
+    """Return the roster with the authority's signature; raise RosterError if it is inconsistent (two equal ids)."""
     assert key.public_key().public_bytes_raw() == roster.authority, "signed by another key than the roster names"
     _check(roster)
     return replace(roster, signature=sign_statement(key, "roster", roster.federation_id, _text(_body(roster))))
 
 
 def admit(roster: Roster, entry: Entry, key: Ed25519PrivateKey) -> Roster:
-    """The next roster, with one peer more."""
+    """Return the next roster, with one more peer."""
     if entry.id in roster.by_id:
         raise RosterError("bad_metadata", f"{entry.id} is in the roster already; take another id, or revoke it first")
     return sign(replace(roster, number=roster.number + 1, entries=(*roster.entries, entry)), key)
 
 
 def expel(roster: Roster, peer: str, key: Ed25519PrivateKey) -> Roster:
-    """The next roster, without one peer, whose key never comes in again."""
+    """Return the next roster, without one peer, whose key is revoked for good."""
     if peer not in roster.by_id:
         raise RosterError("unknown_peer", f"{peer} is not in the roster; there are {', '.join(roster.by_id) or 'none'}")
     rest = tuple(entry for entry in roster.entries if entry.id != peer)
@@ -152,7 +155,7 @@ def expel(roster: Roster, peer: str, key: Ed25519PrivateKey) -> Roster:
 
 
 def newer(old: Roster, new: Roster) -> Roster:
-    """`new`, if it may take the place of `old`. Its signature was checked when it was read (`from_bytes`).
+    """Return `new` if it may replace `old`. Its signature was checked when it was read (`from_bytes`).
 
     Raises RosterError with the code wrong_federation (another authority), or repeated (not a higher number).
     """
@@ -172,19 +175,19 @@ def _forks(old: Roster, new: Roster) -> bool:
 
 
 def to_bytes(roster: Roster) -> bytes:
-    """The one spelling of a signed roster: JSON that a person can read."""
+    """Return a signed roster's only valid encoding: JSON that a person can read."""
     return _text({**_body(roster), "signature": roster.signature.hex()})
 
 
 def from_bytes(text: bytes, authority: bytes | None = None) -> Roster:
-    """The roster in these bytes, signed by the authority that it names.
+    """Return the roster in these bytes, signed by the authority that it names.
 
-    Cheap before dear: whose it is stands at its beginning, and the signature, over the very bytes, is checked before
-    anything between is read. So a stranger's megabyte costs nothing, and what is parsed was written by an authority.
+    Cheap checks come first: the authority is named at the beginning, and the signature, of these very bytes, is checked
+    before anything in between is read. So an untrusted megabyte costs nothing, and only an authority's text is parsed.
 
-    authority   (32 bytes) whose roster it has to be; None: whether it is the right one is for the caller (`newer`)
+    authority   (32 bytes) authority that must have signed it; None: the caller checks that (`newer`)
 
-    Raises RosterError with the code bad_metadata (too long, not a roster, contradicts itself, spelled another way),
+    Raises RosterError with the code bad_metadata (too long, not a roster, inconsistent, encoded another way),
     foreign_roster (another authority's) or bad_signature.
     """
     if len(text) > ROSTER_BYTES_MAX:
@@ -206,7 +209,7 @@ def from_bytes(text: bytes, authority: bytes | None = None) -> Roster:
 
 
 def _cover(text: bytes) -> tuple[bytes, bytes, bytes]:
-    """Whose roster it is by its first lines, the bytes that are signed, and the signature in its last line."""
+    """Return the authority in the roster's first lines, the signed bytes, and the signature in its last line."""
     head, tail = _HEAD.match(text), _TAIL.search(text, max(0, len(text) - _TAIL_BYTES))
     if head is None or tail is None:
         raise _no_roster()
@@ -242,7 +245,10 @@ def _body(roster: Roster) -> dict[str, object]:
 
 
 def _parsed(data: Any) -> Roster:
-    """Wrong kinds raise ValueError, TypeError or KeyError; what is spelled another way shows in the comparison."""
+    """Return the roster in parsed JSON; wrong types raise ValueError, TypeError or KeyError.
+
+    Another encoding of the same roster shows in the caller's comparison.
+    """
     entries = tuple(
         Entry(
             id=_typed(each["id"], str),
@@ -270,7 +276,7 @@ def _typed(value: Any, kind: type) -> Any:
 
 
 def _check(roster: Roster) -> None:
-    """What holds for every roster, whoever makes it (C06: no two peers with one id, key or address)."""
+    """Raise RosterError if the roster is inconsistent, whoever made it (C06: two peers with one id, key or address)."""
     entries, keys = roster.entries, [entry.key for entry in roster.entries]
     names = [roster.federation, *(name for entry in entries for name in entry.models or ())]
     wrong = [f'"{name[:40]}" is not a name of 1 to {NAME_LETTERS_MAX} letters' for name in names if not _is_name(name)]
@@ -302,7 +308,7 @@ def _is_name(name: str) -> bool:
 
 
 def is_url(text: str) -> bool:
-    """Whether this is an address of a peer: scheme, host and port, and nothing else."""
+    """Return whether this is an address of a peer: scheme, host and port, and nothing else."""
     try:
         parts = urlsplit(text)
         port = parts.port

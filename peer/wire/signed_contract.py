@@ -1,7 +1,7 @@
-"""The next contract of a running federation: numbered, and signed by its authority, as a roster is.
+"""Signed contracts: the next contract of a running federation, numbered and signed by its authority like a roster.
 
-Whoever brings it, the signature says that the authority wrote it, and the highest number wins. It holds from a round
-on: who trains in steps with others goes over when it begins that round, or a later one if it hears of it too late.
+Whoever brings it, the signature shows that the authority wrote it, and the highest number wins. It is in force from a
+round on: a peer switches when it begins that round, or a later one if it receives the contract too late.
 
 Pure: keys and bytes come in as arguments.
 """
@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.roster import NUMBER_MAX, RosterError, federation_id, sign_statement, verify_statement
 
-#: How the bytes of a signed contract begin, and those of no other contract.
+#: First bytes of a signed contract; no other contract begins so.
 BEGINNING = b'{"authority":"'
-#: Letters of a public key.
+#: Hexadecimal digits of a public key.
 _KEY_LETTERS = 64
 
 
@@ -26,10 +26,11 @@ _KEY_LETTERS = 64
 class SignedContract:
     """One contract of a federation.
 
-    authority  (32 bytes) public key of whoever signed it
-    number     1, 2, ...; 0 is the file with which the federation began
-    starts     the round from which it holds
-    text       its one spelling (`contract.text_of`)
+    authority   (32 bytes) public key of the authority that signed it
+    number      1, 2, ...; 0 is the file with which the federation began
+    starts      round from which it is in force
+    text        its canonical text (`contract.text_of`)
+    signature   (64 bytes) by the authority; b"": not signed yet
     """
 
     authority: bytes
@@ -40,21 +41,21 @@ class SignedContract:
 
 
 def sign_contract(contract: SignedContract, key: Ed25519PrivateKey) -> SignedContract:
-    """The contract with the authority's signature."""
+    """Return the contract with the authority's signature."""
     assert key.public_key().public_bytes_raw() == contract.authority, "signed by another key than it names"
     federation = federation_id(contract.authority)
     return replace(contract, signature=sign_statement(key, "contract", federation, _body(contract)))
 
 
 def contract_bytes(contract: SignedContract) -> bytes:
-    """The one spelling of a signed contract."""
+    """Return a signed contract's only valid encoding."""
     return _spelled(contract, signature=contract.signature.hex())
 
 
 def contract_from(text: bytes, authority: bytes) -> SignedContract:
-    """The contract in these bytes, signed by this authority (32 bytes).
+    """Return the contract in these bytes, signed by this authority (32 bytes).
 
-    Cheap before dear: whose it is stands at its beginning, and is compared before anything is read.
+    The authority is named at the beginning and compared before anything else is read.
 
     Raises RosterError with the code foreign_roster (another authority's), bad_metadata or bad_signature.
     """

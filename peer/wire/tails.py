@@ -1,6 +1,6 @@
-"""What may follow the metadata of a message: a text, a tensor, signatures, or the content of an update or a model.
+"""Tails of messages, which follow the metadata: a text, a tensor, signatures, the content of an update or a model.
 
-Each kind of tail says how long it may be, what it is made of, and what has to be right with it.
+Each kind of tail declares how long it may be, how it is written and read, and what is checked.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedpeer.peer.wire.message_spec import ParsedMetadata, Tail, about, sized
 from fedpeer.peer.wire.wire_types import Many, OneOf, Reader, Whole, WireType, Writer
 from fedpeer.rejection import Rejection
 
-#: Dimensions of a tensor: one is right, and some more are read so that the refusal can name them.
+#: Dimensions of a tensor: only one is valid; more are read so that the rejection can name the shape.
 _DIMENSIONS_MAX = 8
-#: How the content of an update travels: as it is, or as `sparse_words.py` packs it.
+#: Encodings of an update's content: as it is, or packed by `sparse_words.py`.
 PLAIN, SPARSE = "plain", "sparse"
 
 
@@ -35,7 +35,7 @@ def content_digest(content: Bytes) -> bytes:
 
 @dataclass(frozen=True)
 class TextTail(Tail):
-    """The field `text`, of at most so many bytes; `what` it is."""
+    """The field `text`, of at most `bytes_max` bytes; `what` describes it in docs/wire.md."""
 
     what: str
     bytes_max: int
@@ -59,7 +59,7 @@ class TextTail(Tail):
 
 @dataclass(frozen=True)
 class Shape(WireType):
-    """The shape of a tensor, whose numbers are the tail."""
+    """The shape of a tensor whose elements are the tail."""
 
     def reader(self, version: int) -> Reader:
         return Many(Whole(), _DIMENSIONS_MAX).reader(version)
@@ -69,7 +69,7 @@ class Shape(WireType):
 
 
 def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: GroupSpec) -> ParsedMetadata | Rejection:
-    """Return the message if its tail is one vector: of the group's length, or within what a reduction makes of it."""
+    """Return the metadata if the tail is one vector of the group's length, or of a length that `form` allows for it."""
     least, most = (bound // form.dtype.itemsize for bound in form.bytes_bounds(group.length))
     if len(shape) != 1 or not least <= shape[0] <= most:
         wanted = f"({least},)" if least == most else f"({least}..{most},)"
@@ -80,7 +80,7 @@ def _shaped(parsed: ParsedMetadata, shape: tuple[int, ...], form: Form, group: G
 
 
 def _vector(parsed: ParsedMetadata, tail: memoryview) -> Tensor | Rejection:
-    """Return the vector, a view of the tail if that can be written to."""
+    """Return the tail's vector, a view of the tail if that is writable, or what is wrong with it."""
     form = parsed.form
     assert form is not None, "a tail that was admitted has its form"
     payload = _viewed(tail, form)
@@ -117,7 +117,7 @@ class ValueTail(Tail):
 
 
 class ShareTail(Tail):
-    """The payload of the field `share`, in the form that stands there."""
+    """The payload of the field `share`, in the wire encoding that its `form` names."""
 
     def __str__(self) -> str:
         return "the payload in that form"
@@ -149,7 +149,7 @@ class ShareTail(Tail):
 
 
 class SignaturesTail(Tail):
-    """Signatures of a majority, where the field `said` has some."""
+    """Signatures of a majority, if the message in the field `said` has them; else empty."""
 
     def __str__(self) -> str:
         return "of `lead` and `commit` the signatures"
@@ -169,7 +169,7 @@ class SignaturesTail(Tail):
 
 
 class ContentTail(Tail):
-    """The field `content` of a model, held against its digest."""
+    """The field `content` of a model, compared with its digest."""
 
     hashed = True
 
@@ -194,7 +194,7 @@ class ContentTail(Tail):
 
 
 class UpdateTail(ContentTail):
-    """The field `content` of an update, as it is or without zeros; what is wrong with it is the field `fault`."""
+    """The field `content` of an update, plain or without zeros; the field `fault` says what is wrong with it."""
 
     def __str__(self) -> str:
         return "the content in that form"

@@ -1,19 +1,18 @@
-"""Versions of the wire: which this release speaks, and from which on a field is part of its record.
+"""Versions of the wire that this release speaks.
 
-A peer speaks the newest version and the one before it. A message is declared once, as its newest version has it: a
-field that older versions lack says so (`wire_types.Since`), stands behind the others, and has its default where a frame
-of an older version comes. What the two ends of a link speak they find out by themselves: the newest first, an older one
-with who refuses that, and the newest again as soon as a frame of it comes.
+A peer speaks the newest version and the one before it. A message is declared once, as in its newest version: a field
+that older versions lack says so (`wire_types.Since`), comes after the others, and has its default when a frame of an
+older version arrives. Two peers settle on a version by themselves: each starts with the newest, goes down to an older
+one if the other rejects that, and returns to the newest as soon as a frame of it arrives.
 """
 
 from __future__ import annotations
 
-#: The versions that are read and written; the package's version is another thing.
+#: Versions that are read and written; unrelated to the package's version.
 OLDEST, NEWEST = 1, 2
 VERSIONS = range(OLDEST, NEWEST + 1)
 
-#: What this release can do beside speaking its version, told in Hello; names that a peer does not know mean nothing to
-#: it.
+#: What this release can do beyond its version of the wire, sent in Hello; a peer ignores names that it does not know.
 CAPABILITIES = ("proofs",)
-#: Letters of such a name, and how many are read.
+#: Characters of such a name, and how many names are read.
 CAPABILITY_LETTERS_MAX, CAPABILITIES_MAX = 24, 8

@@ -1,12 +1,11 @@
-"""What the metadata of a message may hold: one declaration of a value reads it, writes it, and documents it.
+"""Wire types: the values that a message's metadata may hold. One declaration reads, writes and documents a value.
 
-A wire type declares one value: its type, its range, its length. `reader` makes a function that takes a plain value and
-returns what it means, or raises a `RejectionError`, which never leaves the decoder. Types are compared exactly (a bool
-is no number, a number no bool), arrays have exactly the fields that belong there in their order, and everything that
-has a length has a bound.
+A wire type declares one value: its type, its range, its length. `reader` returns a function that converts a plain
+msgpack value, or raises a `RejectionError`, which never leaves the decoder. Types are compared exactly (a bool is not a
+number, nor a number a bool), arrays have exactly the declared fields in their order, and every length has a bound.
 
 A `Layout` joins the types of a class's fields. It reads and writes them for one version of the wire: a field that older
-versions lack is declared as `Since`, stands behind the others, and has the class's default in a frame of an older one.
+versions lack is declared as `Since`, comes after the others, and takes the class's default in a frame of an older one.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from fedpeer.peer.wire.framing import FrameError, unpack
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection, RejectionError
 
-#: Letters of a sentence for the other side's log: a line or four on a terminal.
+#: Characters of a sentence for the other side's log: up to about four lines on a terminal.
 TEXT_LETTERS_MAX = 500
-#: A letter has at most 4 bytes in UTF-8.
+#: A character has at most 4 bytes in UTF-8.
 _STRING_BYTES_MAX = 4 * TEXT_LETTERS_MAX
 #: Bytes of the longest binary field, a signature.
 _BINARY_BYTES_MAX = 64
-#: Numbers travel as 64 bits with a sign; 292 years of nanoseconds.
+#: Numbers are signed 64-bit integers; that is 292 years in nanoseconds.
 NUMBER_MAX = 2**63 - 1
-#: Limit of what is counted up (lives, incarnations, versions of statements), so that the next number can be said, too.
+#: Limit of counters (generations, incarnations, versions of statements), so that the next number can be sent, too.
 COUNT_MAX = 2**62
 
 Reader = Callable[[Any], Any]
@@ -44,7 +43,7 @@ def _unfit(text: str, code: str = "bad_metadata") -> RejectionError:
 
 
 def unpacked(metadata: Bytes) -> tuple[Any, ...]:
-    """Return the array in exactly these bytes."""
+    """Return the array that exactly these bytes encode."""
     try:
         value = unpack(metadata, str_max=_STRING_BYTES_MAX, bin_max=_BINARY_BYTES_MAX, array_max=ARRAY_MAX, map_max=0)
     except FrameError as error:
@@ -53,7 +52,7 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
 
 
 def _of_type(wanted: type[Plain], value: Any) -> Plain:
-    """Return the value, which has to be of exactly this type."""
+    """Return the value if it is of exactly this type; raise RejectionError otherwise."""
     if type(value) is not wanted:  # not isinstance: a bool is an int
         raise _unfit(f"{type(value).__name__} where {wanted.__name__} belongs")
     return value
@@ -73,10 +72,10 @@ class WireType(ABC):
 
     @abstractmethod
     def reader(self, version: int) -> Reader:
-        """Return what makes a plain value of this version of the wire the meant one, or raises RejectionError."""
+        """Return a function that converts a plain value of this wire version, or raises RejectionError."""
 
     def writer(self, version: int) -> Writer | None:
-        """Return the inverse of the reader; None where a value is its own plain form."""
+        """Return the inverse of the reader; None if a value is its own plain form."""
         return None
 
 
@@ -109,7 +108,7 @@ class Flag(WireType):
 
 @dataclass(frozen=True)
 class Real(WireType):
-    """A float64 in this range; any, also NaN, where `anything` is set, since what it may be depends on other fields."""
+    """A finite float64, not below `least`; with `anything` any float64, even NaN: its range depends on other fields."""
 
     least: float = -math.inf
     anything: bool = False
@@ -130,13 +129,13 @@ class Real(WireType):
 
 @dataclass(frozen=True)
 class Text(WireType):
-    """From `least` to `most` printable letters."""
+    """A string of `least` to `most` printable characters."""
 
     most: int
     least: int = 1
 
     def fitted(self, text: str) -> str:
-        """Return any text in such a form that it can be sent."""
+        """Return the text cut to length, with "?" for what is not printable, so that it can be sent."""
         return "".join(letter if letter.isprintable() else "?" for letter in text[: self.most]) or "?"
 
     def reader(self, version: int) -> Reader:
@@ -170,7 +169,7 @@ class OneOf(WireType):
 
 @dataclass(frozen=True)
 class Octets(WireType):
-    """So many bytes, or none where it `may_lack` them."""
+    """Exactly `count` bytes, or with `may_lack` none."""
 
     count: int
     may_lack: bool = False
@@ -189,7 +188,7 @@ class Octets(WireType):
 
 @dataclass(frozen=True)
 class EmptyPlace(WireType):
-    """No bytes: the place of a text that is the tail."""
+    """No bytes: the placeholder of a text that is sent as the tail."""
 
     def reader(self, version: int) -> Reader:
         return Octets(0).reader(version)
@@ -218,10 +217,10 @@ class Maybe(WireType):
 
 @dataclass(frozen=True)
 class Many(WireType):
-    """At most so many values of one kind.
+    """At most `most` values of one type.
 
-    named   gives the name of a value, which no two of them share
-    spare   those that find no room in the metadata are left out, the last first
+    named   returns the name of a value; names must be unique
+    spare   values that do not fit into the metadata are left out, the last first
     """
 
     of: WireType
@@ -249,7 +248,7 @@ class Many(WireType):
 
 @dataclass(frozen=True)
 class Array(WireType):
-    """An array of exactly these values."""
+    """An array of exactly these values, in this order."""
 
     of: tuple[WireType, ...]
 
@@ -281,7 +280,7 @@ class Record(WireType):
 
 @dataclass(frozen=True)
 class Since:
-    """A field that frames of earlier versions of the wire do not have; the class's default is what it is there."""
+    """A field that frames of earlier wire versions lack; read from such a frame it has the class's default."""
 
     version: int
     of: WireType
@@ -289,9 +288,9 @@ class Since:
 
 @dataclass(frozen=True)
 class NotInMetadata:
-    """A field that is no metadata: it stands in the header, or is, or follows from, the tail.
+    """A field outside the metadata: it is in the header, or it is the tail or follows from it.
 
-    until   what it is until the tail is read; None: no value is made before
+    until   its value until the tail is read; None: it has none before
     """
 
     until: Any = None
@@ -299,14 +298,14 @@ class NotInMetadata:
 
 @dataclass(frozen=True)
 class Inline:
-    """A field whose own fields stand in its place, one beside the other."""
+    """A field that is replaced by its own fields, one after the other."""
 
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """The last field: one of several kinds, whose tag stands before its fields; all in its place."""
+    """The last field, which is of one of several kinds: replaced by the kind's tag and then its fields."""
 
     kinds: Mapping[str, Layout]
 
@@ -315,13 +314,14 @@ FieldType = WireType | Since | NotInMetadata | Inline | Tagged
 
 
 class Layout:
-    """A class with the types of its fields, in their order, by the names that they have on the wire.
+    """The wire types of a class's fields, in their order, by the names that the fields have on the wire.
 
     Args:
         made: a dataclass.
         types: one for each field of it.
-        fits: what a value has to be beside the ranges of its fields, and `unfit`: what is wrong where it is not.
-        beside: values behind the fields that are none, and say how the tail is to be read.
+        fits: a condition on the whole value, beyond the ranges of its fields.
+        unfit: what is wrong with a value that fails `fits`; text of the rejection.
+        beside: values after the fields that are not fields; they say how to read the tail.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class Layout:
         self._simple = not (self._inlined or self._until or beside) and all(own == name for own, name in self._named)
 
     def elements(self, version: int = NEWEST) -> Iterator[tuple[str, WireType]]:
-        """Give the values that stand in the metadata of this version, but those behind a tag."""
+        """Yield the name and type of each value in the metadata of this version, except those after a tag."""
         for name, type in self.types.items():
             match type:
                 case Inline(layout):
@@ -359,18 +359,18 @@ class Layout:
 
     @property
     def tagged(self) -> tuple[str, Tagged] | None:
-        """The last field, if it is one of several kinds."""
+        """The last field's name and type if it is tagged, else None."""
         _, name, last = self._fields[-1]
         return (name, last) if isinstance(last, Tagged) else None
 
     @property
     def spare(self) -> str:
-        """The field of which values may be left out; "" where there is none."""
+        """Name of the field whose values may be left out; "" if there is none."""
         types = {name: type.of if isinstance(type, Since) else type for name, type in self.types.items()}
         return next((name for name, type in types.items() if isinstance(type, Many) and type.spare), "")
 
     def reader(self, version: int) -> Callable[[Any], dict[str, Any]]:
-        """Return what reads exactly these fields from an array, by name; what is unfit says in which field."""
+        """Return a function that reads exactly these fields from an array, by name; its rejections name the field."""
         if version not in self._read:
             self._read[version] = self._reader(version)
         return self._read[version]
@@ -408,11 +408,11 @@ class Layout:
         return read
 
     def build(self, values: Mapping[str, Any]) -> Any:
-        """Return the value that has these fields; those that are not there have their defaults."""
+        """Return the instance with these fields; missing fields take their defaults."""
         return self._fitting(self.made(**values)) if self._simple else self.built_among(values)
 
     def built_among(self, values: Mapping[str, Any]) -> Any:
-        """Return the same where other values stand among its fields."""
+        """Return the instance with these fields, ignoring values that are not its own."""
         found = {own: values[name] for own, name in self._named if name in values}
         for own, layout in self._inlined:
             found[own] = layout.built_among(values)
@@ -424,7 +424,7 @@ class Layout:
         return made
 
     def writer(self, version: int) -> Callable[[Any], tuple[Any, ...]]:
-        """Return what makes a value the array of its fields, but those beside them."""
+        """Return a function that converts an instance to the array of its fields, without the values `beside` them."""
         if version not in self._write:
             self._write[version] = self._writer(version)
         return self._write[version]
@@ -447,7 +447,7 @@ class Layout:
         return write
 
     def _writers(self, version: int) -> Iterator[tuple[str, Writer | None, bool]]:
-        """Give the name of each field, what writes it, and whether that gives several values."""
+        """Yield each field's name, its writer, and whether that writes several values."""
         for own, _, type in self._fields:
             match type:
                 case Inline(layout):
@@ -475,10 +475,10 @@ def _tagged_writer(tagged: Tagged, version: int) -> Writer:
 
 
 def record(made: type[Any], fits: Callable[[Any], bool] | None = None, unfit: str = "", **types: FieldType) -> Record:
-    """Return the type of an array of a class's fields, by the names that they have on the wire."""
+    """Return the type of an array of a class's fields, given by their names on the wire."""
     return Record(Layout(made, types, fits=fits, unfit=unfit))
 
 
 def inlined(made: type[Any], **types: FieldType) -> Inline:
-    """Return the type of a class's fields, one beside the other in the place of one field."""
+    """Return the type of a field that is replaced by its class's fields, given by their names on the wire."""
     return Inline(Layout(made, types))
