@@ -17,7 +17,7 @@ import json
 
 from fedpeer.config.contract import HeldContract, differences, differences_text
 from fedpeer.peer.node.skew import furthest
-from fedpeer.peer.state.events import Amend, Evaluate, Persist, Stop
+from fedpeer.peer.state.events import Amend, Evaluate, Persist
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Contract
 from fedpeer.peer.wire.roster import RosterError
@@ -75,9 +75,8 @@ def goes_over(state: NodeState) -> bool:
         return False
     after = HeldContract(signed.number, signed.text, held.file, before=held.text)
     state.effects.append(Persist("snapshot", state.durable.copy(), after))
-    state.phase = "stopped"
     state.note("info", "contract", f"goes over to contract {signed.number} in round {state.durable.round}")
-    state.effects.append(Stop(0, f"goes over to contract {signed.number}", again=True))
+    state.stop(0, f"goes over to contract {signed.number}", again=True)
     return True
 
 

@@ -66,7 +66,7 @@ class RoundClient:
         if learning.evaluated(done.round):
             state.effects.append(Evaluate(done.round, done.x_n, done.server_n))
         state.snapshot_if_due()
-        if done.round >= learning.rounds:
+        if done.round >= learning.rounds and state.phase == "learning":  # it may be leaving by now
             state.enter("finished")
             state.note("info", "finished", f"all {learning.rounds} rounds are done")
             state.snapshot()

@@ -23,7 +23,7 @@ from fedpeer.peer.node.amending import on_signed_contract, send_signed_contract
 from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven_reminder
 from fedpeer.peer.state.consensus_places import consensus_places
 from fedpeer.peer.state.entries import Acked, Left, Met, Returned, Revoked
-from fedpeer.peer.state.events import Enrol, MessageReceived, Stop
+from fedpeer.peer.state.events import Enrol, MessageReceived
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import ChannelState, Contract, Hello, RosterNews
@@ -321,9 +321,8 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     if state.me not in roster.by_id:
         state.write(Left())  # the others close their books with it; should it be let in again, it comes late
         state.effects.append(Enrol(roster))
-        state.phase = "stopped"
         state.note("error", "put_out", f"{state.me} is not in roster {roster.number} any more")
-        state.effects.append(Stop(2, f"{state.me} was put out of the federation by roster {roster.number}"))
+        state.stop(2, f"{state.me} was put out of the federation by roster {roster.number}")
         return
     try:
         state.goes_by(state.setup.peer_groups_of(roster))

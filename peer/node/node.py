@@ -6,13 +6,8 @@ that follows from it is said. The rest may be forgotten and is in `NodeState` an
 (`dispatch.py`), who has been met (`handshake.py`), what is open on the channels and for how long (`channels.py`), where
 the rounds stand (`rounds.py`), who is there (`membership_effects.py`), how the peer comes and goes (`lifecycle.py`).
 
-A step takes the event in and then goes on as far as it can.
-
-    gathering -> learning -> finished -> stopped        the usual way
-    gathering -> joining  -> learning                   the others have begun: take over their values first
-    learning  -> joining  -> finished                   the others have finished without it: take over their result
-    any       -> leaving  -> stopped                    hand everything over
-    any       -> stopped                                pause: everything is kept
+A step takes the event in and then goes on as far as it can. Which phases a node goes through, and when, is one table:
+`peer/state/phases.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +62,8 @@ from fedpeer.peer.state.events import (
     UpdatesAggregated,
 )
 from fedpeer.peer.state.neighbor import Neighbor
-from fedpeer.peer.state.node_state import NodeState, PeerGroups, Phase, Setup
+from fedpeer.peer.state.node_state import NodeState, PeerGroups, Setup
+from fedpeer.peer.state.phases import TRANSITIONS, Phase
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, Ping, PingRequest, Pong
@@ -168,7 +164,6 @@ class Node:
                 else RoundClient(self.state, self.consensus_by_group[EVERYONE])
             )
         self._dispatch = Dispatch(self.work, self.consensus_by_group, self._enrol)
-        self._awake = False
         self._reacquainted = False
 
     @property
@@ -199,7 +194,7 @@ class Node:
 
     def moment(self) -> Moment:
         """All that must survive, as it is now; later steps do not change it."""
-        return Moment(self.durable.copy(), self.state.peer_groups, self._awake)
+        return Moment(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
 
     def again(self, moment: Moment) -> Node:
         """This peer as if its process had been killed at that moment and started again. This node is not to be used
@@ -220,7 +215,7 @@ class Node:
         state = self.state
         if state.phase == "stopped":
             return []
-        if not self._awake:
+        if state.phase == "starting":
             self._wake()
         match event:
             case Tick():
@@ -284,7 +279,6 @@ class Node:
 
     def _wake(self) -> None:
         """The first step of this process."""
-        self._awake = True
         state = self.state
         state.starts(self._number(state.durable))
         state.amnesia = self._forgot or state.durable.rekeyed
@@ -310,6 +304,7 @@ class Node:
         elif round > last:
             state.enter("finished")
         else:
+            state.enter("learning")
             state.note("info", "resumed", f"going on in round {round}", round=round)
             if self.part is None and not state.durable.trained:
                 train_round(state, self.rounds)
@@ -327,7 +322,7 @@ class Node:
             state.snapshot()
             state.note("info", "paused", f"paused in round {state.durable.round}; start again to go on")
             state.stop(0, "paused; everything is kept")
-        elif state.phase != "leaving":
+        elif "leaving" in TRANSITIONS[state.phase]:
             state.enter("leaving")
             state.advertise()
 
@@ -377,8 +372,6 @@ class Node:
                 return
             begin_round(state, self.rounds, durable.round + 1)
             state.advertise()
-        if state.phase == "finished":
-            state.enter("finished")
 
     def _among_strangers(self) -> bool:
         """Whether this process has just started and has still to meet others, so that it would average alone."""

@@ -115,7 +115,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
             state.effects.append(Evaluate(min(done, learning.rounds), *state.models()))
     state.snapshot_if_due()
     if round > learning.rounds:
-        state.phase = "finished"
+        state.enter("finished")
         state.note("info", "finished", f"all {learning.rounds} rounds are done")
         state.snapshot()
         return

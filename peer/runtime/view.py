@@ -47,6 +47,8 @@ def _state(node: Node) -> State:
             return "training" if node.part.working else "averaging"
         case "learning":
             return "training" if node.rounds.training else "averaging"
+        case "starting":
+            return "gathering"
         case "stopped":
             return "paused"
         case phase:

@@ -37,6 +37,7 @@ from fedpeer.peer.state.entries import (
 )
 from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.state.neighbor import Neighbor
+from fedpeer.peer.state.phases import TRANSITIONS, Phase
 from fedpeer.peer.state.reader import PLAIN, StateReader
 from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.voters import ConsensusGroup
@@ -134,11 +135,6 @@ class Setup:
         return max(1, round(seconds / self.federation.gossip.tick))
 
 
-#: gathering: waits for the others before the first round; joining: fetches values from those who are further;
-#: leaving: hands everything over; stopped: has said its last effect.
-Phase = Literal["gathering", "joining", "learning", "finished", "leaving", "stopped"]
-
-
 @dataclass
 class NodeState:
     """This life of the peer, from its start to its end."""
@@ -150,7 +146,7 @@ class NodeState:
     others: dict[str, Neighbor]
     sign: Sign
     verify: Verify
-    phase: Phase = "learning"
+    phase: Phase = "starting"
     now: int = 0
     ran: int = 0  # ticks in which this process ran
     since: int | None = None
@@ -204,7 +200,8 @@ class NodeState:
         return self.setup.reader.models(self.durable.x_n, self.durable.s_k, self.durable.fresh)
 
     def enter(self, phase: Phase) -> None:
-        """Begin another phase."""
+        """Begin another phase; which may follow this one the table of `phases.py` says."""
+        assert phase in TRANSITIONS[self.phase], f"no transition from {self.phase} to {phase}"
         self.phase, self.since = phase, None
 
     def passes(self, now: int) -> None:
@@ -218,10 +215,11 @@ class NodeState:
             self.since = self.ran
         return self.ran - self.since
 
-    def stop(self, code: int, text: str) -> None:
-        """The last effect."""
-        self.phase = "stopped"
-        self.effects.append(Stop(code, text))
+    def stop(self, code: int, text: str, *, again: bool = False) -> None:
+        """End with this effect, unless another one has ended this process in the same step."""
+        if self.phase != "stopped":
+            self.enter("stopped")
+            self.effects.append(Stop(code, text, again))
 
     @property
     def synchronous(self) -> bool:
