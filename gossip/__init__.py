@@ -1,1 +1,1 @@
-"""Protocols by which peers reach an average: pure machines, without clock, sockets or draws of their own."""
+"""Protocols by which peers agree on an average: pure state machines that read no clock, no socket and no global RNG."""

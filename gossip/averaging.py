@@ -1,16 +1,18 @@
-"""How one group averages: protocol, overlay and number of exchanges, as plans for a peer and as matrices for all.
+"""How one group averages: protocol, overlay and number of exchanges, as a plan for one peer and as matrices for all.
 
-Every protocol is played in exchanges. In each, a peer splits the mass that it has at the beginning into equal shares,
-keeps one, gives one to each peer that it is to send to, and waits for those that are to send to it. Push-sum goes along
-the overlay, whose phases continue from one averaging to the next; push-pull along a random matching, so that a share
-is a half and a pair meets in the middle; the exact mean along all pairs at once. `turn` says this to one peer,
-`Averaging.matrix` is the product of a whole averaging; `synchronous.py` plays the turns, message by message.
+Every protocol proceeds in exchanges. In each, a peer splits the mass that it has at the start of the exchange into
+equal shares, keeps one, sends one to each of its recipients, and waits for the shares that are due to it. Push-sum
+follows the overlay, whose phases continue from one averaging to the next; push-pull follows a random matching of it, so
+a share is one half and the two peers of a pair meet in the middle; the exact mean uses all pairs at once. `turn` is one
+peer's part in an exchange; `Averaging.matrix` is the product of a whole averaging. The tests run the turns message by
+message and compare them with the matrices.
 
-Or one member, the coordinator, is sent all values, takes their exact mean and sends it back. That is the same matrix as
-the exact mean's with other messages, and there are no turns: what one peer would do is not a share for a share.
+Alternatively one member, the coordinator, receives all values, computes their exact mean and sends it back. The matrix
+is that of the exact mean, but the messages differ, and there are no turns: peers do not exchange share for share.
 
-How many exchanges: as many as the federation file says, or as `topology` predicts for its tolerance from the graph
-alone; nobody needs to see the spread. Where only those begin who have moved (`event_trigger.py`), two at least.
+The number of exchanges comes from the federation file, or `topology` predicts it from the graph alone for the file's
+tolerance; no peer needs to see how far the values are apart. Event-triggered averaging (`event_trigger.py`) needs at
+least two.
 """
 
 from __future__ import annotations
@@ -32,31 +34,30 @@ from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchang
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import predicted_rounds
 
-#: Bytes of a message beside the values, with which traffic is computed where nothing is sent: a fixed head of 24
-#: (magic, version, kind, two lengths) and a block of metadata with federation and group (16-byte digests), sender and
-#: recipient (names of some 10 bytes), incarnation, round and exchange, sequence, weight (9 bytes each), and the marks
-#: between them.
+#: Bytes of a message without its values, for computing traffic where nothing is sent: a fixed head of 24 (magic,
+#: version, kind, two lengths) and a metadata block with federation and group (16-byte digests), sender and recipient
+#: (names of some 10 bytes), incarnation, round, exchange, sequence number and weight (9 bytes each), and separators.
 MESSAGE_HEAD_BYTES = 128
-#: The same of a share along a channel, as version 2 of the wire sends it: with a signature of 64 bytes, and the sum of
-#: weights that it is about.
+#: The same for a share on a channel in version 2 of the wire format, which adds a 64-byte signature and the sum of
+#: weights that it covers.
 SHARE_HEAD_BYTES = 160
-#: Bytes of the acknowledgement of a share, signed likewise.
+#: Bytes of the acknowledgement of a share, which is signed likewise.
 ACK_BYTES = 140
-#: What a share costs beside its values: its own head, and its acknowledgement by who takes it.
+#: Bytes that a share costs beside its values: its own head and the recipient's acknowledgement.
 SHARE_EXTRA_BYTES = SHARE_HEAD_BYTES + ACK_BYTES
 
-#: How an average is taken: by exchanges along a graph, or by one member for all.
+#: How an average is computed: by exchanges along a graph, or by one member for all.
 Way: TypeAlias = Protocol | Literal["coordinator"]
 
-#: The stream for (round, exchange); only push-pull draws from it, and every member must draw the same.
+#: The random stream of (round, exchange); only push-pull draws from it, and all members must draw the same numbers.
 Draws = Callable[[int, int], np.random.Generator]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one peer does in one exchange: give `fraction` of its mass to each of `to`, then wait for all of `expect`.
+    """One peer's part in one exchange: give `fraction` of its mass to each of `to`, then wait for all of `expect`.
 
-    Ids in peer order. What is kept is the rest, 1 - len(to) * fraction.
+    Ids are in peer order. The peer keeps the rest, 1 - len(to) * fraction.
     """
 
     to: tuple[str, ...]
@@ -68,13 +69,13 @@ class Turn:
 class Averaging:
     """How one group averages in every round.
 
-    exchanges   in one averaging; 0 in a group of one
-    draws       for push-pull's matchings
+    exchanges   number of exchanges in one averaging, the noise phase's included; 0 in a group of one
+    draws       random streams for push-pull's matchings
     every       rounds from one averaging to the next
-    noise       of the phase that each averaging begins with; None: of none
-    masked      how many of the exchanges are that phase's, in which nobody gives a true share
-    drift       part of its length by which a slice must have moved for its peer to begin (`event_trigger.py`); None:
-                all do
+    noise       noise phase at the start of each averaging; None: no such phase
+    masked      number of exchanges in the noise phase, in which nobody gives a true share
+    drift       event-triggered averaging: fraction of its norm by which a slice must have moved before its peer starts
+                to give (`event_trigger.py`); None: all peers give
     """
 
     overlay: Overlay
@@ -98,12 +99,13 @@ class Averaging:
         noise: Noise | None = None,
         drift: float | None = None,
     ) -> Averaging:
-        """With a number of exchanges, or with those that the tolerance takes on this overlay: one of the two is given.
+        """Return an averaging with this number of exchanges, or with as many as the tolerance takes on this overlay.
 
-        A phase of noise comes before these exchanges, and makes them more where they follow from a tolerance.
+        Exactly one of `tolerance` and `exchanges` is given. A noise phase adds its own exchanges in front, and raises
+        the number that a tolerance takes.
 
         Raises:
-            TopologyError: if the tolerance takes more exchanges than anybody wants; the message names the way out.
+            TopologyError: if the tolerance takes more exchanges than are allowed; the message names the way out.
         """
         assert (tolerance is None) != (exchanges is None), "a tolerance or a number of exchanges"
         if len(overlay.members) == 1:
@@ -119,7 +121,7 @@ class Averaging:
         return Averaging(overlay, protocol, masked + exchanges, draws, every, noise, masked, drift)
 
     def due(self, round: int) -> bool:
-        """Whether there is an averaging in round 0, 1, ..."""
+        """Return whether this round (0, 1, ...) ends with an averaging."""
         return (round + 1) % self.every == 0
 
     @property
@@ -134,24 +136,24 @@ class Averaging:
 
     @property
     def coordinator(self) -> str | None:
-        """Who takes the mean for all: the first member by id. None where all do their part."""
+        """The member that computes the mean for all, the first by id; None if peers exchange shares instead."""
         return min(self.overlay.members) if self.protocol == "coordinator" else None
 
     def graph(self, round: int, exchange: int) -> nx.Graph:
-        """Along which edges shares travel in this exchange (0, 1, ...) of this round's averaging (0, 1, ...)."""
+        """Return the edges along which shares travel in this exchange (0, 1, ...) of this round (0, 1, ...)."""
         assert self.coordinator is None, "to a coordinator values travel, not shares"
         return carrier(self.overlay, self.mixing, self._first(round) + exchange, self._keyed)
 
     def matrices(self, round: int) -> list[csr_array]:
-        """One (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
+        """Return one (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
         return exchange_matrices(self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed)
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
-        """(P, P) column-stochastic: after the averaging of a round values are `matrix @ values`, weights likewise.
-        Where it begins with a phase of noise, of what they are behind that.
+        """Return the (P, P) column-stochastic matrix of a round's averaging.
 
-        Sparse where there is one exchange. Push-sum's is the same whenever a round begins with the same phase, and is
-        then computed once.
+        Afterwards values are `matrix @ values`, and weights likewise. If there is a noise phase, the matrix starts from
+        what they are behind it. It is sparse if there is one exchange. Push-sum's matrix is the same in all rounds that
+        begin with the same phase of the overlay, and is computed once for each phase.
         """
         if self.protocol != "push-sum":
             return self._product(round)
@@ -161,7 +163,7 @@ class Averaging:
         return self._products[phase]
 
     def masked_matrices(self, round: int) -> list[csr_array]:
-        """(P, P) of each exchange of the phase of noise: what the weights do in it."""
+        """Return the (P, P) matrix of each exchange of the noise phase; it applies to the weights only."""
         return exchange_matrices(self.overlay, self.mixing, self.masked, first=self._first(round), draws=self._keyed)
 
     def _product(self, round: int) -> NDArray[np.float64] | csr_array:
@@ -175,7 +177,7 @@ class Averaging:
         return {}
 
     def _first(self, round: int) -> int:
-        """The running number of a round's first exchange, so that the phases continue over the averagings."""
+        """Return the running number of a round's first exchange, so that phases continue across averagings."""
         return round // self.every * self.exchanges
 
     def _keyed(self, running: int) -> np.random.Generator:
@@ -183,8 +185,10 @@ class Averaging:
 
 
 def _masked_exchanges(overlay: Overlay, pushes: int, *, exact: bool) -> int:
-    """Exchanges after which all have given to so many different neighbours, or to all they have, wherever among the
-    phases the averaging begins."""
+    """Return after how many exchanges each member has given to `pushes` different neighbours, or to all that it has.
+
+    The number suffices whichever phase of the overlay the averaging begins with.
+    """
     if exact or len(overlay.phases) == 1:
         return 1
     phases, count = overlay.phases, len(overlay.phases)
@@ -201,7 +205,7 @@ def _masked_exchanges(overlay: Overlay, pushes: int, *, exact: bool) -> int:
 
 
 def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
-    """What `peer` does in one exchange; of a coordinator's averaging there is no such thing."""
+    """Return one peer's part in one exchange; a coordinator's averaging has none."""
     assert policy.coordinator is None, "to a coordinator values travel, not shares"
     members = policy.overlay.members
     if policy.exact:
@@ -214,7 +218,7 @@ def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
 
 
 def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
-    """All to whom `peer` gives in some exchange."""
+    """Return all members to which `peer` gives in some exchange, in peer order."""
     members = policy.overlay.members
     if policy.exact:
         return tuple(member for member in members if member != peer)
@@ -224,13 +228,16 @@ def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
 def traffic(
     policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, active: Sequence[Awake] = ()
 ) -> list[tuple[int, int]]:
-    """(messages, bytes) that each member sends in the averaging of one round, in peer order.
+    """Return the (messages, bytes) that each member sends in the averaging of one round, in peer order.
 
-    A share is `length` scalars of `wire_bytes` and SHARE_EXTRA_BYTES: acknowledgements are in the bytes, and are no
-    messages here; on average a member sends as many as it takes shares. Only push-pull's traffic differs between
-    rounds. The weight travels in the head even on regular graphs, where it stays 1. Each member sends a coordinator its
-    values, and is sent the mean: 2 (P - 1) messages, each with MESSAGE_HEAD_BYTES. `active` says who was in each
-    exchange, where some were not: the messages of the others have a head and nothing else.
+    A share is `length` scalars of `wire_bytes` each and SHARE_EXTRA_BYTES. Acknowledgements count as bytes but not as
+    messages; on average a member acknowledges as many shares as it sends. Only push-pull's traffic differs between
+    rounds. The weight travels in the head even on regular graphs, where it stays 1. With a coordinator, each other
+    member sends its values and receives the mean: 2 (P - 1) messages with MESSAGE_HEAD_BYTES each.
+
+    Args:
+        active: which members are active in each exchange, (P,) bool each; messages of the others are only a head.
+            Empty: all are.
     """
     members = policy.overlay.members
     sent_P, full_P = np.zeros((2, len(members)), dtype=np.int64)

@@ -1,9 +1,9 @@
-"""What peers state about one another: small signed records that anyone may pass on. No machine and no clock here.
+"""Claims that peers make about one another: small signed records that any peer may pass on.
 
-A peer makes *statements* about itself (alive, finished, left), each with a higher version; others give *verdicts*
-about a statement (suspect, dead). A verdict names the incarnation and the version it is about, so that the peer
-answers it with its next statement. The signed text begins with a tag, a version of this format and the federation,
-so that a signature made for one purpose or federation is worth nothing in another.
+A peer makes *statements* about itself (alive, finished, left), each with a higher version; others give *verdicts* on a
+statement (suspect, dead). A verdict names the incarnation and the version of its statement, so that the peer refutes it
+with its next statement. The signed text begins with a tag, the version of this format and the federation, so that a
+signature made for one purpose or federation is worth nothing in another.
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ from typing import Literal
 
 State = Literal["alive", "suspect", "dead", "finished", "left"]
 
-#: What a peer may say of itself, and what others may say of it.
+#: States that a peer claims of itself, and states that others claim of it.
 STATEMENTS: frozenset[State] = frozenset({"alive", "finished", "left"})
 VERDICTS: frozenset[State] = frozenset({"suspect", "dead"})
 
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer claim 1"
-#: Bytes of a statement in a message, so that a verdict and the statement it is about fit into one even with the longest
+#: Bytes of a statement in a message, so that one message has room for a verdict and its statement even with the longest
 #: ids: enough for 60 partial models of 40 letters.
 STATEMENT_BYTES_MAX = 2_800
 
-#: Gives the signature (64 bytes) of a text by this peer's own key.
+#: Returns the signature (64 bytes) of a text by this peer's own key.
 Sign = Callable[[bytes], bytes]
-#: Whether (author's peer id, text, signature) fit together.
+#: Returns whether (author's peer id, text, signature) fit together.
 Verify = Callable[[str, bytes, bytes], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advert:
-    """What a peer tells all others of itself.
+    """The description of itself that a peer sends to all others.
 
     address       host:port of its peer listener
-    roster        number of the roster that it goes by
-    generation, nonce   number of this start of its process, and a number drawn at it: of two living processes with one
-                  identity, the larger pair wins
-    round         in which it is; `score`: of its last evaluation, finite, None before the first
+    roster        number of the roster that it uses
+    generation    number of this start of its process
+    nonce         random number drawn at the start: of two running processes with one identity, the one with the larger
+                  (generation, nonce) wins
+    round         current round
+    score         score of its last evaluation, finite; None before the first
     begun         whether it has begun to learn, so that its values are worth fetching
-    models        the partial models that it implements
+    models        names of the partial models that it implements
     """
 
     address: str
@@ -56,11 +58,13 @@ class Advert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement of peer `about` (then `author` is the same, and `advert` there), or a verdict about one.
+    """A statement by peer `about`, or another peer's verdict on one.
 
-    incarnation   of `about`: one more whenever it lost memory
-    version       of the statement; rises with each one (the incarnation number of SWIM)
-    signature     (64 bytes) by the author's key, of `claim_text`
+    incarnation   incarnation of `about`; it rises by one each time that peer loses its memory
+    version       version of the statement; it rises with each one (SWIM's incarnation number)
+    author        the peer that signed; `about` itself if this is a statement
+    advert        present in statements, None in verdicts
+    signature     (64 bytes) of `claim_text` by the author's key
     """
 
     about: str
@@ -73,20 +77,20 @@ class Claim:
 
     @property
     def number(self) -> tuple[int, int]:
-        """(incarnation, version): the later statement is the one that counts."""
+        """(incarnation, version); the latest statement counts."""
         return self.incarnation, self.version
 
 
 def well_formed(claim: Claim) -> bool:
-    """Whether author and advert fit the state: statements come from the peer itself, verdicts from others."""
+    """Return whether author and advert fit the state: statements come from the peer itself, verdicts from others."""
     own = claim.state in STATEMENTS
     return (claim.author == claim.about) is own and (claim.advert is not None) is own
 
 
 def claim_text(federation: bytes, claim: Claim) -> bytes:
-    """What the author signs: every field, each behind its own length, so that no two claims share a text.
+    """Return the text that the author signs: all fields, each after its length, so that no two claims share a text.
 
-    Integers are 8 bytes little-endian, unsigned; the score is a float64, or nothing.
+    Integers are 8 bytes little-endian, unsigned; the score is a float64, or empty.
     """
     advert = claim.advert
     told = b""
@@ -111,9 +115,9 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
 
 
 def claim_bytes(claim: Claim) -> int:
-    """What a claim takes in a message's msgpack, at most.
+    """Return the most bytes that a claim takes in a message's msgpack.
 
-    95 bytes of numbers, state, signature and marks, 52 more with an advert, and each name with the 5 of its length.
+    95 bytes for numbers, state, signature and markers, 52 more with an advert, and each name with 5 for its length.
     """
     names = [claim.about, claim.author]
     if claim.advert is not None:
@@ -122,10 +126,10 @@ def claim_bytes(claim: Claim) -> int:
 
 
 def whole(number: int) -> bytes:
-    """An integer in a signed text."""
+    """Encode an integer for a signed text."""
     return number.to_bytes(8, "little")
 
 
 def joined_fields(*fields: bytes) -> bytes:
-    """Fields in a signed text, each behind its own length."""
+    """Join the fields of a signed text, each after its own length."""
     return b"".join(pack("<I", len(field)) + field for field in fields)

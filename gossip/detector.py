@@ -1,13 +1,13 @@
-"""Which peers do not answer: probes, pings in others' stead, suspicions. It knows ids and ticks, and no claims.
+"""The failure detector: probes, pings on others' behalf, suspicions. It knows ids and ticks, and no claims.
 
-A probe goes through three stages: a ping; helpers asked, and the ping repeated; failed. Probes go to the successor in
-the ring of living ids and to a random peer in turn: the first bounds the time until a death is seen, the second sees
-what the one predecessor cannot. A suspicion, whoever began it, is checked by pings of our own. It ends with the verdict
-*dead* only when the suspect has answered none of them, and said nothing else to us, for the whole wait; what others
-find makes us ask sooner and wait less long, and never buries by itself. It ends without one when `changed` says that
-the suspect made a new statement.
+A probe has three stages: a ping; helpers are asked and the ping is repeated; it has failed. Probes go alternately to
+the successor in the ring of living ids and to a random peer: the former bounds the time until a death is detected, the
+latter detects what the single predecessor misses. Each peer checks a suspicion, whoever began it, by pings of its own.
+It ends with the verdict *dead* only if the suspect has answered none of them, and sent nothing else, for the whole
+wait. Others' findings make a peer ping sooner and shorten its wait, but never suffice for the verdict. A suspicion ends
+without a verdict when `changed` reports a new statement of the suspect.
 
-`Ask` is a message to be filled with claims; `Accuse` a verdict to be signed. Both are `membership.py`'s to carry out.
+`Ask` is a message to which `membership.py` adds claims; `Accuse` is a verdict that it signs.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import numpy as np
 from fedpeer.gossip.awareness import Awareness, ProbeTiming, suspicion_wait
 from fedpeer.gossip.round_trips import RoundTrips
 
-#: Pings in others' stead that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for about
-#: one in two ticks; beyond this somebody floods us, and is not answered.
+#: Pings on others' behalf that wait for an answer. Each lasts `answer` ticks, and at 30 % loss a peer is asked for one
+#: about every two ticks; any more are a flood, and are not answered.
 RELAYS_MAX = 64
-#: Peers that check a suspicion in the same `check` ticks; of more, each checks more rarely, so that a suspect among
-#: hundreds is not flooded.
+#: Peers that check a suspicion in the same `check` ticks; if there are more, each checks more rarely, so that a suspect
+#: among hundreds is not flooded.
 _CHECKERS = 16
 
 
-#: Probes of all others, one after another, after which one helper's word for somebody is not enough: twice as many as
-#: any two peers usually speak to each other in.
+#: Number of full cycles of probes through all other peers, after which one helper's word for a target is not enough:
+#: twice as many as any two peers usually need to exchange a message.
 _VOUCHED_PROBES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say this to a peer; `received` only counts in a pong."""
+    """A message to be sent; `received` only has a meaning in a pong."""
 
     to: str
     kind: Literal["ping", "ping-request", "pong"]
@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """This peer finds another one suspect or dead."""
+    """This peer's finding that another one is suspect or dead."""
 
     peer: str
     verdict: Literal["suspect", "dead"]
@@ -55,11 +55,14 @@ class Accuse:
 
 @dataclass(slots=True)
 class _Probe:
-    """One probe under way; `number` is that of its first ping, and of what helpers are asked.
+    """One probe under way.
 
-    helpers     None until they are asked; `next_ping`: when to ping again ourselves, from then on
-    nacks       who of them said that it heard nothing, and so is well itself
-    vouched     who of them said that it heard the target
+    number      number of its first ping and of the requests to helpers
+    begun       tick of its first ping
+    helpers     None until they are asked
+    next_ping   tick of the next ping to the target, once helpers are asked
+    nacks       helpers that reported no answer, which shows that their links to this peer work
+    vouched     helpers that reported an answer of the target
     """
 
     target: str
@@ -73,7 +76,7 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """A ping in somebody's stead, waiting for an answer."""
+    """A ping on another peer's behalf that waits for an answer."""
 
     asker: str
     number: int
@@ -83,10 +86,12 @@ class _Relay:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """When to ask the suspect next, and since when it owes us an answer (None: not asked since it was heard last).
+    """One suspicion and the pings that check it.
 
-    confirmed   how many others found the same, beyond the first
-    ours        whether we are among those who found it
+    next_ask    tick of the next ping to the suspect
+    options     tick of the first ping since the suspect's last message; None: no ping since then
+    confirmed   how many others suspect the same peer, beyond the first
+    ours        whether this peer suspects it as well
     """
 
     next_ask: int
@@ -110,15 +115,15 @@ class Detector:
         self._probes: list[_Probe] = []
         self._relays: dict[int, _Relay] = {}
         self._suspicions: dict[str, _Suspicion] = {}
-        self._unsure: set[str] = set()  # a probe of ours failed, and whether they live is not known yet
-        self._received: dict[str, int] = {}  # tick at which each peer itself was heard last
+        self._unsure: set[str] = set()  # peers whose probe failed and of which it is not known yet whether they live
+        self._received: dict[str, int] = {}  # tick of the last message from each peer itself
         self.round_trips = RoundTrips()
         self._living = 0
 
     # -------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, clock: int, living: Collection[str]) -> list[Ask | Accuse]:
-        """`living`: the others who are alive or suspect."""
+        """Return the messages and findings of this tick; `living` are the other peers that are alive or suspect."""
         self._living = len(living)
         self._relays, over = (
             {n: relay for n, relay in self._relays.items() if relay.until > clock},
@@ -135,7 +140,7 @@ class Detector:
         return out
 
     def relay(self, asker: str, number: int, target: str, clock: int) -> list[Ask]:
-        """Ping a target in somebody's stead; nothing where too many of these are under way."""
+        """Ping a target on another peer's behalf, unless too many such pings are under way."""
         if len(self._relays) >= RELAYS_MAX:
             return []
         ping = self.ping(target, clock)
@@ -143,7 +148,7 @@ class Detector:
         return [ping]
 
     def answered(self, sender: str, number: int, target: str, received: bool, clock: int) -> list[Ask]:
-        """A pong came in."""
+        """Handle a pong."""
         itself = sender == target and self.round_trips.answered(number, sender, clock)
         relay = self._relays.get(number)
         if relay is not None and sender == target == relay.target:
@@ -164,20 +169,23 @@ class Detector:
         return []
 
     def _vouched(self, probe: _Probe, clock: int) -> bool:
-        """Whether helpers' word that the target answered them is taken: one's as long as it was heard itself lately,
-        later only that of most who were asked, since one that lies would else hide a death for good."""
+        """Return whether to believe the helpers that the target answered them.
+
+        One helper suffices while the target's own last message is recent. After that a majority of those asked is
+        needed, or a single lying helper could hide a death forever.
+        """
         lately = _VOUCHED_PROBES * self._timing.probe * max(self._living, 4)
         most = 2 * len(probe.vouched) > len(probe.helpers or ())
         return most or clock - self._received.get(probe.target, 0) <= lately
 
     def received(self, peer: str, clock: int) -> None:
-        """Something came from this peer itself, whatever it was: it lives."""
+        """Record that a message, whatever its content, came from this peer itself: it is alive."""
         self._received[peer] = clock
         if peer in self._suspicions:
             self._suspicions[peer].options = None
 
     def changed(self, peer: str, status: str, confirmed: int, ours: bool, clock: int) -> None:
-        """What a peer is to us, when that or the number of others that suspect it changes."""
+        """Note a change of a peer's status or of the number of others that suspect it."""
         if status == "suspect":
             suspicion = self._suspicions.get(peer)
             if suspicion is None:
@@ -196,24 +204,24 @@ class Detector:
             self.round_trips.forget(peer)
 
     def refuted(self) -> None:
-        """We had to defend ourselves: perhaps we are slow."""
+        """Note that this peer had to refute a suspicion: it may be slow itself."""
         self.awareness = self.awareness.worse(1)
 
     def ping(self, to: str, clock: int) -> Ask:
-        """A ping that nobody here waits for."""
+        """Make a ping whose answer no probe waits for."""
         self._number += 1
         self.round_trips.sent(self._number, to, clock)
         return Ask(to, "ping", self._number, to)
 
     def _answer(self, peer: str) -> float:
-        """Ticks after which an answer of this peer is late, by how long its answers took."""
+        """Return after how many ticks an answer of this peer is late, judging by its earlier answers."""
         return self._timing.answer * self._slowness(peer)
 
     def _slowness(self, peer: str) -> float:
         return self.round_trips.slowness(peer, self._timing.answer)
 
     def some(self, peers: Collection[str], count: int) -> list[str]:
-        """Up to so many of them, at random."""
+        """Draw up to `count` of these peers."""
         ordered = sorted(peers)
         return [ordered[i] for i in self._draws.permutation(len(ordered))[:count].tolist()]
 
@@ -231,7 +239,7 @@ class Detector:
         return min(living, key=lambda peer: (peer < self.me, peer), default=None)
 
     def _random(self, living: Collection[str]) -> str | None:
-        """Every living peer once, in a random order, then over again (SWIM, section 4.3)."""
+        """Return the next living peer of a random order, which is drawn anew after a full pass (SWIM, section 4.3)."""
         while self._order:
             peer = self._order.pop()
             if peer in living:
@@ -240,12 +248,12 @@ class Detector:
         return self._order.pop() if self._order else None
 
     def _later(self, probe: _Probe, clock: int, living: Collection[str]) -> Iterator[Ask | Accuse]:
-        """What a probe without an answer does as time passes."""
+        """Advance a probe that has no answer yet."""
         patience, stretch = self.awareness.patience, self.awareness.stretch
         slowness = self._slowness(probe.target)
         waited, first = clock - probe.begun, self._timing.answer * slowness * patience
         if waited >= first and self._received.get(probe.target, -1) >= probe.begun:
-            self._probes.remove(probe)  # it lives: it has said something else
+            self._probes.remove(probe)  # the target is alive: another message of its came
             self.awareness = self.awareness.sampled(lost=True)
             return
         if waited >= first and probe.helpers is None:

@@ -1,13 +1,15 @@
-"""What a peer holds of every other one, and what of it goes along with the next message. No time, nothing is sent.
+"""The claims that a peer holds about every other peer, and which of them to attach to the next message.
 
-The table has one place for each id of the roster: the newest statement that this peer made about itself, and what
-this peer and others think of that statement. A verdict counts only against the very statement that it names and that is
-held here, so nobody can be buried under a number that it never used. Others' verdicts make suspect, and no more: dead
-is who is dead by this peer's own verdict. Order: the later incarnation, of one incarnation the later life, of one life
-the higher version; at the same one left > finished > dead > suspect > alive.
+Nothing here reads a clock or sends anything. The table has one entry for each id of the roster: the newest statement
+that the peer with this id made about itself, and the verdicts on that statement, this peer's own and others'. A verdict
+counts only against the very statement that it names and that is held here, so no peer can be declared dead under a
+version that it never used. Others' verdicts only make a peer suspect; it is dead only by this peer's own verdict. The
+order of claims: the later incarnation, within it the later generation, within that the higher version; at the same
+version left > finished > dead > suspect > alive.
 
-News is passed on a bounded number of times, the least told first; room left over is filled with the table in turn, so
-that whoever missed something gets it in the end (SWIM, 2002, section 4.1; memberlist's push-pull).
+News is passed on a bounded number of times, the least often sent first. Room left in a message is filled with the
+table's entries in turn, so that a peer that missed a claim gets it in the end (SWIM, 2002, section 4.1; memberlist's
+push-pull).
 """
 
 from __future__ import annotations
@@ -20,32 +22,35 @@ from typing import Literal
 
 from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_bytes, claim_text, well_formed
 
-#: What a peer is to us: as its claims say, or never heard.
+#: A peer's state according to its claims; unknown: no statement of it has come yet.
 MemberStatus = State | Literal["unknown"]
 
-#: What became of a claim. new: taken. known: nothing in it. old: we know better, and the sender should. early: about a
-#: statement that we do not hold. The others are refusals by name.
+#: Result of taking a claim. new: taken. known: adds nothing. old: outdated, and the sender should learn what is newer.
+#: early: about a statement that is not held here. The others are codes of rejections.
 Taken = Literal[
     "new", "known", "old", "early", "bad_signature", "unknown_peer", "stale_incarnation", "false_accuser"
 ]  # fmt: skip
 
 #: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
 CLAIMS_MAX = 8
-#: Bytes of them: what 4 KiB leave beside an envelope with two ids of 64 letters.
+#: Bytes of the claims in one message: what 4 KiB leave beside an envelope with two ids of 64 letters.
 _CLAIMS_BYTES_MAX = 3_500
-#: Each news is told this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
-#: bigger rounds). Fifteen tellings by each of 16 peers leave nobody out at 30 % loss.
+#: Each news is sent this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
+#: bigger rounds). Fifteen transmissions by each of 16 peers reach everyone at 30 % loss.
 _TELLINGS = 3
-#: Places of the table that fill up an ordinary message; all that fits goes to a newcomer.
+#: Entries of the table that fill up an ordinary message; a newcomer gets as many as fit.
 _FILL = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """The newest statement of a peer, this peer's own verdict about it, and those of others, one an author.
+    """The claims held about one peer.
 
-    unheeded   one of an author that is not believed: it counts for nothing here, and only its subject is told, which
-               answers, so that its author hears better
+    statement  the peer's newest statement
+    ours       this peer's own verdict on it
+    others     other peers' verdicts on it, one for each author
+    unheeded   a verdict by an author that is not believed: it does not count here and is sent to its subject only, so
+               that the subject's answer corrects its author
     """
 
     statement: Claim | None = None
@@ -67,11 +72,11 @@ class MemberRecord:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The statement first, so that who receives both can make sense of the verdict."""
+        """The statement, then the verdicts, which a recipient cannot take without their statement."""
         return () if self.statement is None else (self.statement, *self.verdicts)
 
     def refuted_by(self, claim: Claim) -> bool:
-        """Whether the same process says later that it is alive, so that verdicts about this statement were wrong."""
+        """Return whether `claim` is a later "alive" of the same process, which proves verdicts on this one wrong."""
         mine, theirs = self.statement, claim
         if mine is None or theirs.state != "alive" or mine.advert is None or theirs.advert is None:
             return False
@@ -80,9 +85,9 @@ class MemberRecord:
 
 
 class MemberTable:
-    """The table of one peer and its queue of news; both bounded by the roster.
+    """One peer's table of claims and its queue of news; both are bounded by the roster.
 
-    confirmations   verdicts of others beyond the first that are kept and passed on
+    confirmations   how many verdicts of others, beyond the first, are kept and passed on
     """
 
     def __init__(self, me: str, federation: bytes, verify: Verify, confirmations: int) -> None:
@@ -91,17 +96,17 @@ class MemberTable:
         self._verify = verify
         self._confirmations = confirmations
         self._held: dict[str, MemberRecord] = {}
-        self._told: dict[Claim, int] = {}  # news, and how often each was told
-        self._urgent: set[Claim] = set()  # of these, what is worth messages of its own
+        self._told: dict[Claim, int] = {}  # news, and how often each was sent
+        self._urgent: set[Claim] = set()  # news that is worth messages of its own
         self._turn = 0
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """All ids, in order."""
+        """All ids, sorted."""
         return tuple(self._held)
 
     def set_roster(self, ids: Collection[str]) -> None:
-        """Forget those who are not in it; the new ones are unknown."""
+        """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
         self._held = {peer: self._held.get(peer, MemberRecord()) for peer in sorted(ids)}
 
     def __contains__(self, peer: str) -> bool:
@@ -112,12 +117,12 @@ class MemberTable:
 
     @property
     def urgent(self) -> bool:
-        """Whether there is news that should not wait for the next probe."""
+        """True if there is news that should not wait for the next probe."""
         self._forget_old_news()
         return not self._urgent.isdisjoint(self._told)
 
     def checked(self, claim: Claim) -> Taken | None:
-        """The refusal of a claim that cannot be genuine, or None. Costs a signature check."""
+        """Return the code of a rejection if a claim cannot be genuine, else None; this costs a signature check."""
         if claim.about not in self._held or claim.author not in self._held:
             return "unknown_peer"
         if not well_formed(claim) or not self._verify(
@@ -153,9 +158,9 @@ class MemberTable:
         if claim.number < statement.number:
             return "stale_incarnation" if claim.state == "dead" else "old"
         if statement.state != "alive" or held.status == "dead":
-            return "known"  # who finished or left has nothing to be suspected of, and the dead are dead
+            return "known"  # a peer that finished or left is not suspected, and a dead one stays dead
         if claim.author == self.me:
-            return "known"  # what this peer finds is not told to it; this may be from an earlier generation
+            return "known"  # this peer's own findings do not come from outside; this may be from an earlier generation
         before = next((verdict for verdict in held.others if verdict.author == claim.author), None)
         if before is None and len(held.others) > self._confirmations:
             return "known"
@@ -169,7 +174,7 @@ class MemberTable:
         return "new"
 
     def find(self, claim: Claim) -> bool:
-        """Hold a verdict of this peer's own; False where it says nothing new."""
+        """Hold a verdict of this peer's own; return False if it adds nothing."""
         held = self._held[claim.about]
         alive = held.statement is not None and held.statement.state == "alive"
         if not alive or held.status == "dead" or (held.ours is not None and claim.state == "suspect"):
@@ -178,7 +183,7 @@ class MemberTable:
         return True
 
     def put(self, held: MemberRecord, *, urgent: bool) -> None:
-        """Hold this of a peer, and tell what is new in it; a verdict takes its statement along."""
+        """Replace a peer's record and queue its new claims as news; where the status changes, its statement as well."""
         assert held.statement is not None
         before = self._held[held.statement.about]
         self._held[held.statement.about] = held
@@ -189,10 +194,11 @@ class MemberTable:
             self._urgent.update(fresh)
 
     def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
-        """The claims that go along with a message to `to`, at most CLAIMS_MAX and _CLAIMS_BYTES_MAX.
+        """Choose the claims to attach to a message to `to`, at most CLAIMS_MAX and _CLAIMS_BYTES_MAX.
 
-        First what others think of it, so that it can answer (Lifeguard's buddy system); then what it knows
-        badly; then the news; then the table in turn, for a newcomer everything that fits and ourselves first.
+        Verdicts on the recipient come first, so that it can refute them (Lifeguard's buddy system), then the peers of
+        which it has outdated claims (`known_badly`), then news, then the table's entries in turn. A newcomer gets this
+        peer's own statement before the news, and as much of the table as fits.
         """
         self._forget_old_news()
         news = heapq.nsmallest(CLAIMS_MAX, self._told, key=lambda claim: self._told[claim])
@@ -235,9 +241,11 @@ class MemberTable:
 
 
 def _order(claim: Claim) -> tuple[object, ...]:
-    """The later statement is the larger. A later generation outdoes an earlier one of the same memory, whatever its
-    version:
-    of two processes with one identity the later need not hear first what the other has said."""
+    """Return a sort key of a statement: the later statement is the larger.
+
+    Within one incarnation, a later generation outdoes an earlier one whatever the versions: of two processes with one
+    identity, the later need not first learn what the other has stated.
+    """
     assert claim.advert is not None
     state = ("alive", "finished", "left").index(claim.state)
     return claim.incarnation, claim.advert.generation, claim.advert.nonce, claim.version, state

@@ -1,4 +1,4 @@
-"""What averages where something has moved ask of an averaging. No torch or scipy, unlike `event_trigger.py`."""
+"""Bounds of event-triggered averaging that are needed without torch and scipy, unlike `event_trigger.py`."""
 
-#: Exchanges in which a peer that was woken gives weight back to the one that woke it.
+#: Exchanges that it takes until a peer activated by a share has given weight back to the sender.
 EXCHANGES_MIN = 2

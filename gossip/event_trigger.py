@@ -1,20 +1,20 @@
-"""Averaging where a slice has drifted: who gives in each exchange of an averaging, and which matrices that makes.
+"""Event-triggered averaging: which peers are active in each exchange of an averaging, and the matrices that follow.
 
-A peer remembers its slice as the last averaging in which it took part left it, r (at first: as it started). It has
-*moved* when its slice v is further from r than a part `drift` of r's length. In an averaging who has moved is awake
-and gives its shares as ever. Who has not sleeps: it gives nothing, keeps its weight, and says so, for nobody is to
-wait. Who receives a share is woken, and gives from the next exchange on. Who was awake at the end remembers what it
-has then. So where nobody has moved an averaging is a few empty messages, and where one has, all are woken within the
-diameter of the graph.
+A peer keeps a reference r of its slice: the result of the last averaging in which it was active, at first the slice
+that it started with. Its slice v has *moved* if ||v - r|| > drift * ||r||. In an averaging, the peers whose slice has
+moved are active and give their shares as usual. An inactive peer gives nothing, keeps its weight, and sends an empty
+message, so that nobody waits for it. A peer that receives a share becomes active and gives from the next exchange on.
+Peers that are active at the end keep the result as their new r. So an averaging before which no slice has moved is a
+few empty messages, and if one has, all peers are active after as many exchanges as the diameter of the graph.
 
-In exchange k the column of who sleeps is the identity's. Each matrix stays column-stochastic, so values and weights are
-conserved and push-sum's quotient is right whoever sleeps; an averaging in which all have moved is the usual one. The
-number of exchanges is that of a usual averaging, so who is woken late takes part in fewer of them. An exact mean has
-two exchanges: in the second all give everything, if anybody has moved.
+In exchange k the column of an inactive peer is that of the identity. Each matrix stays column-stochastic, so values and
+weights are conserved and push-sum's quotient is right whoever is inactive; an averaging in which all have moved is the
+usual one. The number of exchanges is that of a usual averaging, so peers that become active late take part in fewer of
+them. An exact mean has two exchanges: in the second all give everything, if any slice has moved.
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz, Wrobel, Efficient decentralized deep learning by dynamic model
 averaging, 2018: the local condition ||v - r||^2 > D, there with one common r and a coordinator that asks all. Here r
-is each peer's own, the threshold is relative, and waking goes from neighbour to neighbour.
+is each peer's own, the threshold is relative, and activation spreads from neighbour to neighbour.
 """
 
 from __future__ import annotations
@@ -34,14 +34,20 @@ Awake = NDArray[np.bool_]
 
 
 def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
-    """(...) bool: whether slices (..., D) are further from what is remembered of them than `drift` times its length."""
+    """Return whether slices (..., D) are further from their references than `drift` times the reference's norm, (...).
+
+    ||v - r|| > drift * ||r||, as bool.
+    """
     distance, length = (value_D - reference_D).norm(dim=-1), reference_D.norm(dim=-1)
     far: Tensor = distance > drift * length
     return far
 
 
 def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
-    """Who is awake in each exchange, (P,) bool each, and at last who took part in any; at first who has moved."""
+    """Yield which peers are active in each exchange, (P,) bool each, and finally which were active in any of them.
+
+    `active_P` are those that have moved, which are active in the first exchange.
+    """
     yield active_P
     for matrix in matrices:
         active_P = active_P | ((matrix @ active_P.astype(np.float64)) > 0)
@@ -49,13 +55,13 @@ def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
 
 
 def _sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
-    """The matrix of an exchange in which only some are awake: the others keep all they have."""
+    """Return the matrix of an exchange in which inactive peers keep all they have."""
     active, inactive = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (active_P, ~active_P))
     return csr_array(matrix @ active + inactive)
 
 
 def woken_matrix(matrices: Sequence[csr_array], active: Sequence[Awake]) -> NDArray[np.float64]:
-    """(P, P) column-stochastic: the product of all exchanges, with who is awake in each (as `wakings` says it)."""
+    """Return the product of all exchanges, (P, P) column-stochastic, with the active peers that `wakings` yields."""
     product = np.eye(len(active[0]))
     for matrix, active_P in zip(matrices, active[:-1], strict=True):
         product = _sleeping(matrix, active_P) @ product

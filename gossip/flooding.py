@@ -1,12 +1,12 @@
-"""Spreading: each of some members has something that all are to hold, and passes on whatever is new to it.
+"""Flooding along an overlay: some members have one item each that all are to hold, and all pass on what is new to them.
 
-Flooding along an overlay in exchanges. In the first a member tells all whom it may what it has; in each later one it
-tells them what was new to it in the exchange before, but not to those who told it. So everything takes the shortest
-ways, is told along each edge at most once in each direction, and after as many exchanges as the longest of these ways
-everybody holds everything, without anybody who collects it. Until then a member waits: it cannot know what it misses,
-but who is to send and how far away that one is, all know from the overlay alone.
+In the first exchange a member sends its item to all its neighbours; in each later one it sends them the items that were
+new to it in the exchange before, but not to the neighbours from which they came. So each item takes the shortest paths
+and crosses each edge at most once in each direction, and after as many exchanges as the longest of these paths has
+edges all members hold all items, without anybody that collects them. Until then a member waits: it cannot know the
+items that it lacks, but all members know from the overlay alone who sends one and how far away that member is.
 
-What is sent is counted, not carried: the simulations know what everybody holds in the end.
+Messages are counted, not carried: the simulations know what each member holds in the end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Flooding:
-    """What it takes until all members hold what some of them began with.
+    """The cost of flooding until all members hold all items.
 
-    exchanges    until then
-    messages_P   that each member sends: one to a neighbour in an exchange, with all that it tells it
-    items_P      how many things it tells, each time to one neighbour
+    exchanges    number of exchanges until then
+    messages_P   messages that each member sends; all items to one neighbour in one exchange are one message
+    items_P      items that each member sends, counted once for each neighbour that it sends them to
     """
 
     exchanges: int
@@ -39,14 +39,17 @@ class Flooding:
     items_P: _Ints
 
     def bytes_of(self, item_bytes: int) -> _Ints:
-        """(P,) bytes that each member sends."""
+        """Return the bytes that each member sends, (P,)."""
         return self.items_P * item_bytes + self.messages_P * MESSAGE_HEAD_BYTES
 
 
 def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flooding:
-    """Of these members' things, one each; None: everybody's. `sources` are numbers of members.
+    """Return the cost of flooding one item of each source along a connected overlay, as all overlays are.
 
-    Every phase's edges are used in every exchange. A connected overlay is asked for; all overlays are.
+    The edges of all phases are used in every exchange.
+
+    Args:
+        sources: indices of the members that have an item; None: all have.
     """
     graph = overlay.union
     members = len(overlay.members)
@@ -56,7 +59,7 @@ def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flo
     messages_P, items_P = np.zeros(members, np.int64), np.zeros(members, np.int64)
     for member, neighbour in _directed(graph):
         told = away_SP[:, member]
-        if graph.has_edge(neighbour, member):  # who is nearer to the source has told us in the exchange before
+        if graph.has_edge(neighbour, member):  # a neighbour nearer to the source sent us the item an exchange earlier
             told = told[away_SP[:, neighbour] >= told]
         items_P[member] += len(told)
         messages_P[member] += len(np.unique(told))
@@ -64,7 +67,7 @@ def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flo
 
 
 def _directed(graph: nx.Graph) -> Iterator[tuple[int, int]]:
-    """Who may tell whom."""
+    """Yield each edge in the directions in which items may travel."""
     edges: Iterable[tuple[int, int]] = graph.edges
     for a, b in edges:
         yield a, b

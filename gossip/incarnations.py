@@ -1,30 +1,30 @@
-"""Lost memory: how two peers find out, and how the one that forgot comes back without harm to the others' accounts.
+"""Lost memory: how two peers detect it, and how the one that lost it returns without harm to the others' accounts.
 
-Both ends of a channel know sums of weight, made and taken, and `meet` compares them. Who remembers less than the other
-comes back as a new incarnation with weight 1 and fresh channels, and says so; the other then does `reopened`.
-Let one incarnation of a peer, in one group, have an account: what it put in (its weight at the start) and what it
-wrote off. Then, of weights, for each peer by itself at every moment,
+Both ends of a channel know sums of weight, made and taken, and `meet` compares them. A peer that remembers less than
+the other returns as a new incarnation with weight 1 and fresh channels, and announces it; the other then calls
+`reopened`. Let each incarnation of a peer have an account in each group: the weight that it put in at its start, and
+the weight that it wrote off. Then the weights of each single peer satisfy at every moment
 
     held = put in - written off + sum over its channels as they are now (taken - made)                              (1)
 
-Each event keeps it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
-neighbour is a new incarnation, `reopened` sets made and taken of the channels to 0 and gives the open transfers back:
-the right side gains made - taken, the left one the returned weight r, so that written off grows by
+Each event preserves it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
+neighbour is a new incarnation, `reopened` sets made and taken of the channels to 0 and returns the open transfers: the
+right side gains made - taken, the left one the returned weight r, so that written off grows by
 
     (made - r) - taken                                                                                           (2)
 
 which is what went to the earlier incarnation less what came from it: its net gain on this channel, known here exactly.
 A new incarnation opens a new account with put in 1, written off 0, held 1, no channels: (1) holds, and the old account
-disappears whole, with what it wrote off. On a channel between two incarnations that both live, made = taken + open,
-open counting transfers not yet taken. Summed over all who live, the channels cancel to those open transfers:
+disappears as a whole, with what it wrote off. On a channel between two current incarnations made = taken + open, where
+open counts transfers not yet taken. Summed over all current incarnations, the channels cancel to those open transfers:
 
     held + open not yet taken = put in - written off                                                             (3)
 
 exactly, once every neighbour has met the new incarnation; until then an old channel counts as if already reopened. (2)
-may be negative: mass that the earlier incarnation had passed on before it forgot is there twice. Two that forget at
-once need no rule: both open new accounts, and the channel between them has no end that remembers it. Values follow the
-weights: every share is a positive part of some estimate, so estimates stay in the hull of the inputs (up to the
-rounding of the form).
+may be negative: mass that the earlier incarnation had passed on before it lost its memory then exists twice. Two peers
+that lose their memory at once need no rule: both open new accounts, and neither end of the channel between them
+remembers it. Values follow the weights: every share is a positive multiple of some estimate, so estimates stay in the
+hull of the inputs (up to the form's rounding).
 """
 
 from __future__ import annotations
@@ -37,15 +37,20 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, Outgoing, carried
 
-#: How far an incarnation may be ahead of the one known: nobody loses memory that often between two meetings.
+#: How far an incarnation may be ahead of the known one: no peer loses its memory that often between two handshakes.
 INCARNATION_AHEAD_MAX = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelMemory:
-    """What one end remembers of the two channels between two peers, and says in a Hello: of its own transfers the
-    highest
-    made and known to be taken, of the other's the highest taken, and the weights of all made and of all taken."""
+    """One end's memory of the two channels between two peers, as it is sent in a Hello.
+
+    made          highest number of its own transfers
+    acked         highest number of its own transfers that is known to be taken
+    taken         highest number that it has taken of the other's transfers
+    made_weight   sum of the weights of all transfers made
+    taken_weight  sum of the weights of all transfers taken
+    """
 
     made: int
     acked: int
@@ -66,19 +71,22 @@ def memory(out: Outgoing, incoming: Incoming) -> ChannelMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLoss:
-    """Which of two peers that meet has lost memory. Neither: `acknowledged` with what the other has taken, go on."""
+    """Which of two peers that meet have lost memory.
+
+    If neither has, they go on with `acknowledged` and the number that the other has taken.
+    """
 
     mine: bool
     theirs: bool
 
 
 def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss:
-    """Compare what I remember with what the other says; each finds its own loss and the other's, and both the same.
+    """Compare this peer's memory of two channels with the other's; both ends come to the same result.
 
-    Of what I made, they must have taken between what I know to be taken and what I made, and with the same weights; so
-    the other way round. A maker that forgot and then made other transfers under the old numbers is betrayed by the
-    sums, which are sums of the same numbers in the same order and so equal to the last bit; one that made them with the
-    very same weights by the verdict REUSED, which tells it the same.
+    The number that they have taken must be at least the one known here to be taken and at most the one made here, with
+    the same weights; the same holds in the other direction. A sender that lost its memory and then made other transfers
+    under old numbers is found by the sums of weights: both ends add the same numbers in the same order, so honest sums
+    are equal to the last bit. If the new transfers had the very same weights, the decision REUSED has the same effect.
     """
     mine = (
         theirs.taken > out.made
@@ -94,10 +102,10 @@ def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss
 
 
 def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:
-    """The other is a new incarnation: (held with my open transfers back, weight written off).
+    """Return (the mass held with all open transfers returned, the weight written off) when a new incarnation is met.
 
-    From here on both channels are new: `Outgoing()` and `Incoming()`. Written off is what went to the earlier
-    incarnation for good, `out.acked_weight`, less what came from it, `incoming.taken_weight`; see (2) above.
+    From here on both channels are new: `Outgoing()` and `Incoming()`. The weight written off is the weight that the
+    earlier incarnation took, `out.acked_weight`, less the weight that came from it, `incoming.taken_weight`; see (2).
     """
     written_off = out.acked_weight - incoming.taken_weight
     reference_D = out.reference_D
@@ -108,9 +116,9 @@ def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple
 
 
 def fence(spoken: int, known: int) -> str | None:
-    """The refusal of something said by, or to, this incarnation of a peer when another is known; None if it is right.
+    """Return a rejection's code if a message from or to incarnation `spoken` of a peer does not fit the known one.
 
-    A newer one is right only in a Hello, which makes it the known one.
+    None if it fits, or is newer; only a Hello may introduce a newer incarnation, which becomes the known one.
     """
     if spoken < known:
         return "stale_incarnation"

@@ -1,8 +1,8 @@
-"""A mass: a value and the push-sum weight that travels with it. What gossip moves, and what must not get lost.
+"""Mass: a value and the push-sum weight that travels with it. Gossip moves mass, and must not lose any.
 
 A peer's estimate of the average is value / weight. Adding, subtracting and scaling always act on both, so that the
-total over all peers and everything under way is the same before and after whatever protocol. Masses are float64
-accumulators: what is rounded for the wire is rounded before it is taken from the holder, and the rest stays there.
+total over all peers and everything under way is the same before and after any protocol. Masses are float64
+accumulators: a share is rounded for the wire before it is debited, so the rounding error stays with the sender.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Mass:
-    """A share of a group's average, held by a peer or under way.
+    """A part of a group's total, held by a peer or under way.
 
-    value_D    (..., D) float64, the sum of what was put in, not divided by the weight
-    weight     (...) float64, no unit, > 0 where anything is held
+    value_D    (..., D) float64, the weighted sum of estimates, not divided by the weight
+    weight     (...) float64, no unit, > 0 wherever anything is held
     """
 
     value_D: Tensor
@@ -30,14 +30,14 @@ class Mass:
 
     @staticmethod
     def of(estimate_D: Tensor, weight: Tensor | float = 1.0) -> Mass:
-        """The mass of a peer that enters with this estimate (..., D) and weight (a number, or (...))."""
+        """Return the mass of a peer that enters with this estimate, (..., D), and weight, a number or (...)."""
         value_D = estimate_D.to(torch.float64)
         weight = torch.as_tensor(weight, dtype=torch.float64, device=value_D.device).expand(value_D.shape[:-1])
         return Mass(value_D * weight[..., None], weight)
 
     @property
     def estimate_D(self) -> Tensor:
-        """(..., D) float64: what the holder takes the average to be."""
+        """The holder's estimate of the average, (..., D) float64."""
         return self.value_D / self.weight[..., None]
 
     def __add__(self, other: Mass) -> Mass:
@@ -50,5 +50,5 @@ class Mass:
         return Mass(self.value_D * factor, self.weight * factor)
 
     def rounded(self, wire: torch.dtype) -> Mass:
-        """As it arrives if values travel as `wire`; the weight is one number of the head and travels as float64."""
+        """Return the mass that arrives if values travel as `wire`; the weight is in the head and stays float64."""
         return Mass(self.value_D.to(wire).to(torch.float64), self.weight)

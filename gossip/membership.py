@@ -1,13 +1,13 @@
-"""Who is there: one peer's part in SWIM with Lifeguard, as a pure machine. No clock, no network, no key of its own.
+"""Membership: one peer's part in SWIM with Lifeguard, as a pure machine without clock, network or key of its own.
 
-`detector.py` finds who does not answer; `dissemination.py` holds what everyone claims and chooses what to tell;
-`awareness.py` says how long to wait, `credit.py` whose verdicts count. Here they meet: findings become signed claims,
-claims become changes, and whatever is said of this peer is answered by its next statement. News makes a few messages of
-its own; everything else rides along on pings and pongs. The dead are pinged now and then with what is said of them, so
-that partitions heal by themselves.
+`detector.py` finds peers that do not answer, `dissemination.py` holds all claims and chooses which to send,
+`awareness.py` computes the waits, and `credit.py` decides whose verdicts count. This module joins them: findings become
+signed claims, claims become changes of status, and this peer refutes verdicts on itself by its next statement. Urgent
+news makes a few messages of its own; everything else travels on pings and pongs. Dead peers are pinged now and then
+with the verdicts on them, so that partitions heal by themselves.
 
 Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
-return what is to be done, in order: `SendProbe`, `MemberChange`, `Rejection`, `OtherSelf`.
+return the effects to carry out, in order: `SendProbe`, `MemberChange`, `Rejection`, `OtherSelf`.
 
 Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018.
 """
@@ -37,13 +37,17 @@ from fedpeer.rejection import Rejection
 
 
 class Membership:
-    """The machine of one peer.
+    """One peer's membership machine.
 
-    roster        ids of all peers of the federation, this one among them
-    incarnation   of this peer's memory
-    advert        what it tells of itself; `advertise` changes it
-    draws         whom to ping, and when first; consumed as time goes on
-    sign, verify  by this peer's key; by the keys of the roster
+    me            id of this peer
+    federation    digest of the federation, part of every signed text
+    roster        ids of all peers of the federation, this one included
+    incarnation   incarnation of this peer's memory
+    advert        this peer's description of itself; `advertise` changes it
+    draws         random numbers that choose whom to ping, and when to begin
+    sign          signs with this peer's key
+    verify        checks signatures with the roster's keys
+    timing        waits in ticks; default `ProbeTiming()`
     """
 
     def __init__(
@@ -89,27 +93,27 @@ class Membership:
 
     @property
     def awareness(self) -> Awareness:
-        """Health, and the share of pings without an answer."""
+        """This peer's health and its measured fraction of unanswered pings."""
         return self._detector.awareness
 
     def status(self, peer: str) -> MemberStatus:
-        """What a peer of the roster is to us."""
+        """Return the status of a peer of the roster."""
         return self._members[peer].status
 
     def last_statement(self, peer: str) -> Claim | None:
-        """What a peer of the roster said last about itself, as far as we know."""
+        """Return the newest statement held of a peer of the roster."""
         return self._members[peer].statement
 
     @property
     def living(self) -> tuple[str, ...]:
-        """The others that are alive or suspect, in the order of ids."""
+        """Ids of the other peers that are alive or suspect, sorted."""
         held = ((peer, self._members[peer].status) for peer in self._members.roster if peer != self.me)
         return tuple(peer for peer, status in held if status in ("alive", "suspect"))
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, now: int) -> list[Out]:
-        """Time has passed. After a gap of more than `pause` ticks nobody is blamed for what happened meanwhile."""
+        """Advance to tick `now`; no peer is blamed for its silence during a gap of more than `pause` ticks."""
         self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
         self._now = now
         living = self.living
@@ -129,12 +133,12 @@ class Membership:
         return out
 
     def received(self, sender: str) -> None:
-        """Any message came from this peer itself: whatever it says, it lives."""
+        """Record that a message, whatever its content, came from this peer itself: it is alive."""
         if sender in self._members:
             self._detector.received(sender, self._clock)
 
     def on_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
-        """Answered with a pong, in which what the sender knew badly is put right."""
+        """Answer a ping with a pong that corrects the sender's outdated claims."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
         self.received(sender)
@@ -143,7 +147,7 @@ class Membership:
         return [*out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
 
     def on_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
-        """The sender cannot reach `target`, and asks us to try."""
+        """Ping `target` for a sender that cannot reach it, or answer if this peer is the target."""
         if sender not in self._members or target not in self._members:
             return [_stranger(sender, target if sender in self._members else sender)]
         self.received(sender)
@@ -153,7 +157,7 @@ class Membership:
         return out + [self._say(ask) for ask in self._detector.relay(sender, number, target, self._clock)]
 
     def on_pong(self, sender: str, number: int, target: str, received: bool, claims: Sequence[Claim]) -> list[Out]:
-        """An answer to a ping or a request of ours."""
+        """Handle the answer to a ping or a ping request of this peer's."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
         self.received(sender)
@@ -161,26 +165,26 @@ class Membership:
         return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, received, self._clock)]
 
     def on_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
-        """Claims that came with something else."""
+        """Take claims that came with any other message."""
         return self._learn(sender, claims)[0] if sender in self._members else [_stranger(sender, sender)]
 
     def advertise(
         self, advert: Advert, *, state: Literal["alive", "finished", "left"] = "alive", incarnation: int | None = None
     ) -> None:
-        """What this peer tells of itself from now on; told with the next ticks.
+        """Change this peer's description of itself, which the next ticks send.
 
-        At once if more than round and score changed, else when the next statement is due.
+        A statement is made at once if more than round and score changed, else when the next one is due.
         """
         known, _, before = self._wanted
         self._wanted = incarnation or known, state, advert
         mine = self.statement
         told = replace(before, round=advert.round, score=advert.score)
         if (mine.incarnation, mine.state, told) != self._wanted:
-            # A new incarnation begins its own count: what was said of the earlier one is fenced off.
+            # A new incarnation starts its versions at 1: verdicts on the earlier one do not apply to it.
             self._restate(mine.version + 1 if mine.incarnation == self._wanted[0] else 1, urgent=True)
 
     def set_roster(self, ids: Collection[str]) -> list[Out]:
-        """Another roster counts from now on; who is not in it is forgotten, who is new is unknown."""
+        """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
         assert self.me in ids, "who is put out of the roster stops"
         gone = [peer for peer in self._members.roster if peer not in ids]
         known = [peer for peer in gone if self.status(peer) != "unknown"]
@@ -195,9 +199,9 @@ class Membership:
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[Out], list[str]]:
-        """Take what is new; also whom the sender knows badly.
+        """Take new claims; return the effects, and the peers of which the sender has outdated claims.
 
-        Changes are those over the whole message: an old statement and the death that follows it are one change.
+        Changes are those over the whole message: an old statement and a later verdict of death are one change.
         """
         before = {claim.about: self.status(claim.about) for claim in claims if claim.about in self._members}
         because: dict[str, str] = {}
@@ -231,9 +235,9 @@ class Membership:
         return [*out, *changes], list(badly)
 
     def _take(self, claim: Claim) -> Taken:
-        """Take a claim about another peer; a statement that refutes verdicts is held against their authors.
+        """Take a claim about another peer; if a statement refutes verdicts, mark their authors.
 
-        Not where this peer found the same: what it could not reach itself, others could not either.
+        If this peer had found the same, no author is marked: what it could not reach, others could not either.
         """
         held = self._members[claim.about] if claim.about in self._members else MemberRecord()
         taken = self._members.take(claim, credible=self._believes(claim.author))
@@ -243,7 +247,7 @@ class Membership:
         return taken
 
     def _pass_on(self, claim: Claim) -> list[Out]:
-        """Let the accused answer whom we do not believe: perhaps nothing else reaches the one from the other."""
+        """Ping the subject of a verdict that is not believed: its answer may have no other path to the author."""
         if self._clock < self._next_passing.get(claim.about, 0):
             return []
         self._next_passing[claim.about] = self._clock + self._timing.answer
@@ -253,7 +257,7 @@ class Membership:
         return self._credit.believes(author, self._clock, self.awareness.stretch)
 
     def _answer(self, sender: str, claim: Claim) -> tuple[list[Out], bool]:
-        """Somebody's claim about this peer; also whether it is what this peer says itself."""
+        """Answer a claim about this peer; return the effects, and False if the sender's claims are outdated."""
         mine = self.statement
         if claim == mine:
             return [], True
@@ -266,9 +270,9 @@ class Membership:
             stale = claim.state == "dead"
             return [Rejection("stale_incarnation", _described(claim), sender)] if stale else [], False
         if claim.number > mine.number or mine.state != "alive":
-            return [], True  # of a statement that I do not know to be mine, or of one that ends everything
-        # Others may believe it still, so it is answered; but whom we do not believe makes us neither doubt ourselves
-        # nor say more than we would say anyway.
+            return [], True  # about a statement that this process did not make, or about a final one
+        # Others may still believe the verdict, so it is refuted; but an author that is not believed neither lowers this
+        # peer's health nor causes messages that would not be sent anyway.
         credible = self._believes(claim.author)
         if credible:
             self._detector.refuted()
@@ -277,7 +281,7 @@ class Membership:
         return [Rejection("refuted", _described(claim), sender)], False
 
     def _answer_statement(self, claim: Claim) -> list[Out]:
-        """A statement under this peer's own key that is not its newest."""
+        """Handle a statement under this peer's own key that is not its newest."""
         mine = self.statement
         assert claim.advert is not None, "statements carry an advert"
         assert mine.advert is not None, "statements carry an advert"
@@ -285,7 +289,7 @@ class Membership:
         if theirs == ours or (theirs < ours and claim.number < mine.number):
             return []
         if theirs < ours and claim.incarnation == mine.incarnation:
-            self._restate(claim.version + 1, urgent=True)  # from before this process was started: outdone
+            self._restate(claim.version + 1, urgent=True)  # made before this process started: overtake it
             return []
         if claim == self._reported:
             return []
@@ -293,7 +297,7 @@ class Membership:
         return [OtherSelf("duplicate" if theirs > ours else "forgotten", claim)]
 
     def _accuse(self, found: Accuse) -> list[Out]:
-        """Make a finding of our own known, unless the others know it or better."""
+        """Sign and hold a finding of this peer's own, unless the claims held already cover it."""
         held = self._members[found.peer]
         if held.statement is None:
             return []
@@ -317,7 +321,7 @@ class Membership:
         return self.statement.advert != self._wanted[2] and self._clock >= self._stated + wait
 
     def _restate(self, version: int, *, urgent: bool) -> None:
-        """Make the next statement; what is not urgent goes along with messages that are there anyway."""
+        """Make the next statement; if it is not urgent, it travels on messages that are sent anyway."""
         incarnation, state, advert = self._wanted
         claim = self._signed(self.me, incarnation, version, state, advert)
         assert claim_bytes(claim) <= STATEMENT_BYTES_MAX, f"a statement of {claim_bytes(claim)} bytes leaves no room"

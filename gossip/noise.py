@@ -1,7 +1,4 @@
-"""What is asked for of a phase of noise before each average (`masking.py`).
-
-Nothing here needs torch, so that a federation file is checked without it.
-"""
+"""Settings of the noise phase before each average (`noise_phase.py`), without torch: checking a file needs none."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from dataclasses import dataclass
 
 
 class NoiseError(ValueError):
-    """A phase of noise that cannot be played; the message says what to write instead."""
+    """The user's noise phase is invalid; the message names the setting and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """A phase of noise.
+    """A noise phase.
 
-    pushes   p: to how many different neighbours, at least, a peer sends masked shares before the first true one
-    scale    the standard deviation of the numbers in them, in the units of the parameters
+    pushes   p: the least number of different neighbours to which a peer sends masked shares before the first true one
+    scale    standard deviation of the masked shares' numbers, in the units of the parameters
     """
 
     pushes: int
@@ -32,9 +29,7 @@ class Noise:
             raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as what it is to hide")
 
     def tolerance(self, options: float) -> float:
-        """For which relative disagreement exchanges are counted, so that what is left of the noise is below `options`,
-        in
-        the units of the parameters."""
+        """Return the relative disagreement to which the noise, too, is averaged below `options`, in parameter units."""
         return options / (1 + self.scale)
 
 

@@ -1,19 +1,19 @@
-"""A phase of noise before an average: what a peer sends first says nothing of what it holds.
+"""The noise phase before an average: a peer's first shares reveal nothing about its value.
 
-A peer that enters an averaging first sends each of some neighbours a masked share: the weight of a usual one, and a
-value that was drawn. It keeps the rest of its mass, its own value less what it made up. So nothing is lost: after the
-phase all goes on as ever, and the noise averages away with everything else, since what one peer sent too much it holds
-too little. Until its phase is over a peer's estimate means nothing and is shown to nobody, its owner included
-(`shown`); after it, it is as near to the average as the exchanges since then have brought it.
+A peer that enters an averaging first sends a masked share to each of some neighbours: the weight of a usual share, and
+a random value. It keeps the rest of its mass, its own value less the random ones. So nothing is lost: after the phase
+averaging goes on as usual, and the noise averages away with everything else, since a peer that sent too much holds too
+little by the same amount. Until its phase is over, a peer's estimate means nothing and is shown to no one, its owner
+included (`meaningful_estimate`); after it, the estimate is as close to the average as the exchanges since then make it.
 
-Who wants a peer's value must know every masked share, to add it to the first true one. Each share has a number of its
-own, so all p receivers must work together: where each neighbour is corrupted with chance tau, that is tau ** p. Pushes
-to one neighbour count once, since in an overlay that stays as it is they are seen by the same eyes. Somebody who misses
-one share knows the value only up to that noise, so its scale must be that of all that the value could be, and more.
+To find a peer's value, an attacker must know every masked share and add it to the first true one. The shares are drawn
+independently, so all p receivers must collude: if each neighbour is corrupted with probability tau, that happens with
+probability tau ** p. Several shares to one neighbour count once, since a fixed overlay shows them to the same receiver.
+An attacker that lacks one share knows the value only up to that noise, so its scale must exceed the range of values.
 
-Made-up numbers must come from a source that neighbours cannot compute, so they are handed in; a run's own streams
-follow from a seed that all peers know. More noise takes more exchanges to average away: with noise s times as large as
-what peers differ by, those that the tolerance takes for a spread s times as large.
+The random values must come from a source that neighbours cannot compute, so they are handed in; a run's own streams
+follow from a seed that all peers know. Noise takes additional exchanges to average away: if it is s times as large as
+the differences between peers, those that the tolerance takes for a spread s times as large.
 
 Source: Bouchra Pilet, Frey, Taiani, Robust Privacy-Preserving Gossip Averaging, 2019.
 """
@@ -35,10 +35,10 @@ from fedpeer.gossip.transfers import NumberedTransfer, Outgoing, carried, give
 
 @dataclass(frozen=True, slots=True)
 class NoisePhase:
-    """How far a peer is in its phase of noise, in one averaging.
+    """One peer's progress through the noise phase of one averaging.
 
-    wanted   p: how many different neighbours are to be sent noise
-    told     those that were
+    wanted   p: number of different neighbours that must get a masked share
+    told     neighbours that have got one
     """
 
     wanted: int
@@ -46,32 +46,35 @@ class NoisePhase:
 
     @property
     def lifted(self) -> bool:
-        """Whether the phase is over."""
+        """True if the phase is over."""
         return len(self.told) >= self.wanted
 
     def among(self, neighbours: Collection[str]) -> NoisePhase:
-        """The same where only these are left to be told: a phase ends with the last of them, also where p are more."""
+        """Return the phase if only these neighbours are left: it ends with the last of them even if p is larger."""
         return replace(self, wanted=min(self.wanted, len(self.told.union(neighbours))))
 
     def after(self, peers: Collection[str]) -> NoisePhase:
-        """When these have been sent noise."""
+        """Return the phase after masked shares to these peers."""
         return replace(self, told=self.told.union(peers))
 
 
 def meaningful_estimate(held: Mass, masking: NoisePhase) -> Tensor | None:
-    """(D,) the estimate, or None while it means nothing."""
+    """Return the estimate, (D,), or None during the noise phase."""
     return held.estimate_D if masking.lifted else None
 
 
 def noise_key(secret: bytes, *what: object) -> bytes:
-    """(32 bytes) of the masked numbers of one time, which `what` names, by somebody's secret of up to 64 bytes."""
+    """Derive the key (32 bytes) of the masked shares of one occasion, named by `what`, from a peer's secret.
+
+    The secret has up to 64 bytes.
+    """
     return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()
 
 
 def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
-    """(length,) float64 normal numbers for this neighbour, of this standard deviation; the same ones each time.
+    """Draw a neighbour's normal numbers of this standard deviation, (length,) float64; repeated calls give the same.
 
-    Who is told them knows the state of their stream, and by that nothing of the key or of another neighbour's.
+    A neighbour that derives its stream's state from them still learns nothing of the key or of another's numbers.
     """
     stream = int.from_bytes(hashlib.blake2b(peer.encode(), key=key, digest_size=16).digest(), "little")
     return torch.from_numpy(np.random.Generator(np.random.PCG64(stream)).normal(0.0, scale, length))
@@ -87,10 +90,10 @@ def give_made_up(
     draws: np.random.Generator,
     made_up: Mapping[str, Tensor],
 ) -> tuple[Mass, NoisePhase, dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """The same as numbered transfers on channels, none of which rests: (kept, mask, channels, shares by peer).
+    """Give masked shares on channels that do not rest: return (mass kept, phase, channels, shares by peer).
 
-    The shares travel whole, in float32 or float64, whatever the form: a reduction tells a part of the noise only, and
-    what it leaves behind would be told later, beside the true value. What is debited is what travels.
+    The shares travel uncompressed, as float32 or float64, whatever the form: compression would send only a part of the
+    noise and the rest later, along with the true value. Exactly what travels is debited.
     """
     assert channels.keys() == made_up.keys(), "a vector of its own for each channel"
     assert len(channels) * fraction <= 1, "no one can give more than is held"

@@ -1,6 +1,6 @@
-"""What membership wants done or known: the values that `membership.py` returns. Nothing is decided here.
+"""Effects of membership: the values that `membership.py` returns.
 
-Whoever drives the machine turns them into messages, log lines and counts.
+The driver of the machine turns them into messages, log lines and counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SendProbe:
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A peer is something else to us than it was. `reason`: who said so, or "roster"."""
+    """A peer's status has changed; `reason` is the id of the claim's author, or "roster"."""
 
     peer: str
     before: MemberStatus
@@ -37,10 +37,10 @@ class MemberChange:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRejection(Rejection):
-    """A claim was not taken (bad_signature, unknown_peer, stale_incarnation, false_accuser).
+    """A claim was rejected (bad_signature, unknown_peer, stale_incarnation, false_accuser).
 
-    `sender` handed it to us, and need not have made it. `roster`: the latest by which somebody goes, as the claims say
-    that came with it; 0: they do not say.
+    `sender` passed it on and need not be its author. `roster` is the highest roster number in the statements of the
+    same message; 0 if there are none.
     """
 
     roster: int = 0
@@ -48,11 +48,11 @@ class ClaimRejection(Rejection):
 
 @dataclass(frozen=True, slots=True)
 class OtherSelf:
-    """A statement with our signature that this process never made; said once for each.
+    """A statement with this peer's signature that this process never made; reported once for each statement.
 
-    duplicate   by a later generation: another process has our identity and began after us (or our disk was lost, and
-                the statement is from before)
-    forgotten   by an earlier generation with a higher incarnation: memory was lost and nobody noticed
+    duplicate   made by a later generation: another process has this identity and started later (or this peer's disk was
+                lost, and the statement is from before)
+    forgotten   made by an earlier generation with a higher incarnation: memory was lost unnoticed
     """
 
     what: Literal["duplicate", "forgotten"]

@@ -1,8 +1,8 @@
-"""Push-sum: give away a share of value and weight, add what arrives, divide when the average is wanted.
+"""Push-sum: give away a share of value and weight, add what arrives, divide when the average is needed.
 
-Single exchanges here are all that the synchronous and the asynchronous mode need: who gives to whom and when is
-somebody else's business (`averaging.py`, or a peer's turn). A share that is known to be lost is received by its own
-sender. Conserved at every moment: what all hold plus what is under way.
+The single steps here serve the synchronous and the asynchronous mode; `averaging.py` and a peer's own schedule decide
+who gives to whom and when. A share that is known to be lost returns to its sender. At every moment, the total of all
+mass held and all mass under way is conserved.
 
 Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information, 2003.
 """
@@ -16,9 +16,9 @@ from fedpeer.gossip.mass import Mass
 
 
 def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
-    """Split off `copies` equal shares of `fraction` each: (kept, what each receiver gets).
+    """Split off `copies` equal shares of `fraction` each; return (mass kept, mass that each receiver gets).
 
-    What is debited is exactly what travels: the share is rounded to the wire's type first, and the rounding stays with
+    Exactly what travels is debited: the share is rounded to the wire's type first, and the rounding error stays with
     the sender.
     """
     assert fraction > 0, "a share is a part of what is held"
@@ -28,16 +28,16 @@ def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype 
 
 
 def receive(held: Mass, sent: Mass) -> Mass:
-    """Add a share that arrived, or one's own that is known to be lost."""
+    """Add a share that arrived, or a share of the peer's own that is known to be lost."""
     return held + sent
 
 
 def absorb(held: Mass, start_D: Tensor, trained_D: Tensor) -> Mass:
-    """Put a training step from estimate `start_D` to `trained_D`, both (..., D), into the mass.
+    """Add a training step from estimate `start_D` to `trained_D`, both (..., D), to the mass.
 
-    The estimate moves by exactly trained - start, and the weight stays as it is. The change is therefore multiplied by
-    the weight: added as it is, it would move the estimate by change / weight, and a weight may well be 1e-6. What
-    arrived while training is kept.
+    The estimate moves by exactly trained - start, and the weight stays the same. The change is therefore multiplied by
+    the weight: added as it is, it would move the estimate by change / weight, and a weight may well be 1e-6. Shares
+    that arrived during training are kept.
     """
     change_D = trained_D.to(torch.float64) - start_D.to(torch.float64)
     return Mass(held.value_D + held.weight[..., None] * change_D, held.weight)

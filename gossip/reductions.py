@@ -1,24 +1,25 @@
-"""Forms in which a share's value travels: plain types, and reductions that spend fewer bytes.
+"""Wire forms of a share's value: plain number types, and compressed forms that need fewer bytes.
 
-A form turns numbers into a payload and back. What the receiver restores is what the sender debits, bit for bit, so
-mass is conserved whatever is lost by rounding or left out: it stays with the sender. `Form` names, packs and checks;
-`pack` and `restore` add the reference.
+A form turns numbers into a payload and back. The sender debits what the receiver restores, bit for bit, so mass is
+conserved: whatever rounding loses or compression leaves out stays with the sender. `Form` names, packs and checks;
+`pack_values` and `restore` add the reference.
 
-What a coarse form leaves behind is value without weight, and distorts the sender's estimate. A channel delivers every
-transfer once and in order, so both its ends can hold the same *reference*, what the receiver knows already of the
+What a coarse form leaves out is value without weight, and distorts the sender's estimate. A channel delivers every
+transfer once and in order, so both its ends can hold the same *reference*: what the receiver already knows of the
 sender's estimate. Only the difference, share - weight * reference, is packed; both ends then move the reference by
-what was carried. Differences die away as peers agree, and the error with them: 16 peers on a 4-regular graph come as
-near to the true mean of normal vectors with int8 as with float32 (1e-7 after 100 exchanges), while bfloat16 of the
-share itself stops at 3e-3. So all forms coarser than float32 use one. The price is a float32 vector (D,) a channel. A
-channel's first transfer is plain float32: before it there is nothing to differ from.
+what was carried. Differences shrink as peers come to agree, and the error with them: 16 peers on a 4-regular graph come
+as close to the true mean of normal vectors with int8 as with float32 (1e-7 after 100 exchanges), while bfloat16 of the
+share itself stops at 3e-3. So all forms coarser than float32 use a reference. The price is a float32 vector (D,) for
+each channel. A channel's first transfer is plain float32: before it there is no reference.
 
-What top-k does not tell, the receiver takes to be as before, and the sender's rest moves the other way. A number is
-told every 1 / share exchanges or so; were all of a share given in each, the rest would run away (on digits top-k:0.1
-ends at a disagreement of 1,000). So a top-k channel gives only the part `pace` = share of what it would give. Constant
-vectors then converge on rings, stars, regular and complete graphs; with 2.5 times the pace not on all.
+The receiver takes numbers that top-k leaves out to be unchanged, while the sender's remainder moves the other way. Each
+number is sent about every 1 / share exchanges; if each exchange gave the full share, the remainder would diverge (on
+digits top-k:0.1 ends at a disagreement of 1,000). So a top-k channel gives only the fraction `pace` = share of the
+usual share. Constant vectors then converge on rings, stars, regular and complete graphs; at 2.5 times this pace they do
+not on all of them.
 
 Sources: Alistarh et al., QSGD, 2017 (stochastic rounding in blocks); Stich, Cordonnier, Jaggi, Sparsified SGD with
-memory, 2018 (top-k, what is left is kept); Koloskova, Stich, Jaggi, Decentralized stochastic optimization and gossip
+memory, 2018 (top-k, the rest is kept); Koloskova, Stich, Jaggi, Decentralized stochastic optimization and gossip
 algorithms with compressed communication, 2019 (a public copy of each neighbour's value).
 """
 
@@ -37,21 +38,21 @@ from torch import Tensor
 #: Numbers that share one scale: the scale's 4 bytes are then under 2 % of the payload.
 BLOCK = 256
 
-#: A reference stays finite whatever a stranger's weights and differences make of it, so that its products do too.
+#: A reference stays finite whatever weights and differences another peer sends, so that its products do too.
 _REFERENCE_MAX = float(torch.finfo(torch.float32).max)
 
 
 class FormError(ValueError):
-    """The user's form cannot be taken; the message names what was found and what is known."""
+    """The user's form is invalid; the message names it and the valid values."""
 
 
 class Form(Protocol):
-    """How the values of one channel travel.
+    """The encoding of one channel's values.
 
-    name       on the wire and in messages
-    dtype      of the payload: the plain type itself, or uint8
-    relative   whether what is packed is the difference to the channel's reference
-    pace       part of the usual share that is given in one exchange
+    name       its name on the wire and in messages
+    dtype      type of the payload: the plain type itself, or uint8
+    relative   whether the difference to the channel's reference is packed
+    pace       fraction of the usual share that one exchange gives
     """
 
     @property
@@ -67,21 +68,21 @@ class Form(Protocol):
     def pace(self) -> float: ...
 
     def bytes_bounds(self, length: int) -> tuple[int, int]:
-        """The fewest and the most bytes of a payload of `length` numbers."""
+        """Return the fewest and the most bytes of a payload of `length` numbers."""
 
     def pack(self, value_D: Tensor, draws: np.random.Generator) -> Tensor:
-        """(D,) float64 as it travels."""
+        """Encode values, (D,) float64, as a payload."""
 
     def unpack(self, payload: Tensor, length: int) -> Tensor:
-        """(D,) float64 again, of a payload that `fault` has nothing against."""
+        """Decode a payload in which `fault` finds nothing wrong to (D,) float64."""
 
     def fault(self, payload: Tensor, length: int) -> str | None:
-        """What is wrong with a payload from another peer, as the code of a refusal."""
+        """Return the code of a rejection if a payload from another peer is invalid, else None."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Numbers of one type, one after the other, each the nearest to the value."""
+    """Numbers of one type, one after the other, each rounded to nearest."""
 
     name: str
     dtype: torch.dtype
@@ -110,8 +111,7 @@ FLOAT32 = Plain("float32", torch.float32, relative=False)
 
 @dataclass(frozen=True)
 class Int8:
-    """A float32 scale for every BLOCK numbers, then one signed byte a number, rounded up or down at random so that the
-    mean is right."""
+    """A float32 scale for every BLOCK numbers, then one signed byte for each number, rounded at random without bias."""
 
     name: str = "int8"
     dtype: torch.dtype = torch.uint8
@@ -147,7 +147,7 @@ class Int8:
 
 @dataclass(frozen=True)
 class TopK:
-    """The `share` of numbers that are largest, as int32 places in rising order and float32 values; the rest is 0."""
+    """The `share` of numbers largest in magnitude, as ascending int32 indices and float32 values; the rest is 0."""
 
     share: float
     dtype: torch.dtype = torch.uint8
@@ -229,8 +229,10 @@ class Zstd:
         return "tail_length_wrong" if inner is None else self.inner.fault(inner, length)
 
     def _inside(self, payload: Tensor, length: int) -> Tensor | None:
-        """The payload of the inner form; None if it is no zstd frame, or not one of just the right size. The size is
-        read from the frame's head before anything is unpacked."""
+        """Return the payload of the inner form; None if this is no zstd frame, or not one of exactly the right size.
+
+        The size is read from the frame's head before anything is decompressed.
+        """
         packed, wanted = payload.numpy().data, self.inner.bytes_bounds(length)[1]
         try:
             if zstandard.get_frame_parameters(packed).content_size != wanted:
@@ -243,7 +245,7 @@ class Zstd:
 
 @dataclass(frozen=True)
 class Nothing:
-    """No numbers at all: what travels where there is nothing to give (`event_trigger.py`). Its weight is 0."""
+    """The empty payload of a share that is not given (`event_trigger.py`); its weight is 0."""
 
     name: str = "nothing"
     dtype: torch.dtype = torch.uint8
@@ -269,7 +271,7 @@ NOTHING = Nothing()
 def pack_values(
     form: Form, share_D: Tensor, weight: float, reference_D: Tensor | None, draws: np.random.Generator
 ) -> Tensor:
-    """The payload for a share of value (D,) float64 and this weight, on a channel with this reference."""
+    """Encode a share of this value, (D,) float64, and weight for a channel with this reference."""
     if not form.relative:
         return form.pack(share_D, draws)
     return form.pack(share_D - weight * _known(reference_D, len(share_D)), draws)
@@ -278,7 +280,7 @@ def pack_values(
 def restore(
     form: Form, payload: Tensor, length: int, weight: float, reference_D: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """What a payload carries, (D,) float64, and what the channel's reference is behind it: the same on both ends."""
+    """Return the value that a payload carries, (D,) float64, and the next reference, which is the same on both ends."""
     carried_D = form.unpack(payload, length)
     if not form.relative:
         return carried_D, reference_D
@@ -288,12 +290,12 @@ def restore(
 
 
 def _known(reference_D: Tensor | None, length: int) -> Tensor:
-    """Float64; a stranger may begin a channel with a difference, and it is then one to nothing."""
+    """Return the reference as float64; zero if another peer begins a channel with a difference."""
     return torch.zeros(length, dtype=torch.float64) if reference_D is None else reference_D.to(torch.float64)
 
 
 def as_reference(estimate_D: Tensor) -> Tensor:
-    """(D,) float32 and finite, of an estimate (D,) float64 that need not be."""
+    """Round an estimate, (D,) float64, to a finite reference, (D,) float32, by clamping it to float32's range."""
     return estimate_D.clamp(-_REFERENCE_MAX, _REFERENCE_MAX).to(torch.float32)
 
 
@@ -331,7 +333,7 @@ def zstd(*, level: int = 3) -> Callable[[Form], Form]:
     return lambda inner: Zstd(inner, level)
 
 
-#: Ways to send a value, by name.
+#: Forms of a value on the wire, by name.
 FORMS: dict[str, Callable[..., Form]] = {
     "float32": float32,
     "float64": float64,
@@ -345,11 +347,11 @@ PACKERS: dict[str, Callable[..., Callable[[Form], Form]]] = {"zstd": zstd}
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no number of a floating tensor is NaN or infinite; subnormal numbers and -0.0 are numbers like others.
+    """Return whether no number of a floating tensor is NaN or infinite; subnormal numbers and -0.0 are finite.
 
     A sum is finite only if every term is, and costs a fortieth of `isfinite().all()`, which writes a mask (25 million
-    float32: 2 ms against 87). Finite numbers whose sum overflows are settled by the smallest and largest of them,
-    through which NaN passes (4 ms).
+    float32: 2 ms against 87). If the sum of finite numbers overflows, the smallest and the largest of them decide,
+    which NaN passes through (4 ms).
     """
     return math.isfinite(values.sum().item()) or all(math.isfinite(end.item()) for end in values.aminmax())
 
@@ -363,5 +365,5 @@ def _bytes(data: bytes) -> Tensor:
 
 
 def _split(payload: Tensor, at: int, first: torch.dtype, second: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Two arrays of a payload, copied where the bytes of a message do not lie as the type wants."""
+    """Split a payload into two arrays, copied because a message's bytes need not be aligned for the types."""
     return payload[:at].clone().view(first), payload[at:].clone().view(second)

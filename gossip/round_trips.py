@@ -1,33 +1,38 @@
-"""How long answers of other peers take, and from when on one is late. A pure account, in ticks.
+"""Round-trip times to other peers, and the time after which an answer is late. A pure account, in ticks.
 
-A running mean and a running deviation, as TCP has them (Jacobson and Karels 1988). Each ping has a number of its own,
-so an answer tells which ping it answers; and one that comes when nobody waits for it any more counts too, or a link on
-which the kernel says again what was lost, seconds later, would look as quick as its quickest answers.
+It keeps a running mean and a running deviation, as TCP does (Jacobson and Karels 1988). Each ping has its own number,
+so an answer names its ping. Answers that come when nothing waits for them any more count too; otherwise a link on which
+the kernel retransmits lost packets seconds later would look as fast as its fastest answers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Ticks for which a ping without an answer is remembered, and pings in all. Beyond the first a link is down.
+#: Ticks for which an unanswered ping is remembered, after which a link counts as down; and the most pings remembered.
 KEPT_TICKS, KEPT_MAX = 400, 1024
-#: Deviations beyond the mean within which an answer is on time. TCP takes four; each wait here is for several pings.
+#: Deviations above the mean within which an answer is on time. TCP takes four; each wait here covers several pings.
 _DEVIATIONS = 2
-#: Times the time that an answer was thought to take that one may take before waits grow, for the same reason; and times
-#: that waits grow to.
+#: Multiple of the expected time that an answer may take before waits grow, for the same reason; and the largest factor
+#: by which they grow.
 FREE, GROWTH_MAX = 1.5, 8.0
 
 
 @dataclass
 class RoundTrips:
-    """Pings under way by number, as (to, at); and of each peer mean and mean deviation of its answers."""
+    """Round-trip times of one peer's pings.
+
+    under_way   unanswered pings by number, as (recipient, tick)
+    mean        mean round-trip time of each peer, in ticks
+    deviation   its mean deviation, in ticks
+    """
 
     under_way: dict[int, tuple[str, int]] = field(default_factory=dict)
     mean: dict[str, float] = field(default_factory=dict)
     deviation: dict[str, float] = field(default_factory=dict)
 
     def sent(self, number: int, to: str, clock: int) -> None:
-        """A ping leaves."""
+        """Record that a ping is sent."""
         self.under_way[number] = to, clock
         while self.under_way:
             oldest = next(iter(self.under_way))
@@ -36,7 +41,7 @@ class RoundTrips:
             del self.under_way[oldest]
 
     def answered(self, number: int, sender: str, clock: int) -> bool:
-        """An answer came; whether it is that of whom this ping went to."""
+        """Record an answer; return whether it comes from the peer to which this ping was sent."""
         to, at = self.under_way.get(number, ("", clock))
         if to != sender:
             return False
@@ -50,13 +55,13 @@ class RoundTrips:
         return True
 
     def slowness(self, peer: str, shortest: int) -> float:
-        """By how much to multiply waits that were chosen for answers within `shortest` ticks, from 1 to GROWTH_MAX."""
+        """Return the factor, 1 to GROWTH_MAX, for waits that were chosen for answers within `shortest` ticks."""
         if peer not in self.mean:
             return 1.0
         late = self.mean[peer] + _DEVIATIONS * self.deviation[peer]
         return min(max(late / (FREE * shortest), 1.0), GROWTH_MAX)
 
     def forget(self, peer: str) -> None:
-        """It is not in the roster any more."""
+        """Drop the times of a peer that is no longer in the roster."""
         self.mean.pop(peer, None)
         self.deviation.pop(peer, None)

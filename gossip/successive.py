@@ -1,10 +1,10 @@
-"""Channels whose form changed while transfers were under way: each transfer is read in the form in which it was made.
+"""Channels whose form changes while transfers are under way: each transfer is read in the form in which it was made.
 
-A transfer names its form, so one that was made before a change is repeated, taken and acknowledged as it was. What is
-known of the sender's estimate, the *reference*, has to be the same on both ends whenever each of them changes, so it
-may follow from the transfers alone. One name would leave that open: "float32" begins a reference where the form needs
-one, and is the form itself elsewhere. So after a change nothing is made under that name any more: plain float32 is
-then "float32/base", which always begins a reference, and "float32" means what it meant in the first form of all.
+A transfer names its form, so one made before a change is repeated, taken and acknowledged unchanged. The *reference* of
+the sender's estimate must be the same on both ends whenever each of them changes its form, so it may depend on the
+transfers alone. The name "float32" would be ambiguous: it begins a reference if the form needs one, and is the form
+itself otherwise. So no transfer is made under that name after a change: plain float32 is then "float32/base", which
+always begins a reference, and "float32" keeps the meaning that it had in the channel's first form.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _BASE = Plain("float32/base", torch.float32, relative=False)
 
 @dataclass(frozen=True)
 class Successive:
-    """A form that took the place of others.
+    """A form that replaced others.
 
-    now     in which shares are made
-    before  in which they were, the first one first; at least one
+    now     the form of new shares
+    before  earlier forms, oldest first; at least one
     """
 
     now: Form
@@ -62,13 +62,13 @@ class Successive:
 
 
 def read_in(form: Form) -> dict[str, Form]:
-    """Return the forms in which a transfer may come on a channel of this form, by name."""
+    """Return the forms that a transfer on a channel of this form may have, by name."""
     forms = (FLOAT32, _BASE, *form.before, form.now) if isinstance(form, Successive) else (FLOAT32, form)
     return {each.name: each for each in forms}
 
 
 def made_in(form: Form, name: str) -> tuple[Form, bool]:
-    """Return the form of a transfer that names it so, on a channel of `form`, and whether it begins a reference."""
+    """Return the form that a transfer on a channel of `form` names, and whether the transfer begins a reference."""
     if not isinstance(form, Successive):
         assert name in (form.name, FLOAT32.name), "a channel knows its form and float32"
         return (form, False) if name == form.name else (FLOAT32, form.relative)
@@ -78,7 +78,12 @@ def made_in(form: Form, name: str) -> tuple[Form, bool]:
 
 
 def next_form(form: Form, *, begun: bool, whole: bool) -> Form:
-    """Return the form of a channel's next transfer; `begun`: it has a reference; `whole`: nothing may be left out."""
+    """Return the form of a channel's next transfer.
+
+    Args:
+        begun: whether the channel has a reference.
+        whole: whether the transfer must be uncompressed.
+    """
     plain = FLOAT32 if not isinstance(form, Successive) else _BASE
     if whole:
         return form if form.dtype == torch.float64 else plain

@@ -1,4 +1,4 @@
-"""The bytes of a tensor, as they travel and are kept."""
+"""The bytes of a tensor, as they are sent and stored."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import torch
 from torch import Tensor
 
-#: What bytes may come in.
+#: Types that hold received bytes.
 Bytes = bytes | bytearray | memoryview
 
 
 def raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, little-endian; a view where it is contiguous."""
+    """Return a tensor's bytes, little-endian; a view if the tensor is contiguous."""
     assert sys.byteorder == "little", "bytes of tensors are little-endian; this machine would have to swap them"
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data

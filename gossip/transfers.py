@@ -1,17 +1,17 @@
-"""Channels: numbered transfers of mass along one directed edge in one averaging group. Nothing is lost, nothing twice.
+"""Channels: numbered transfers of mass along one directed edge in one averaging group; none is lost or taken twice.
 
-A sender gives a share away by making the next transfer of a channel. What is debited is what the payload restores to,
-so a transfer is the mass that travels, and a repeat of it the same bytes. It stays open until the receiver says that it
-has taken it. At most WINDOW transfers are open on a channel; then the channel rests and only repeats, so that a cut
-edge cannot drain its peer. The receiver takes each number once and in order. So at every moment, for all channels
-together:
+A sender gives a share away by making the next transfer of a channel. It debits exactly what the payload restores to, so
+a transfer is the mass that travels, and a repeat has the same bytes. A transfer stays open until the receiver
+acknowledges that it has taken it. At most WINDOW transfers are open on a channel; then the channel rests and only
+repeats, so that a cut edge cannot drain its peer. The receiver takes each number once and in order. So at every moment,
+for all channels together:
 
     held + open transfers not yet taken = put in
 
-All functions follow from their arguments alone, draws included, so that a journal gives the same channels and masses
-again, and a transfer made again is the same bytes.
+All functions are deterministic in their arguments, draws included, so that replaying a journal gives the same channels
+and masses, and a transfer made again has the same bytes.
 
-What happens when a peer has lost memory is in `incarnations.py`.
+`incarnations.py` covers peers that have lost their memory.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from fedpeer.gossip.successive import made_in, next_form
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumberedTransfer:
-    """One transfer, as it is journalled and as it travels.
+    """One transfer, as it is journalled and sent.
 
     seq        1, 2, 3, ... on this channel and incarnation; never used for two different shares
-    round, exchange    for which averaging it was made; never smaller than in the transfer before it
-    weight     push-sum weight, finite, > 0; 0 where the form is "nothing"
-    form       name of the form of the payload: the group's, or one that it had before (`successive.py`), or plain
-               float32, or "nothing": a share that is not given
-    payload    what travels, in the wire's own type: (D,) for plain types, else (bytes,) uint8
+    round      round for which it was made
+    exchange   exchange of that round; (round, exchange) is never smaller than in the transfer before it
+    weight     push-sum weight, finite, > 0; 0 if the form is "nothing"
+    form       name of the payload's form: the group's current or an earlier one (`successive.py`), plain float32, or
+               "nothing", a share that is not given
+    payload    the encoded values in the wire's own type: (D,) for plain types, else (bytes,) uint8
     """
 
     seq: int
@@ -55,7 +56,7 @@ class NumberedTransfer:
 
     @property
     def nothing(self) -> bool:
-        """Whether it says only that there is nothing to come."""
+        """True if it only announces that no share comes."""
         return self.form == NOTHING.name
 
 
@@ -65,10 +66,10 @@ class Outgoing:
 
     made          highest number made
     open          transfers made and not known to be taken, oldest first
-    acked_weight  sum of the weights of all before those
-    reference_D   (D,) float32, what the receiver knew of the estimate before them; None before the first transfer,
-                  and always where the form needs none
-    signed        how much the receiver signed last that it has taken; None: it has signed nothing
+    acked_weight  sum of the weights of all transfers before the open ones
+    reference_D   (D,) float32, the receiver's reference before the open ones; None before the first transfer, and
+                  always if the form needs none
+    signed        the receiver's latest signed progress in taking; None: it has signed nothing
     """
 
     made: int = 0
@@ -79,12 +80,14 @@ class Outgoing:
 
     @property
     def acked(self) -> int:
-        """The highest number known to be taken."""
+        """Highest number that is known to be taken."""
         return self.made - len(self.open)
 
     def weight_until(self, seq: int) -> float:
-        """Sum of the weights of the transfers up to `seq`, which is not below `acked`: added in the order in which the
-        receiver adds them, so that both have the same bits."""
+        """Return the sum of the weights of the transfers up to `seq`, which is not below `acked`.
+
+        Weights are added in the order in which the receiver adds them, so that both sums have the same bits.
+        """
         weight = self.acked_weight
         for share in self.open[: seq - self.acked]:
             weight += share.weight
@@ -95,11 +98,12 @@ class Outgoing:
 class Incoming:
     """The receiver's end of a channel.
 
-    taken, taken_weight   highest number taken, and the sum of the weights of all that were
-    recent        digests of the last WINDOW taken, oldest first
-    place         (round, exchange) of the last taken
-    reference_D   (D,) float32, as the sender has it behind the same transfer
-    signed        how much the sender signed last that it has made, of what was taken; None: it has signed nothing
+    taken         highest number taken
+    taken_weight  sum of the weights of all transfers taken
+    recent        digests of the last WINDOW transfers taken, oldest first
+    place         (round, exchange) of the last transfer taken
+    reference_D   (D,) float32, equal to the sender's after the same transfer
+    signed        the sender's latest signed progress in making, among what was taken; None: it has signed nothing
     """
 
     taken: int = 0
@@ -111,7 +115,7 @@ class Incoming:
 
 
 class TransferDecision(StrEnum):
-    """What is to be done with a transfer that came; all but TAKE are codes of refusals."""
+    """The decision on a transfer that arrived; all but TAKE are codes of rejections."""
 
     TAKE = "take"
     REPEATED = "repeated"
@@ -125,24 +129,25 @@ class TransferDecision(StrEnum):
 
 
 def resting(channel: Outgoing) -> bool:
-    """Whether the window is full, so that the channel only repeats."""
+    """Return whether the window is full, so that the channel only repeats."""
     return len(channel.open) >= WINDOW
 
 
 def exhausted(held: Mass, start_weight: float, *, mutual: bool = False) -> bool:
-    """Whether a peer that started with this weight rests all its channels until it has received.
+    """Return whether a peer that started with this weight rests all its channels until it has received a share.
 
-    `mutual`: it gives shares only to neighbours that give it one in return.
+    `mutual`: the peer gives shares only to neighbours that give it one in return.
     """
     return float(held.weight) < (REST_BELOW_MUTUAL if mutual else REST_BELOW) * start_weight
 
 
 def overdrawn(held: Mass, channels: Iterable[Outgoing]) -> bool:
-    """Whether so much of a peer's weight is under way that it had better wait for acknowledgements before it gives.
+    """Return whether so much of a peer's weight is under way that it should wait for acknowledgements before it gives.
 
-    Behind a cut the window alone lets a peer give twice what it will not get back for hours. With this, halves of 12
-    peers on 4-regular graphs keep 0.33 to 0.62 of their weight, whatever way they are cut (80 cuts); without, 0.12 to
-    0.67. A peer of degree d cut off from everyone keeps 1 / (d + 1), without this the square of it.
+    In a partition, the window alone lets a peer give two shares along each cut edge and not get them back for hours.
+    With this bound, halves of 12 peers on 4-regular graphs keep 0.33 to 0.62 of their weight, however they are cut (80
+    cuts); without it, 0.12 to 0.67. A peer of degree d cut off from all others keeps 1 / (d + 1); without it, the
+    square of that.
     """
     return sum(share.weight for channel in channels for share in channel.open) > UNDER_WAY_MAX * float(held.weight)
 
@@ -157,13 +162,17 @@ def give(
     *,
     whole: bool = False,
 ) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """An equal share of what is held to each of these channels, none of which rests: (kept, channels, shares by peer).
+    """Give an equal share of what is held on each channel; return (mass kept, channels, shares by peer).
 
-    What is debited is what travels. Plain forms make one payload for all, and are `push_sum.share` with as many copies,
-    to the last bit. A channel without a reference gets plain float32 where the form needs one; with `whole` every
-    channel does: the last gift of one who leaves, in which a reduction would keep value without weight.
+    Exactly what travels is debited. Plain forms make one payload for all channels, equal to `push_sum.share_of` with as
+    many copies to the last bit. A channel without a reference gets plain float32 if the form needs a reference.
 
-    at: (round, exchange) for which the shares are made.
+    Args:
+        channels: channels by peer; none may rest.
+        fraction: fraction of what is held that each channel gets, before the form's `pace`.
+        at: (round, exchange) for which the shares are made.
+        whole: send plain float32 on every channel and ignore `pace`: for the last shares of a peer that leaves, in
+            which compression would keep value without weight.
     """
     assert fraction > 0, "a share is a part of what is held"
     assert len(channels) * fraction <= 1, "no one can give more than is held"
@@ -197,7 +206,7 @@ def give(
 def give_nothing(
     channels: Mapping[str, Outgoing], at: tuple[int, int]
 ) -> tuple[dict[str, Outgoing], dict[str, NumberedTransfer]]:
-    """Say on each of these channels, none of which rests, that nothing comes now: (channels, shares by peer)."""
+    """Announce on channels, none of which rests, that no share comes now; return (channels, transfers by peer)."""
     assert not any(resting(channel) for channel in channels.values()), "a channel whose window is full rests"
     payload = torch.empty(0, dtype=NOTHING.dtype)
     shares = {
@@ -214,7 +223,7 @@ def give_nothing(
 
 
 def _debited(held: Mass, channels: Mapping[str, Outgoing], shares: Mapping[str, NumberedTransfer], form: Form) -> Mass:
-    """What is left when these shares, all of one weight, are gone, each as its receiver will restore it."""
+    """Return the mass left after these shares, all of one weight, each debited as its receiver will restore it."""
     values: dict[str, Tensor] = {}
     copies: Counter[str] = Counter()
     for peer, share in shares.items():
@@ -230,16 +239,16 @@ def _debited(held: Mass, channels: Mapping[str, Outgoing], shares: Mapping[str, 
 
 
 class Receipt(StrEnum):
-    """What an acknowledgement told us."""
+    """The result of an acknowledgement."""
 
     NEWS = "news"
     NOTHING = "nothing"
-    #: It names transfers that we do not remember making, or that were never made: the two must meet.
+    #: It names transfers that this peer does not remember making, or that were never made: `meet` must decide.
     UNKNOWN = "unknown"
 
 
 def acknowledged(channel: Outgoing, taken: int, form: Form) -> tuple[Outgoing, Receipt]:
-    """All transfers up to `taken` are taken and durable. Anything but NEWS leaves the channel as it is."""
+    """Close the transfers up to `taken`, which are taken and durable; a result other than NEWS changes nothing."""
     if taken > channel.made:
         return channel, Receipt.UNKNOWN
     if taken <= channel.acked:
@@ -254,7 +263,7 @@ def acknowledged(channel: Outgoing, taken: int, form: Form) -> tuple[Outgoing, R
 
 
 def judge(channel: Incoming, share: NumberedTransfer) -> TransferDecision:
-    """What is to be done with a transfer whose form and numbers are found good."""
+    """Decide on a transfer whose form and numbers were found valid."""
     if _known(channel, share):
         return TransferDecision.REPEATED if _same(channel, share) else TransferDecision.REUSED
     if share.seq > channel.taken + WINDOW:
@@ -265,7 +274,7 @@ def judge(channel: Incoming, share: NumberedTransfer) -> TransferDecision:
 
 
 def take(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> tuple[Incoming, Mass]:
-    """Take a transfer whose verdict is TAKE, of a group of this length: the mass is the receiver's from now on."""
+    """Take a transfer whose decision is TAKE, in a group of this length; return (channel, the receiver's new mass)."""
     assert judge(channel, share) is TransferDecision.TAKE, "each transfer is taken once and in order"
     carried_D, reference_D = carried(share, form, length, channel.reference_D)
     taken = Incoming(
@@ -280,7 +289,7 @@ def take(channel: Incoming, share: NumberedTransfer, form: Form, length: int) ->
 
 
 def implied_D(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> Tensor:
-    """(D,) float64: the estimate that a transfer implies, before it is taken; one of nothing implies none."""
+    """Return the estimate that a transfer implies, (D,) float64, before it is taken; an empty one implies none."""
     assert not share.nothing, "nothing implies nothing"
     return carried(share, form, length, channel.reference_D)[0] / share.weight
 
@@ -294,14 +303,17 @@ def _next(channel: Incoming, share: NumberedTransfer) -> bool:
 
 
 def _same(channel: Incoming, share: NumberedTransfer) -> bool:
-    """Whether a number that was taken came with the same content. Older than the digests kept, nobody can tell; an
-    honest sender does not repeat them, since it knew them taken when it made the last one."""
+    """Return whether a transfer that was taken came again with the same content.
+
+    True for transfers older than the digests kept, which cannot be compared; an honest sender does not repeat them,
+    since it knew that they were taken when it made the last one.
+    """
     back = channel.taken - share.seq
     return back >= len(channel.recent) or channel.recent[-1 - back] == _digest(share)
 
 
 def _digest(share: NumberedTransfer) -> bytes:
-    """BLAKE2b (16 bytes) of all that a repeat must not change."""
+    """Return the BLAKE2b digest (16 bytes) of all that a repeat must not change."""
     head = f"{share.round} {share.exchange} {share.weight.hex()} {share.form} ".encode()
     digest = blake2b(head, digest_size=16)
     digest.update(share.payload.contiguous().view(torch.uint8).numpy().data)
@@ -314,7 +326,7 @@ def _digest(share: NumberedTransfer) -> bytes:
 def carried(
     share: NumberedTransfer, form: Form, length: int, reference_D: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """The value (D,) float64 of a share on a channel of this form, and the reference behind it."""
+    """Return the value of a share on a channel of this form, (D,) float64, and the reference after it."""
     if share.nothing:
         return NOTHING.unpack(share.payload, length), reference_D
     found, begins = made_in(form, share.form)
@@ -325,7 +337,7 @@ def carried(
 
 
 def _reference(channel: Outgoing, form: Form) -> Tensor | None:
-    """The reference behind the last transfer made."""
+    """Return the reference after the last transfer made."""
     reference_D = channel.reference_D
     for share in channel.open:
         found, begins = (NOTHING, False) if share.nothing else made_in(form, share.form)

@@ -1,42 +1,42 @@
-"""How much weight a peer takes from a neighbour and gives to one, so that who lies cannot load it with what nobody has.
+"""Bounds on the weight that a peer takes from and gives to a neighbour, so that no liar can create unlimited weight.
 
-In a group of n members, each of whom puts in a weight of 1, there is a weight of n. Three bounds follow:
+In a group of n members, each of which puts in a weight of 1, there is a total weight of n. Three bounds follow:
 
     share   a share weighs at most n
-    net     what came from a neighbour less what went to it, over all its incarnations, is at most n - 1: all that the
-            others ever put in
-    held    what a peer holds, with what waits; but for what comes back to it on a channel
+    net     the weight that came from a neighbour less the weight that went to it, over all its incarnations, is at most
+            n - 1: all that the others ever put in
+    held    the weight that a peer holds, shares that wait included; weight that returns on a channel is exempt
 
-`net` is kept by those who give, who know both sums: `room` is what may still go to a neighbour. By t_ij(now) what i has
-taken of j, by m_ji what j made for i: when j makes a share, m_ji <= net + t_ji(then). What i takes was made before, and
-j has taken only what i made, so
+The giving side keeps `net`, since it knows both sums: `room` is the weight that may still go to a neighbour. Let
+t_ij(now) be the weight that i has taken from j, and m_ji the weight that j has made for i. When j makes a share,
+m_ji <= net + t_ji(then). What i takes was made before, and j has taken only what i made, so
 
     t_ij(now) <= m_ji(then) <= net + t_ji(then) <= net + m_ij(then) <= net + m_ij(now)
 
-whatever is lost, late or repeated, and whatever anybody else does to the two: m only grows, but where a transfer comes
-back for good (`Returned`), and then to what was taken. Who exceeds it has a program that does not keep it, and is
-charged. Neither side can be stuck at the bound, since what one gives the other makes room for what that one gives; and
-where weight flows back the way it came, as on every undirected graph with the shares of `averaging.py`, nobody comes
-near it: all that could flow along an edge is what the others have.
+whatever is lost, late or repeated, and whatever other members do to the two: m only grows, except when transfers return
+for good (`incarnations.reopened`), and then it falls to what was taken. A peer that exceeds the bound runs a program
+that does not keep it, and is charged. Neither side can get stuck at the bound, since each share makes room for one in
+the other direction. Where weight flows back the way it came, as on every undirected graph with the shares of
+`averaging.py`, no member comes near it: an edge can carry at most what the others have.
 
-Where edges lead in one direction, weight goes round in circles and `net` bounds nothing; `held` does. It is 2 n there,
-twice all that there is, since a member that lost memory puts in 1 again: it stops nobody before as many members as
-there are have lost memory at about the same time. A share for which there is no room is not refused for good: it stays
-open with its sender, and there is room when the peer has given. So nobody is charged for that.
+Where edges have one direction, weight travels in circles and `net` bounds nothing; `held` does. It is 2 n there, twice
+the total, since a member that lost its memory puts in 1 again: it stops no one before as many members as there are have
+lost their memory at about the same time. A share without room is not rejected for good: it stays open with its sender,
+and there is room once the peer has given. So no one is charged for that.
 
-A neighbour that lost memory begins channels of its own, and knows nothing of the earlier ones. What its earlier
-incarnations gave more than they got is `before`; the one who took it tells it in Hello, and both then go by a `net`
-that is smaller by that. So over all incarnations of a neighbour its net is at most n - 1, and whoever takes holds at
-most
+A neighbour that lost its memory begins new channels and knows nothing of the earlier ones. The weight that its earlier
+incarnations gave in excess of what they got is `before`; the peer that took it reports it in Hello, and both then use a
+`net` that is smaller by this amount. So over all incarnations of a neighbour its net is at most n - 1, and a peer that
+takes holds at most
 
     what it put in + (n - 1) net                                                                    (`held`)
 
-of which each neighbour gives at most its part: there is always room for what `net` allows. Who is born again without
-having lied gets from its neighbours about what it gives them, so that `before` stays near 0; were it ever at the bound,
-it would give nothing until its neighbours, which are not bounded by it, have given something to it.
+of which each neighbour gives at most its part: there is always room for what `net` allows. An honest member that
+returns as a new incarnation gets about as much from its neighbours as it gives them, so that `before` stays near 0; if
+it ever reached the bound, it would give nothing until its neighbours, which are not bounded by it, have given to it.
 
-What liars can do: with h honest members and f that lie, what is there among the honest is at most what they put in and
-what came from liars: h (1 + f (n - 1)), however often a liar is born again.
+What liars can achieve: with h honest members and f liars, the total weight among the honest is at most what they put in
+and what came from liars: h (1 + f (n - 1)), however often a liar returns as a new incarnation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class WeightLimits:
-    """The three bounds of one group; `net` is infinite where it does not hold."""
+    """The three bounds of one group, as described above; `net` is infinite where that bound does not hold."""
 
     share: float
     net: float
@@ -61,8 +61,11 @@ class WeightLimits:
 
     @staticmethod
     def among(members: int, start_weight_max: float = 1.0, *, both_ways: bool = True) -> WeightLimits:
-        """In a group of so many, of whom each puts in at most `start_weight_max`; `both_ways`: who is given to gives
-        back, and what is held is carried from one averaging to the next."""
+        """Return the bounds for a group of `members`, each of which puts in at most `start_weight_max`.
+
+        `both_ways`: a member that gets shares from a neighbour also gives it shares, and mass is carried from one
+        averaging to the next.
+        """
         everything = members * start_weight_max
         if not both_ways:
             return WeightLimits(everything, math.inf, 2 * everything)
@@ -70,21 +73,25 @@ class WeightLimits:
         return WeightLimits(everything, net, start_weight_max + (members - 1) * net)
 
     def room(self, out: Outgoing, incoming: Incoming, before: float = 0.0) -> float:
-        """How heavy the next share on a channel may be, by its sender's two ends; 0 or less: it has to wait.
+        """Return the largest weight of the next share on a channel, by its sender's two ends; 0 or less: it must wait.
 
-        before: what the neighbour says to have got of this peer's earlier incarnations, more than it gave them.
+        `before` is the weight that the neighbour reports to have got from this peer's earlier incarnations in excess of
+        what it gave them.
         """
-        # Who leaves gives the very last of it: rounding must leave nothing behind, and who takes allows for more of it.
+        # A peer that leaves gives all it has: rounding must leave nothing behind, so the receiver allows for more.
         net = self.net * (1 + _ROUNDING / 2) - before + incoming.taken_weight - out.weight_until(out.made)
         return min(self.share * (1 - _ROUNDING), net)
 
     def refusal(
         self, out: Outgoing, incoming: Incoming, held: float, weight: float, before: float = 0.0, *, told: bool = True
     ) -> Literal["bad_weight", "no_room"] | None:
-        """Why a share of this weight is not taken, by its receiver's two ends and what it holds, if it is not.
+        """Return the code of a rejection if the receiver must not take a share of this weight now, else None.
 
-        before: what came from the sender's earlier incarnations, more than went to them; told: whether the sender was
-        told that. Who was not cannot know, and is not charged for it.
+        Args:
+            out, incoming: the receiver's two ends of the channels with the sender.
+            held: weight that the receiver holds.
+            before: weight that came from the sender's earlier incarnations in excess of what went to them.
+            told: whether the sender was told `before`; if not, it cannot know, and is not charged for exceeding it.
         """
         net, most = incoming.taken_weight + weight - out.weight_until(out.made), self.net * (1 + _ROUNDING)
         if net > most or (told and net > most - before):
