@@ -118,11 +118,7 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
     Raises:
         ChoiceError: unknown setting, value of the wrong type, or a value for a function that takes none.
     """
-    keywords = {
-        name.rstrip("_"): parameter  # `for_` is the setting `for`, which is a keyword of Python
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
+    keywords = _keywords(function)
     given = dict(choice.settings)
     if choice.value is not None:
         if not keywords:
@@ -143,6 +139,16 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
             value, _kind(function, keywords[key].name, keywords[key].annotation), f"{choice.name}: {key}"
         )
         for key, value in given.items()
+    }
+
+
+@functools.cache  # a federation's check asks it thousands of times
+def _keywords(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the settings of a function by the names that a choice gives them."""
+    return {
+        name.rstrip("_"): parameter  # `for_` is the setting `for`, which is a keyword of Python
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
 
 

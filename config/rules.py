@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ class Combination:
     def gossip(self) -> GossipSettings:
         return self.federation.gossip
 
-    @property
+    @cached_property
     def kinds(self) -> list[tuple[Choice, Method]]:
         """The algorithms with valid names and settings, and what each shares."""
         return [

@@ -69,11 +69,11 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
 
 def test_what_is_common_is_named_and_nothing_else_is() -> None:
     """Of all experiments but the summary, which reads others': two that ask for the same run say so of each other."""
-    options = {}
-    for each in map(experiment, EXPERIMENTS):
+    options, experiments = {}, {name: experiment(name) for name in EXPERIMENTS}
+    for each in experiments.values():
         requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]
         options[each.name] = {request_digest(replace(request, seeds=(0,))) for request in requests}
         assert not set(each.reads) & set(each.shares), each.name
-    for one, other in combinations([name for name in EXPERIMENTS if not experiment(name).reads], 2):
+    for one, other in combinations([name for name, each in experiments.items() if not each.reads], 2):
         common = not options[one].isdisjoint(options[other])
-        assert (other in experiment(one).shares) == (one in experiment(other).shares) == common, f"{one} and {other}"
+        assert (other in experiments[one].shares) == (one in experiments[other].shares) == common, f"{one} and {other}"

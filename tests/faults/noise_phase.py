@@ -27,7 +27,7 @@ PACE = 4.0
 STRAGGLING = 4
 
 
-def veiled_world(peers: int = 4, **settings: object) -> World:
+def noise_phase_world(peers: int = 4, **settings: object) -> World:
     """Everybody with everybody, so that one exchange behind the phase gives the mean."""
     options = {"gossip__topology": "complete", "gossip__exchanges": 2, "gossip__privacy": NOISE}
     return world(peers, **(options | {"learning__evaluate_every": 1} | settings))
@@ -44,7 +44,7 @@ class Said:
     estimate_D: Tensor
 
 
-class Veiled(PeerCluster):
+class NoisePhaseCluster(PeerCluster):
     """One run.
 
     Attributes:

@@ -22,7 +22,7 @@ from tests.faults.event_triggered import Drifting, drifting_world
 from tests.faults.group_clusters import COMPANIES
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.liars import LIARS
-from tests.faults.noise_phase import Veiled, veiled_world
+from tests.faults.noise_phase import NoisePhaseCluster, noise_phase_world
 from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, world
 from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
@@ -235,8 +235,8 @@ def trusting(seed: int) -> None:
 
 def masked(seed: int) -> None:
     """P17: masses are exact through phases of noise, whatever happens, and what is used is the mean."""
-    made = veiled_world()
-    cluster = Veiled(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    made = noise_phase_world()
+    cluster = NoisePhaseCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     cluster.simulator.start()
     cluster.judge_means()
 

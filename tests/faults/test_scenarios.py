@@ -34,7 +34,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "stumbling": (range(0), range(1)),
     "pausing": (range(0), range(1)),
     "trusting": (range(1, 2), range(3)),
-    "veiled": (range(0), range(2)),
+    "masked": (range(0), range(2)),
     "drifting": (range(1), range(1, 2)),
     "leaving": (range(1), range(1, 2)),
     "leaving_slowly": (range(1), range(1, 2)),

@@ -23,13 +23,13 @@ from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.config.refusals import refusals
-from tests.faults.noise_phase import Veiled, correlation, veiled_world
+from tests.faults.noise_phase import Veiled, correlation, noise_phase_world
 from tests.reference import judges
 
 
 def running(ticks: float, *, watched: bool = False, **settings: Any) -> Veiled:
     """`watched`: masses are looked at after each step, which takes most of the time."""
-    cluster = Veiled(veiled_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster = Veiled(noise_phase_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
     if not watched:
         cluster.simulator.stepped = lambda peer, machine: None
     cluster.simulator.start()
