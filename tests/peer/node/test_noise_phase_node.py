@@ -23,13 +23,13 @@ from fedpeer.peer.wire.messages import Value, ValueRequest
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.config.refusals import refusals
-from tests.faults.noise_phase import Veiled, correlation, noise_phase_world
+from tests.faults.noise_phase import NoisePhaseCluster, correlation, noise_phase_world
 from tests.reference import judges
 
 
-def running(ticks: float, *, watched: bool = False, **settings: Any) -> Veiled:
+def running(ticks: float, *, watched: bool = False, **settings: Any) -> NoisePhaseCluster:
     """`watched`: masses are looked at after each step, which takes most of the time."""
-    cluster = Veiled(noise_phase_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster = NoisePhaseCluster(noise_phase_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
     if not watched:
         cluster.simulator.stepped = lambda peer, machine: None
     cluster.simulator.start()
@@ -99,7 +99,7 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
 
 
 @pytest.fixture(scope="module")
-def begun() -> Veiled:
+def begun() -> NoisePhaseCluster:
     """In its first round or the next; no test lets it go on."""
     return running(60.0)
 
@@ -117,7 +117,7 @@ def begun() -> Veiled:
     ],
 )
 def test_true_shares_wait_until_enough_were_told(
-    begun: Veiled, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], made_up: bool
+    begun: NoisePhaseCluster, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], made_up: bool
 ) -> None:
     """Whatever kept a peer from telling them in the exchanges that are for that."""
     state, (group,) = begun.node("peer1").state, begun.groups

@@ -101,16 +101,16 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
     """It keeps its round, and what it measured of the others before says nothing about now."""
-    here = simulator(faults_from("cut:1,at=4,for=40", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
+    here = simulator(faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
     log: list[str] = []
     here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
-    here.run(30.0 / 0.025)
+    here.run(23.0 / 0.025)
     alone, others = (view_of(node(here.machines()[peer]), {}) for peer in ("peer1", "peer2"))
-    assert 10.0 < alone.alone_s < 30.0
+    assert 5.0 < alone.alone_s < 21.0
     assert [group.disagreement for group in alone.groups] == [None]
     assert log.count("alone") == 1
     assert others.alone_s == 0.0
-    here.run(60.0 / 0.025)
+    here.run(28.0 / 0.025)
     assert log.count("company") == 1
     if (machine := here.machines().get("peer1")) is not None:
         assert view_of(node(machine), {}).alone_s == 0.0
