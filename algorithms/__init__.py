@@ -1,1 +1,1 @@
-"""Learning as functions of state: contracts, local training, losses, draws. Pure: no IO, no clock, no gossip."""
+"""Learning as pure functions of state: contracts, local training, losses, random draws. No IO, no clock, no gossip."""

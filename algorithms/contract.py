@@ -1,15 +1,29 @@
-"""The contract of training: what a peer does in a round, whoever combines what the peers send.
+"""The contract of training: what one peer does in a round, whatever then combines the results of all peers.
 
-An algorithm is functions over frozen dataclasses of tensors (`leaves.py`), built on a `Workbench`; its keyword-only
-parameters are its settings. The functions take leading dimensions: the same code trains one peer `(n,)` and a block of
-peers `(B, n)`. They know nothing of who averages with whom, who answered, or how anything travels. What a peer keeps
-for itself survives in `Client`.
+An algorithm is a class of pure functions over frozen dataclasses of tensors (`leaves.py`). It is built on a `Workbench`
+(network, loss, local optimiser), and its keyword-only parameters are the settings that users write. One round of one
+peer is one call:
 
-In a round a peer trains from what it has received, and sends what came of it. Among equals both are the vectors that
-are averaged, `Sent` before the averaging and `Received` after it: gossip, or a coordinator, combines them slice by
-slice as the plan says. An algorithm with a server says itself how they are combined (`coordinated.py`).
+    client, sent = algorithm.train(client, received, batches, keys)
 
-Imports no torch, so that what an algorithm shares can be told without it.
+    Client     what the peer keeps for itself between rounds and never sends
+    Received   what it trains from
+    Sent       what leaves the peer after its local steps
+
+- Peers without a server: `Sent` and `Received` are the same vectors, before and after they were averaged. Gossip or a
+  coordinator averages them slice by slice, as the plan says.
+- With a server (`coordinated.py`): `Received` is the server's broadcast, `Sent` a client's update, and the algorithm
+  itself says how the server combines the updates.
+
+The same code trains one peer and a block of peers: every tensor may have leading dimensions, (n,) for one peer and
+(B, n) for a block of B; `...` in a shape stands for either. n is the length of a peer's flat parameter vector. The
+functions do no IO and draw no random number but from `keys`; they do not know who averages with whom, which peers
+answered, or how messages travel.
+
+Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),
+`confident_peers.py` (a state of one's own, and weights of the averages), `servers/fedavg.py` (a server).
+
+This module imports no torch, so that what an algorithm shares can be read without loading torch.
 """
 
 from __future__ import annotations
@@ -32,20 +46,27 @@ Client = TypeVar("Client")
 Received = TypeVar("Received", contravariant=True)
 Sent = TypeVar("Sent", covariant=True)
 
-#: What an algorithm shares: nothing, the federation's partial models, one model that owns everything, partial models of
-#: its own, what clients say to a coordinator, or the data.
+#: What an algorithm shares:
+#:   nothing              each peer learns alone
+#:   partial models       the federation's partial models, slice by slice
+#:   everything           the whole network, among all peers
+#:   own models           partial models that the algorithm defines itself (`Method.models`)
+#:   with a coordinator   what clients send to a server
+#:   the data             all examples, in one place
 Sharing = Literal["nothing", "partial models", "everything", "own models", "with a coordinator", "the data"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """What an algorithm with its settings shares, known before there are data and a network.
+    """What an algorithm with given settings shares, known before there are data and a network.
 
-    cross_model   whether weights between unrelated models are averaged too (Algorithm 2)
-    models        of own models: which these are in a network
-    own_weights   whether each averaging begins anew, from the algorithm's own weights
-    vectors       how many vectors (n,) of a peer are averaged
-    linear        of the data: lam and passes of a linear model that is solved; None for the network's own training
+    sharing       what is shared, and among whom; see `Sharing`
+    cross_model   whether weights between unrelated partial models are averaged too; default False (Bouchra Pilet, Frey,
+                  Taiani 2021, Algorithm 2)
+    models        with "own models": network -> the partial models that the algorithm shares; else None
+    own_weights   whether every averaging starts anew from the weights that `Algorithm.weights` returns; default False
+    vectors       number of vectors (n,) that each peer averages, >= 1; default 1
+    linear        with "the data": (lam, passes) of a linear model that a solver fits; None: train the network itself
     """
 
     sharing: Sharing
@@ -57,12 +78,12 @@ class Method:
 
     @property
     def served(self) -> bool:
-        """Whether it has a server."""
+        """Whether the algorithm has a server."""
         return self.sharing == "with a coordinator"
 
     @property
     def averages(self) -> bool:
-        """Whether its peers are equals that average something."""
+        """Whether peers average something without a server."""
         return self.sharing not in ("nothing", "with a coordinator", "the data")
 
     @property
@@ -72,44 +93,64 @@ class Method:
 
 
 class Algorithm(Protocol[Client, Received, Sent]):
-    """The side of a peer.
+    """The side of a peer; an algorithm with a server adds the other side (`coordinated.CoordinatedAlgorithm`).
 
-    sharing   what it shares, where the settings do not change that; else `method` says it
+    sharing   what the algorithm shares; where that depends on the settings, override `method` as well
     """
 
     sharing: ClassVar[Sharing] = "nothing"
 
     @classmethod
     def method(cls, **settings: Any) -> Method:
-        """What it shares with these settings."""
+        """Return what the algorithm shares under these settings."""
         return Method(cls.sharing)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
-        """A peer before its first round: initial parameters (..., n), and how many examples it trains on (...)."""
+        """Return the state of a peer before its first round.
+
+        Args:
+            values_n: (..., n) initial parameters.
+            examples: (...) number of examples that the peer trains on.
+        """
         ...
 
     def start_averaged(self, values_n: Tensor) -> Any:
-        """What equals average, before the first round: `Sent` for initial parameters (..., n)."""
+        """Return what peers without a server average before the first round, for initial parameters (..., n)."""
         raise AssertionError(f"{type(self).__name__} averages nothing among equals")
 
     def train(self, client: Client, received: Received, batches: Batches, keys: Sequence[int]) -> tuple[Client, Sent]:
-        """A round of local steps; `keys` name the streams of randomness, one a peer. What came in is unchanged."""
+        """Return the peer's state after a round of local steps, and what it sends.
+
+        Args:
+            client: its state before the round.
+            received: what it trains from: the averaged vectors (..., n), or the broadcast (without leading dimensions).
+            batches: its examples of the round, one batch a local step.
+            keys: 128-bit keys of the streams of randomness, one for each peer.
+
+        The arguments are not changed.
+        """
         ...
 
     def weights(self, client: Client, index_D: NDArray[np.int64]) -> Tensor | None:
-        """(...) float64 above 0: the weights with which an averaging after training starts, in a group of these places.
+        """Return the weights with which the next averaging of a group starts, (...) float64 > 0.
 
-        None where they are not the algorithm's business: all alike, or by examples, as the federation says.
+        None leaves them to the federation: all peers alike, or by number of examples.
+
+        Args:
+            client: the state after training.
+            index_D: (D,) places of the group's parameters in the peer's vector.
         """
         return None
 
     def personal_model(self, client: Client) -> Tensor | None:
-        """(..., n) the model that a peer predicts with; None where that is what is averaged."""
+        """Return the model that a peer predicts with, (..., n); None where it is the averaged model."""
         return None
 
     def statistics(self, client: Client, shared: Any) -> Mapping[str, Tensor]:
-        """Numbers of each peer (...) that a report shows, by name; none by default.
+        """Return numbers about each peer that a report shows, (...) by name; none by default.
 
-        `shared` is what a peer holds for the average, or the server after the round.
+        Args:
+            client: the peer's state after the round.
+            shared: what the peer holds of the average, or the server's state after the round.
         """
         return {}

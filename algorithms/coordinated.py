@@ -1,14 +1,18 @@
-"""Algorithms with a server: a coordinator opens a round, clients train, the coordinator closes it.
+"""Algorithms with a server: a coordinator opens a round, clients train, the coordinator closes the round.
 
-A server is added to the contract of a peer (`contract.py`). It does not know who coordinates, who answered or how
-anything travels. What it holds survives in `Server`.
+This adds a server to the contract of a peer (`contract.py`). The algorithm does not know which peer coordinates, which
+clients answered, or how messages travel. What the server keeps between rounds is in its state, `Server`.
 
-A round: some take part (`participants`), are told what `open` gives, and send what `train` made of it; `close` makes
-the next server of the updates that came. Whoever trained then settles what it keeps: its update counted, or came too
-late or was never to be sent.
+One round:
 
-The result of a round does not depend on the order in which updates arrive, to the last bit: they are put in the order
-of peers (`in_peer_order`) and summed one after the other in float64 (`weighted_mean`).
+1. `participants` draws the clients that take part.
+2. They receive the broadcast that `open` makes, and each sends the update that `train` makes.
+3. `close` makes the next server state from the updates that arrived.
+4. Each client that trained decides in `settle` what it keeps. Its update may have counted, or arrived too late, or not
+   been meant for sending (`everyone_trains`).
+
+The result of a round is the same to the last bit in whatever order the updates arrive: they are put in the order of the
+peers' ids (`in_peer_order`) and summed one after the other in float64 (`weighted_mean`).
 """
 
 from __future__ import annotations
@@ -33,22 +37,24 @@ Update = TypeVar("Update")
 
 
 class AlgorithmError(ValueError):
-    """An algorithm cannot be built with these settings; the message says why and what can."""
+    """An algorithm cannot be built with these settings; the message gives the reason and the way out."""
 
 
 class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Server, Client, _Broadcast, Update]):
-    """A server and its clients, who receive its broadcast, without leading dimensions, and send an update.
+    """A server and its clients, which receive its broadcast (without leading dimensions) and send updates.
 
-    everyone_trains   whether those train too who do not take part in a round; what they learn stays with them
-    common_start      whether server and clients must start from the same parameters
+    everyone_trains   whether clients that do not take part in a round train too, without sending; default False
+    common_start      whether server and clients must start from the same parameters; default False
     counts            leaves of an update that are numbers of examples: whole, at least 1 (`updates.py`)
-    positive          leaves of an update all of whose numbers are above 0, such as precisions
-    moved             leaves of an update that are what the broadcast's of the same name and shape became, so that the
-                      client's change is their difference; an update in which these and the counts are all can be made
+    positive          leaves of an update whose numbers are all above 0, such as precisions
+    moved             leaves of an update that replace the broadcast's leaf of the same name and shape, so that the
+                      client's change is their difference; an update that consists of these and of counts can be made
                       private (`private.py`)
-    fixed_clients     whether the server's state has a place for each client, so that nobody can come or go for good
-    numbered          the leaf of an update that is the client's number; "" where there is none
-    takes_mean        whether `close` goes by the bench's mean of the updates, so that another rule can take its place
+    fixed_clients     whether the server's state has a place for each client, so that no client can join or leave for
+                      good; default False
+    numbered          name of the update's leaf that is the client's number; "" (default) where there is none
+    takes_mean        whether `close` uses the context's mean of the updates, so that another rule can replace it;
+                      default True
     """
 
     sharing: ClassVar[Sharing] = "with a coordinator"
@@ -62,75 +68,89 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
     takes_mean: bool = True
 
     def start_server(self, values_n: Tensor) -> Server:
-        """The server before the first round; `values_n` (n,) are the initial parameters."""
+        """Return the server's state before the first round, for initial parameters (n,)."""
         ...
 
     def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
-        """Who takes part in round 1, 2, ...: numbers of clients, ascending; a share of them drawn alike, at least one.
+        """Return the numbers of the clients that take part in a round, ascending.
 
-        The draw is of the stream (seed, round, "participants"), so everybody knows it without being told.
+        By default a share of all clients is drawn uniformly, at least one. The draw depends only on the stream (seed,
+        round, "participants"), so every peer computes it without a message.
+
+        Args:
+            round: 1, 2, ...
+            clients: N, number of all clients.
+            share: in (0, 1].
+            draws: the run's randomness.
         """
         return drawn_alike(round, clients, share, draws)
 
     def open(self, server: Server, round: int) -> _Broadcast:
-        """What everybody who takes part in round 1, 2, ... is told; without leading dimensions."""
+        """Return the broadcast of round 1, 2, ... to all clients that train, without leading dimensions."""
         ...
 
     def close(self, server: Server, updates: Update) -> Server:
-        """The server after the round; `updates` (K, ...) are those of the K >= 1 that came, in order of peers."""
+        """Return the server's state after the round, from the K >= 1 updates that came, (K, ...) in order of peers."""
         ...
 
     def settle(self, before: Client, trained: Client, server: Server, counted: Tensor) -> Client:
-        """What clients (..., n) keep of a round in which they trained.
+        """Return what clients (...) keep of a round in which they trained.
 
-        `server` is the one after the round; `counted` (...) bool says whose update is part of it. What a client keeps
-        in step with the server must stay as it was `before` where it was not.
+        Args:
+            before: the states before the round.
+            trained: the states that `train` returned.
+            server: the server's state after the round.
+            counted: (...) bool, whether the client's update is part of the round. State that must agree with the
+                server's has to stay as it was `before` where it is not.
         """
         return trained
 
     def server_fault(self, server: Server) -> Rejection | None:
-        """What is wrong with a server of finite numbers that another peer says to have made; nothing by default."""
+        """Return why a server state that another peer claims to have computed is invalid; None where it is valid.
+
+        Its numbers were already found to be finite. By default every such state is valid.
+        """
         return None
 
     def server_model(self, server: Server) -> Tensor | None:
-        """(n,) the model that the server would give to a newcomer (S, GM); None where there is no such thing."""
+        """Return the model that the server would give to a newcomer (S, GM), (n,); None where there is none."""
         ...
 
     def personal_model(self, client: Client) -> Tensor:
-        """(..., n) the model that a client uses itself (MT, PM); the initial one while it was never asked."""
+        """Return the model that each client predicts with (MT, PM), (..., n): its initial one until it first trains."""
         ...
 
     def relations(self, server: Server) -> Tensor | None:
-        """(N, N) how related the clients' tasks are, between -1 and 1, where the algorithm learns it."""
+        """Return how related the clients' tasks are, (N, N) in [-1, 1], where the algorithm learns it; else None."""
         return None
 
 
 def has_server(algorithm: Algorithm[Any, Any, Any]) -> TypeGuard[CoordinatedAlgorithm[Any, Any, Any, Any]]:
-    """Whether an algorithm has a server."""
+    """Return whether an algorithm has a server."""
     return callable(getattr(algorithm, "close", None))
 
 
 def drawn_alike(round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
-    """Numbers of the clients that take part in a round, ascending: a share of all of them, drawn alike."""
+    """Return the numbers of the clients that take part in a round, ascending: a share of all, drawn uniformly."""
     drawn = draws.numpy("participants", round=round).choice(clients, taking_part(clients, share), replace=False)
     return tuple(sorted(int(number) for number in drawn))
 
 
 def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """The new rows (..., n) of those who counted (...), the old ones of the others."""
+    """Return the new rows (..., n) of the clients that counted (...), and the old rows of the others."""
     return torch.where(counted.reshape(*counted.shape, *[1] * (new.dim() - counted.dim())), new, old)
 
 
 def in_peer_order(updates: Mapping[str, Update]) -> Update:
-    """The updates of single clients by peer, however they arrived, as one (K, ...) in the order of the peers' ids."""
+    """Return the updates of single clients, by peer, as one (K, ...) in the order of the peers' ids."""
     assert updates, "a round that nobody took part in has no result"
     return stack_states([updates[peer] for peer in sorted(updates)])
 
 
 def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:
-    """(D,) in the type of values_KD: sum of weight * value over sum of weights, weights >= 0 and not all of them 0.
+    """Return sum(weight * value) / sum(weight), (D,) in the type of values_KD; weights are >= 0 and not all 0.
 
-    Summed in float64, one after the other, so that neither threads nor vector units decide the last bit.
+    The rows are summed in float64, one after the other, so that neither threads nor vector units change the last bit.
     """
     wide = widest(values_KD.device)
     shares_K = weights_K.to(wide) / weights_K.to(wide).sum()
@@ -141,5 +161,5 @@ def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:
 
 
 def uniform_mean(values_KD: Tensor) -> Tensor:
-    """(D,) in the type of values_KD: the plain mean, summed as `weighted_mean` does."""
+    """Return the unweighted mean, (D,) in the type of values_KD, summed as in `weighted_mean`."""
     return weighted_mean(values_KD, torch.ones(len(values_KD), device=values_KD.device))

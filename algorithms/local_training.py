@@ -1,9 +1,9 @@
-"""Local training: what every peer does between two averagings, whatever is averaged.
+"""Local training: the local steps of every peer between two averagings, whatever is averaged.
 
-Local only, partial averaging (Bouchra Pilet, Frey, Taiani 2021, Algorithms 1 and 2, the line `N.TRAIN(D)`), full
-averaging and training on pooled data are this same algorithm; they differ in what is shared.
+Training alone, partial averaging (Bouchra Pilet, Frey, Taiani 2021, Algorithms 1 and 2, the line `N.TRAIN(D)`), full
+averaging and training on pooled data are this one algorithm; they differ in what is shared.
 
-Imports no torch, as `contract.py`.
+Imports no torch, like `contract.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What peers keep between rounds and never send.
+    """What a peer keeps between rounds and never sends.
 
-    optimizer_k   (..., k) the optimiser's state
-    trained       (...) bool, whether there is one
+    optimizer_k   (..., k) state of the optimiser
+    trained       (...) bool, whether the peer has trained, so that `optimizer_k` is a state
     """
 
     optimizer_k: Tensor
@@ -38,7 +38,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
-    """Each peer learns alone; nothing is sent."""
+    """Each peer trains alone; nothing is sent."""
 
     context: Workbench
 
@@ -61,9 +61,12 @@ class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
 
 @dataclass(frozen=True)
 class PartialAveraging(LocalTraining):
-    """Slice by slice, each weight with the peers that the partial models name.
+    """Each weight is averaged among the peers that its partial models name.
 
     Bouchra Pilet, Frey, Taiani 2021, Algorithm 1; with `cross_model` also Algorithm 2.
+
+    Args:
+        cross_model: whether weights between neurons of unrelated partial models are averaged too; default false.
     """
 
     _: KW_ONLY
@@ -84,8 +87,12 @@ class FullAveraging(LocalTraining):
 
 @dataclass(frozen=True)
 class Pooled(LocalTraining):
-    """One model trained on the examples of all peers in one place: what no federation can do, to compare with; where
-    lam is given a linear one with MOCHA's objective, by its solver.
+    """One model, trained on the examples of all peers in one place: a baseline that no federation can run.
+
+    Args:
+        lam: weight of the regulariser > 0, of a linear model with MOCHA's objective, fitted by its solver; none
+            (default): train the network.
+        passes: passes of that solver over all examples in a round, > 0; default 50.
     """
 
     _: KW_ONLY
@@ -101,10 +108,13 @@ class Pooled(LocalTraining):
 def fresh_steps(
     stepper: Stepper, start_n: Tensor, batches: Batches, keys: Sequence[int], correction: Correction | None = None
 ) -> Tensor:
-    """(..., n) after a round's steps from start_n (..., n), by an optimiser that begins anew and is forgotten.
+    """Return the parameters (..., n) after a round's steps from start_n (..., n), with a fresh optimiser.
 
-    So do the clients of a server: what they remembered would belong to a model that they no longer hold.
-    `correction` (..., n) is added to the gradient of every step.
+    The optimiser's state is dropped afterwards. Clients of a server train like this: a state they remembered would
+    belong to a model that they no longer hold.
+
+    Args:
+        correction: (..., n), added to the gradient of every step.
     """
     optimizer_k = start_n.new_zeros(*start_n.shape[:-1], stepper.state_size)
     return _steps(stepper, start_n, optimizer_k, True, batches, keys, correction)[0]
@@ -119,7 +129,7 @@ def _steps(
     keys: Sequence[int],
     correction: Correction | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Parameters and optimiser state after the steps, in tensors of their own; one peer is a block of one."""
+    """Return parameters and optimiser state after the steps, in new tensors; one peer is trained as a block of one."""
     trained_n, optimizer_k = start_n.clone(), optimizer_k.clone()
     if start_n.dim() == 1:
         correction = correction and correction.block()

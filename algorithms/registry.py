@@ -1,8 +1,8 @@
 """The learning algorithms by name. Imports no torch, so that checking a file is quick.
 
-An algorithm is a class behind `contract.Algorithm`, built on a `Workbench`; its keyword-only parameters are its
-settings, and it says itself what it shares. It is one file, and one line here; it is imported when it is first asked
-for.
+An algorithm is a class that implements `contract.Algorithm`, built on a `Workbench`; its keyword-only parameters are
+its settings, and the class declares what it shares. A new algorithm is one file and one line here. Its module is
+imported when the algorithm is first used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-#: Where the class of each algorithm is.
+#: Name of an algorithm -> "module:class".
 _CLASSES: Mapping[str, str] = {
     "local": "fedpeer.algorithms.local_training:LocalTraining",
     "partial-averaging": "fedpeer.algorithms.local_training:PartialAveraging",
@@ -40,15 +40,15 @@ _CLASSES: Mapping[str, str] = {
 
 
 def taking_part(clients: int, share: float) -> int:
-    """How many take part in a round of an algorithm with a server: that share of all clients, at least one.
+    """Return how many clients take part in a round of an algorithm with a server: this share of all, at least one.
 
-    A half is rounded up; Python's own `round` goes to the even number.
+    A half is rounded up; Python's own `round` rounds it to the even number.
     """
     return max(1, int(share * clients + 0.5))
 
 
 class _Algorithms(Mapping[str, Callable[..., Any]]):
-    """Name -> the class of that algorithm."""
+    """Mapping from an algorithm's name to its class, which is imported on access."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         module, _, kind = _CLASSES[name].partition(":")

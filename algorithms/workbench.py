@@ -1,7 +1,7 @@
-"""What an algorithm is built on: the network, how it is trained, who may take part, how means are taken.
+"""What an algorithm is built on: the network, its training, the number of clients, the rule that averages updates.
 
-Every peer and every worker of a simulation has one of its own, all alike but for the device and for how many examples
-its own clients hold.
+Every peer, and every worker of a simulation, has one of its own. They are all alike but for the device and for the most
+examples that one of their own clients holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper, clos
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.network import TensorSpec
 
-#: (values_KD, weights_K) -> (D,): `weighted_mean`, or what is proof against some liars.
+#: (values_KD, weights_K) -> (D,): `weighted_mean`, or a rule that tolerates Byzantine clients (`aggregation.py`).
 Mean: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -32,16 +32,19 @@ def _no_further_draws(name: str) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Workbench:
-    """See the top of this file.
+    """The context of an algorithm.
 
-    module         the network; its own tensors are never used, only its form
-    stepper        takes the local steps of the whole network by the optimiser
-    clients        N: all who may take part
-    examples_max   the most examples that a client trained on this bench has
-    examples       N: how many examples all clients train on together; 0 where that is not known
-    draw           (n,) initial parameters beside the usual ones, by the name of the draw
-    mean           how the updates of a round become one
-    optimizer_state  whether equals keep the state of their optimiser from round to round
+    module           the network; only its structure is used, never its own tensors
+    layout           where each tensor is in the flat vector x_n
+    loss             the loss of the network's outputs
+    optimizer        the local optimiser, as the user chose it
+    stepper          takes the local steps of the whole network with that optimiser
+    clients          N, number of clients that may take part, >= 1; default 1
+    examples_max     largest number of examples of one client in this context; default 0
+    examples         number of examples of all N clients together; 0 (default) where unknown
+    draw             name -> (n,) further initial parameters, one draw for each name; by default there are none
+    mean             combines the updates of a round into one; default `weighted_mean`
+    optimizer_state  whether peers without a server "keep" (default) or "reset" their optimiser's state between rounds
     """
 
     module: nn.Module
@@ -60,17 +63,17 @@ class Workbench:
     def of(
         module: nn.Module, loss: Loss, optimizer: OptimizerChoice, *, way: Way = "loop", clients: int = 1
     ) -> Workbench:
-        """The bench of a network that is trained in one of the ways of `steppers`."""
+        """Return the context of a network that is trained in one of the ways of `steppers`."""
         layout = FlatLayout.of(module)
         stepper = build_stepper(way, module, layout, loss, optimizer)
         return Workbench(module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients)
 
     @property
     def lr(self) -> float:
-        """The local rate, of an algorithm whose steps are x <- x - lr * gradient.
+        """The local learning rate, for an algorithm whose steps are x <- x - lr * gradient.
 
         Raises:
-            AlgorithmError: they are not.
+            AlgorithmError: the optimiser takes other steps.
         """
         if not self.optimizer.plain_sgd:
             raise AlgorithmError(
@@ -80,10 +83,10 @@ class Workbench:
         return self.optimizer.lr
 
     def head_D(self, modules: Sequence[str] = ()) -> Tensor:
-        """(D,) places in x_n of the head: of these modules, by name, or of the last one that has parameters.
+        """Return the places of the head in x_n, (D,): these modules, by name, or else the last one with parameters.
 
         Raises:
-            AlgorithmError: there is no such module, or nothing would be left as base.
+            AlgorithmError: there is no such module, or nothing would be left as the base.
         """
         names = tuple(modules) or (self._parameters[-1].module,)
         spans = [each.span for each in self.layout.tensors if _inside(each.name, names)]
@@ -97,13 +100,13 @@ class Workbench:
         return head_D
 
     def base_D(self, modules: Sequence[str] = ()) -> Tensor:
-        """(n - D,) places of all that is not the head."""
+        """Return the places in x_n of everything outside the head, (n - D,)."""
         rest = torch.ones(self.layout.n, dtype=torch.bool)
         rest[self.head_D(modules)] = False
         return rest.nonzero().squeeze(-1)
 
     def training_only(self, places_D: Tensor) -> Stepper:
-        """Steps of the parameters at these places, which are whole tensors, with all others as they are."""
+        """Return a stepper that trains only the parameters at these places, which must be whole tensors."""
         chosen, layers = set(places_D.tolist()), linear_stack.recognise(self.module)
         if layers and closed(self.loss, self.optimizer):
             held = tuple(replace(layer, frozen=layer.weight not in chosen) for layer in layers)

@@ -1,1 +1,1 @@
-"""Algorithms with a server, one short file each: functions over tensors behind `CoordinatedAlgorithm`."""
+"""Algorithms with a server, one short file each: functions over tensors that implement `CoordinatedAlgorithm`."""

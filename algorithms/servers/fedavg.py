@@ -1,7 +1,8 @@
-"""FedAvg: clients train the server's model, and the server takes the mean of what they made of it.
+"""FedAvg: clients train the server's model, and the server averages the trained models.
 
 Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, Communication-Efficient Learning of Deep Networks from
-Decentralized Data, 2017, Algorithm 1. Weights are n_k over the sum of those who took part.
+Decentralized Data, 2017, Algorithm 1. A client's weight is its number of examples n_k over the sum of those that took
+part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedpeer.algorithms.workbench import Workbench
 
 @dataclass(frozen=True)
 class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
-    """The mean of what the clients made of the server's model."""
+    """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples."""
 
     context: Workbench
     moved = ("model_n",)

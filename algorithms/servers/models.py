@@ -1,4 +1,4 @@
-"""What most algorithms hold and send: equals and the server a model, a client a model and how much it learnt from."""
+"""States that most algorithms share: a model alone, and a model with the number of examples it was trained on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ServerModel:
-    """What equals average, (..., n), or what the server holds and tells: model_n (n,)."""
+    """A model: what peers average, (..., n), or what a server holds and broadcasts, (n,)."""
 
     model_n: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What a client keeps, or sends: model_n (..., n), and n_k (...), the number of examples that it trains on."""
+    """What a client keeps or sends.
+
+    model_n    (..., n) its model
+    examples   (...) n_k, number of examples that it trains on
+    """
 
     model_n: Tensor
     examples: Tensor
