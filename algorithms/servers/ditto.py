@@ -1,7 +1,7 @@
-"""Ditto: beside FedAvg, each client trains a model of its own that is held near the server's.
+"""Ditto: FedAvg, and each client also trains a personal model that is held near the server's.
 
 Source: Li, Hu, Beirami, Smith, Ditto: Fair and Robust Federated Learning Through Personalization, 2021, Algorithm 1
-with FedAvg as the solver for w. Both models take the round's batches.
+with FedAvg as the solver for w. Both models are trained on the round's batches.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """FedAvg, and beside it a personal model held near the server's: a client keeps v_k and sends w_k.
+    """FedAvg, and a personal model held near the server's: a client keeps v_k and sends w_k.
 
-    strength: the paper's lambda >= 0; 0 leaves the personal models local, and a large one makes them the server's.
+    Args:
+        strength: the paper's lambda >= 0, strength of the pull towards the server's model; default 0.1. With 0 the
+            personal models are trained alone; a large value makes them the server's model.
     """
 
     _: KW_ONLY

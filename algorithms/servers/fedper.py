@@ -1,7 +1,7 @@
-"""FedPer: the base of the network is FedAvg's, the head stays with the client; both are trained together.
+"""FedPer: the base of the network is shared as in FedAvg, the head stays with the client; both are trained together.
 
-Source: Arivazhagan, Aggarwal, Singh, Choudhary, Federated Learning with Personalization Layers, 2019, Algorithms 1
-and 2.
+Source: Arivazhagan, Aggarwal, Singh, Choudhary, Federated Learning with Personalization Layers, 2019, Algorithms 1 and
+2.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from fedpeer.slicing.flat import gather_group, scatter_
 
 @dataclass(frozen=True)
 class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
-    """A shared base under a head of one's own: the server and what is sent hold the base alone.
+    """A shared base under a personal head: clients send the base alone, and the server holds nothing else.
 
-    head: modules by name; none: the last one that has parameters.
+    Args:
+        head: names of the modules that stay with the client; default: the last module that has parameters.
     """
 
     context: Workbench
@@ -37,7 +38,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
 
     @cached_property
     def base_D(self) -> Tensor:
-        """(D,) int64, the places of the base in a client's parameters."""
+        """Places of the base in a client's parameters, (D,) int64."""
         return self.context.base_D(self.head)
 
     def start_server(self, values_n: Tensor) -> ServerModel:
@@ -57,14 +58,14 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         return Local(trained_n, client.examples), Local(gather_group(trained_n, self.base_D), client.examples)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
-        """(..., n) head and base after the local steps."""
+        """Return head and base after the local steps, (..., n)."""
         return fresh_steps(self.context.stepper, start_n, batches, keys)
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         return ServerModel(self.context.mean(updates.model_n, updates.examples))
 
     def server_model(self, server: ServerModel) -> None:
-        """A base without a head is no model."""
+        """Return None: a base without a head predicts nothing."""
 
     def personal_model(self, client: Local) -> Tensor:
         return client.model_n

@@ -1,8 +1,8 @@
-"""FedProx: FedAvg whose clients are held near the model that they were sent, by (mu / 2) * ||w - w_server||^2.
+"""FedProx: FedAvg whose clients are held near the server's model, by (mu / 2) * ||w - w_server||^2.
 
-Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, 2020,
-Algorithm 2, with the inexact solution taken by a number of local steps. The mean is weighted by n_k as in FedAvg: the
-paper samples by n_k and averages uniformly, which is the same in expectation.
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, 2020, Algorithm
+2, with the inexact solution taken by a number of local steps. The mean is weighted by n_k as in FedAvg: the paper
+samples by n_k and averages uniformly, which is the same in expectation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedAvg with a pull of strength mu >= 0 towards the server's model; with 0 it is FedAvg."""
+    """FedAvg with a proximal term that pulls each client's model towards the server's.
+
+    Args:
+        mu: strength of the pull, >= 0; default 0.01 (Algorithm 2). With 0 it is FedAvg.
+    """
 
     _: KW_ONLY
     mu: float = 0.01

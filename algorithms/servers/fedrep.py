@@ -1,8 +1,8 @@
-"""FedRep: as FedPer, but the head is trained first, on the base as it came, and then the base under that head.
+"""FedRep: FedPer, but the head is trained first, on the base as received, and then the base under that head.
 
 Source: Collins, Hassani, Mokhtari, Shakkottai, Exploiting Shared Representations for Personalized Federated Learning,
 2021, Algorithm 1. The paper takes one base step a round and counts clients alike; here the base takes the rest of the
-round's steps, and the mean is weighted by n_k as FedAvg's.
+round's steps, and the mean is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from fedpeer.algorithms.steppers import Stepper
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """FedPer with the head trained first, and the base under it. head_share: of a round's steps that are the head's.
+    """FedPer with the head trained first, and then the base under it.
 
-    Head and base have a step each at the least; of a single batch both are trained.
+    Head and base each take at least one step; if the round has a single batch, both take their step on it.
+
+    Args:
+        head: as in FedPer.
+        head_share: share of the round's steps that train the head, in (0, 1); default 0.5.
     """
 
     _: KW_ONLY
@@ -38,7 +42,7 @@ class FedRep(FedPer):
 
     @cached_property
     def _steppers(self) -> tuple[Stepper, Stepper]:
-        """Of the head, of the base."""
+        """The stepper of the head, and that of the base."""
         return self.context.training_only(self.context.head_D(self.head)), self.context.training_only(self.base_D)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """IFCA: the server holds several models, and each client trains the one that fits its examples best.
 
 Source: Ghosh, Chung, Yin, Ramchandran, An Efficient Framework for Clustered Federated Learning, 2020, Algorithm 1 with
-model averaging (option II). The paper counts clients alike; the means here are weighted by n_k as FedAvg's.
+model averaging (option II). The paper counts clients alike; the means here are weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations
@@ -21,21 +21,25 @@ from fedpeer.algorithms.workbench import Workbench
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """What the server holds and tells: one model a cluster, model_Cn (C, n)."""
+    """What the server holds and broadcasts: one model for each of the C clusters, (C, n)."""
 
     model_Cn: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Estimated(Local):
-    """What a client sends: its model, its examples, and the cluster (...) int64 that it takes to be its own."""
+    """What a client sends: its model, its number of examples, and the cluster that it chose, (...) int64."""
 
     cluster: Tensor
 
 
 @dataclass(frozen=True)
 class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
-    """One server model a cluster; clients find out which is theirs."""
+    """One server model for each cluster; each client trains the model with the least loss on its own examples.
+
+    Args:
+        clusters: number of models, >= 1; default 2.
+    """
 
     context: Workbench
     _: KW_ONLY
@@ -46,7 +50,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
             raise AlgorithmError(f"clusters = {self.clusters}: write 1 or more")
 
     def start_server(self, values_n: Tensor) -> Models:
-        """The initial parameters, and a further draw for each further cluster: equal models would never part."""
+        """Return the initial parameters and one further draw for each further cluster: equal models would stay equal."""
         further = [self.context.draw(f"cluster {number}") for number in range(1, self.clusters)]
         return Models(torch.stack([values_n, *further]))
 
@@ -62,7 +66,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         return Local(trained_n, client.examples), Estimated(trained_n, client.examples, cluster)
 
     def _best(self, model_Cn: Tensor, batches: Batches) -> Tensor:
-        """(...) the model with the least loss on the round's examples, a batch at a time (line 6)."""
+        """Return the model with the least loss on the round's examples, (...), one batch at a time (line 6)."""
         block = batches if batches.index.dim() == 3 else batches.block()
         totals = []
         for model_n in model_Cn:
@@ -78,12 +82,12 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         model_Cn = server.model_Cn.clone()
         for cluster in range(len(model_Cn)):
             own = updates.cluster == cluster
-            if own.any():  # a model that nobody took stays as it is
+            if own.any():  # a model that no client chose stays as it is
                 model_Cn[cluster] = self.context.mean(updates.model_n[own], updates.examples[own])
         return Models(model_Cn)
 
     def server_model(self, server: Models) -> None:
-        """Which of them is a newcomer's is for its examples to say."""
+        """Return None: which of the models suits a newcomer depends on its examples."""
 
     def personal_model(self, client: Local) -> Tensor:
         return client.model_n

@@ -1,8 +1,8 @@
-"""Per-FedAvg: the server looks for a model from which one step of each client's own gradient goes far (MAML).
+"""Per-FedAvg: the server seeks a model that one gradient step of a client adapts well to its own examples (MAML).
 
 Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach, 2020, Algorithm 1 in the Hessian-free variant (section 5). The paper counts clients alike; the
-mean here is weighted by n_k as FedAvg's.
+mean here is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True)
 class PerFedAvg(FedAvg):
-    """A server model that one step adapts well: a client keeps an adapted model and sends a meta-model.
+    """A server model that is easy to adapt: each client keeps an adapted model and sends a meta-model.
 
-    The bench's steps adapt the server's model to a client, with all of the round's batches. beta: rate of the
-    meta-model. alpha: rate of the step that is looked ahead.
-    delta: the product of Hessian and gradient v is taken as a difference between x + delta v and x - delta v.
-    At 1e-2 it is exact to 2e-5 in float32; a smaller one is lost in rounding, a larger one in curvature.
+    The context's stepper adapts the server's model to the client, with all of the round's batches.
+
+    Args:
+        beta: learning rate of the meta-model; default 0.01.
+        alpha: step size of the inner step, whose gradient the meta-model follows; default 0.01.
+        delta: half-width of the difference (gradient(x + delta v) - gradient(x - delta v)) / (2 delta) that replaces
+            the product of the Hessian and a gradient v; default 1e-2. At 1e-2 it is exact to 2e-5 in float32; a smaller
+            one is lost in rounding, a larger one in curvature.
     """
 
     _: KW_ONLY
@@ -52,7 +56,10 @@ class PerFedAvg(FedAvg):
         return adapted, Local(meta_Bn[0] if single else meta_Bn, client.examples)
 
     def _meta_step(self, x_Bn: Tensor, batches: Batches, first: int, keys: Sequence[int]) -> Tensor:
-        """Lines 7 and 8, with three batches D, D', D'' of their own; a client that has fewer takes them again."""
+        """Return the meta-model after lines 7 and 8, with three batches D, D', D''.
+
+        A client whose round has fewer than three batches uses them again.
+        """
         one, two, three = (place % batches.steps for place in range(first, first + 3))
 
         def gradient(x_Bn: Tensor, step: int) -> Tensor:

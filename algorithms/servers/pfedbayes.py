@@ -1,10 +1,10 @@
-"""pFedBayes: each client has a Bayesian network of its own, held to a global distribution that is fitted to all.
+"""pFedBayes: each client has its own Bayesian network, held near a global distribution that is fitted to all of them.
 
 A client's own posterior q_i minimises the expected loss plus zeta KL(q_i || w), and the client's copy of the global
-distribution w takes a step towards q_i after each batch (lines 8-11); the server takes means of the copies' means and
-standard deviations. Noise is standard normal, and the divergence is shared out over the client's examples: the loss is
-a mean over a batch, so its weight beside it is zeta / n_k. The paper counts clients alike; the mean here is weighted by
-n_k as FedAvg's, which is the same where all hold equally many examples.
+distribution w takes a step towards q_i after each batch (lines 8-11). The server takes the means of the copies' means
+and standard deviations. Noise is standard normal. The loss is a mean over a batch, so the divergence is divided by the
+client's number of examples: its weight is zeta / n_k. The paper counts clients alike; the mean here is weighted by n_k
+as in FedAvg, which is the same where all clients have equally many examples.
 
 Source: Zhang, Li, Li, Guo, Wang, Personalized Federated Learning via Variational Bayesian Inference, 2022, Algorithm 1.
 """
@@ -28,7 +28,11 @@ from fedpeer.networks.bayesian import Estimator, inverse_softplus
 
 @dataclass(frozen=True, eq=False)
 class PFedBayesServer:
-    """The global distribution w, N(mu, sigma^2): the server holds and tells mu_n and sigma_n (n,)."""
+    """The global distribution w = N(mu, sigma^2), which the server holds and broadcasts.
+
+    mu_n      (n,) means
+    sigma_n   (n,) standard deviations
+    """
 
     mu_n: Tensor
     sigma_n: Tensor
@@ -36,14 +40,14 @@ class PFedBayesServer:
 
 @dataclass(frozen=True, eq=False)
 class PFedBayesUpdate(PFedBayesServer):
-    """What a client sends: its copy of w (..., n) after the round, and n_k (...)."""
+    """What a client sends: its copy of w after the round, (..., n), and n_k (...)."""
 
     examples: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class PFedBayesClient:
-    """What a client keeps: its own N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
+    """What a client keeps: its own posterior N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
 
     mu_n: Tensor
     rho_n: Tensor
@@ -52,11 +56,18 @@ class PFedBayesClient:
 
 @dataclass(frozen=True)
 class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayesServer, PFedBayesUpdate]):
-    """A Bayesian network a client, held to a global one by zeta > 0 times their divergence.
+    """A Bayesian network for each client, held near a global one by the divergence between them.
 
-    sigma: the standard deviation at the start. personal_steps: of the optimiser, on each batch. global_lr: of the plain
-    step with which w follows after each batch; none: the optimiser's. server_rate: beta. samples: draws of the weights
-    a step, by the estimator. lr * zeta / (n_k sigma^2) must stay below 2, or steps overshoot.
+    lr * zeta / (n_k sigma^2) must stay below 2, or the steps overshoot.
+
+    Args:
+        zeta: weight of the divergence, > 0; default 1.0.
+        sigma: standard deviation of all weights at the start, > 0, in units of the weights; default 0.1.
+        personal_steps: optimiser steps on each batch, >= 1; default 5.
+        global_lr: rate > 0 of the plain step by which w follows q_i after each batch; default: the optimiser's rate.
+        server_rate: beta > 0, weight of the clients' mean in the server's next distribution; default 1.0.
+        estimator: how weights are drawn: "local" (default), "flipout" or "weights" (`networks/bayesian.py`).
+        samples: draws of the weights in each step, >= 1; default 1.
     """
 
     context: Workbench
@@ -122,9 +133,12 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
 
 
 def _followed(w: Posterior, xi_n: Tensor, own: Posterior, rate: Tensor) -> Posterior:
-    """w after a step down KL(q || w) = log(s_w / s_q) + (s_q^2 + (m_q - m_w)^2) / (2 s_w^2) - 1/2 in (mu, rho) of w.
+    """Return w after a step down KL(q || w) in its (mu, rho).
 
-    `xi_n` are the precisions 1 / s_w^2 of w.
+    KL(q || w) = log(s_w / s_q) + (s_q^2 + (m_q - m_w)^2) / (2 s_w^2) - 1/2.
+
+    Args:
+        xi_n: the precisions 1 / s_w^2 of w.
     """
     apart_n = w.mu_n - own.mu_n
     by_sigma_n = (1 - xi_n * (own.sigma_n.square() + apart_n.square())) * xi_n.sqrt()

@@ -1,7 +1,8 @@
 """pFedMe: clients minimise the Moreau envelope of their loss; its minimiser is the personal model.
 
 Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, 2020, Algorithm 1. The paper counts
-clients alike; the mean here is weighted by n_k as FedAvg's, which is the same where all hold equally many examples.
+clients alike; the mean here is weighted by n_k as in FedAvg, which is the same where all clients have equally many
+examples.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True)
 class PFedMe(FedAvg):
-    """Personal models by Moreau envelopes: a client keeps theta_i and sends w_i.
+    """Personal models by Moreau envelopes: a client keeps its personal model theta_i and sends its local model w_i.
 
-    strength: lambda > 0. solving_steps: K, how many of the stepper's steps on one batch solve for theta
-    (equation 7); each solution begins where the last one ended. lr: eta, with which w_i moves to theta_i
-    (line 8). server_rate: beta.
+    Args:
+        strength: lambda > 0, strength of the pull of theta_i towards w_i; default 15.0.
+        lr: eta, rate with which w_i moves towards theta_i (line 8); default 0.01.
+        solving_steps: K, number of the stepper's steps on one batch that solve for theta (equation 7), each solution
+            starting from the one before; default 5.
+        server_rate: beta, weight of the clients' mean in the server's next model; default 1.0.
     """
 
     _: KW_ONLY

@@ -1,9 +1,9 @@
-"""pFedVEM: a base as FedAvg's under heads of one's own, each a distribution held to the server's head by confidence.
+"""pFedVEM: a base shared as in FedAvg, under personal Bayesian heads that are held to the server's head by confidence.
 
-The mathematics and the order of a client's turn are in `algorithms/pfedvem.py`. What the server holds is one model, the
-base theta and the global head w; a client keeps a whole model too, its base and the mean of its own head, beside the
-deviations of that head. All clients train in each round, whoever takes part; participants are drawn as for all other
-algorithms, a fixed number (the paper draws each with the same probability).
+The mathematics and the order of a client's turn are in `algorithms/pfedvem.py`. The server holds one model: the base
+theta and the global head w. A client keeps a whole model too, its base and the mean of its own head, and the standard
+deviations of that head. All clients train in every round, whether or not they take part. Participants are drawn as for
+all other algorithms, a fixed number (the paper draws each client with the same probability).
 
 Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
 CVPR 2023, Algorithm 1.
@@ -32,7 +32,7 @@ from fedpeer.networks.bayesian import drawn_noise
 
 @dataclass(frozen=True, eq=False)
 class PFedVEMClient(Local):
-    """What a client keeps: its base and the mean of its head as one model, n_k, and its head's raw deviations.
+    """What a client keeps: its base and the mean of its head as one model, n_k, and its head's raw standard deviations.
 
     pi_D    (..., D) as in `Head`
     """
@@ -44,7 +44,7 @@ class PFedVEMClient(Local):
 class PFedVEMUpdate(Local):
     """What a client sends: its base and the mean of its head as one model, n_k, and its confidence.
 
-    tau     (...) the weight of its head, where n_k is the weight of its base
+    tau     (...) weight of its head in the server's mean, where n_k is the weight of its base
     """
 
     tau: Tensor
@@ -52,12 +52,20 @@ class PFedVEMUpdate(Local):
 
 @dataclass(frozen=True)
 class PersonalHeads:
-    """A peer's turn, with a server or without: Bayesian heads of one's own over a base that is shared.
+    """A peer's turn, with a server or without: personal Bayesian heads over a shared base.
 
-    sigma: the standard deviation that all numbers of a head start with. head_lr, head_epochs, momentum: of the head's
-    full-batch steps (the data term is a sum, so a client of ten times the examples needs a tenth of the rate); the
-    base is trained by `learning.optimizer`. samples: draws of the head for one estimate of the loss. terms: what a
-    confidence is made of. head: the linear layer by name; none: the last module that has parameters.
+    The base is trained by `learning.optimizer`, the head by full-batch steps of its own.
+
+    Args:
+        sigma: standard deviation of all numbers of a head at the start, > 0, in units of the weights; default 0.1.
+        head_lr: learning rate of the head, >= 0; default 1e-4. The data term is a sum, so ten times the examples need a
+            tenth of the rate.
+        head_epochs: full-batch steps of the head in a round, >= 1; default 10.
+        momentum: of the head's steps, in [0, 1); default 0.9.
+        samples: draws of the head for one estimate of the loss, >= 1; default 5 (section 5.1).
+        terms: terms of eq. (8) that make a confidence: "both" (default), "uncertainty" or "deviation" (ablations,
+            Tables 2 and 3).
+        head: name of the linear layer that is the head; default: the last module that has parameters.
     """
 
     context: Workbench
@@ -90,7 +98,7 @@ class PersonalHeads:
 
     @cached_property
     def span(self) -> slice:
-        """The head's place in a model (..., n)."""
+        """Place of the head in a model (..., n)."""
         return head_span(self.context, self._name)
 
     @cached_property
@@ -103,23 +111,27 @@ class PersonalHeads:
         return self.head[0] if self.head else parameters[-1].module
 
     def parted(self, model_n: Tensor) -> tuple[Tensor, Tensor]:
-        """Base (..., n - D) and head (..., D) of models (..., n)."""
+        """Return the bases (..., n - D) and the heads (..., D) of models (..., n)."""
         start, stop = self.span.start, self.span.stop
         return torch.cat((model_n[..., :start], model_n[..., stop:]), -1), model_n[..., start:stop]
 
     def joined(self, base_m: Tensor, head_D: Tensor) -> Tensor:
-        """Models (..., n) of heads (..., D) and bases (..., n - D), or one base for all of them."""
+        """Return models (..., n) from heads (..., D) and bases (..., n - D), or from one base for all of them."""
         start, base_m = self.span.start, base_m.expand(*head_D.shape[:-1], -1)
         return torch.cat((base_m[..., :start], head_D, base_m[..., start:]), -1)
 
     def begun(self, values_n: Tensor, examples: Tensor) -> PFedVEMClient:
-        """(...) peers before their first round, with the common head in the mean and the confidence 1 / sigma^2."""
+        """Return the state of peers before their first round: the common head as mean, with confidence 1 / sigma^2."""
         return PFedVEMClient(values_n, examples, Head.around(self.parted(values_n)[1], self.sigma).pi_D)
 
     def turn(
         self, client: PFedVEMClient, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[PFedVEMClient, Tensor]:
-        """Clients (...) after a round from the base and the global head in `received`, (n,) or (..., n); their tau."""
+        """Return the clients' states after a round, and their confidences tau (...).
+
+        Args:
+            received: base and global head, (n,) or (..., n).
+        """
         own, (base_m, w_D) = self.head_of(client), self.parted(received.model_n)
         w_D = w_D.expand_as(own.mu_D)
         tau = confidence(own, w_D, self.terms)
@@ -127,7 +139,7 @@ class PersonalHeads:
         return self.learn(begun, w_D, tau, batches, keys), tau
 
     def trust(self, client: PFedVEMClient, shared: ServerModel) -> dict[str, Tensor]:
-        """What figures 10 and 11 are drawn from: tau, and the two terms of 1 / tau (eq. 8)."""
+        """Return tau and the two terms of 1 / tau (eq. 8), (...) each: what figures 10 and 11 are drawn from."""
         own, w_D = self.head_of(client), self.parted(shared.model_n)[1]
         return {
             "confidence": confidence(own, w_D, self.terms),
@@ -136,15 +148,18 @@ class PersonalHeads:
         }
 
     def head_of(self, client: PFedVEMClient) -> Head:
-        """(..., D) the clients' own heads."""
+        """Return the clients' own heads, (..., D)."""
         return Head(self.parted(client.model_n)[1], client.pi_D)
 
     def learn(
         self, begun: PFedVEMClient, w_D: Tensor, tau: Tensor, batches: Batches, keys: Sequence[int]
     ) -> PFedVEMClient:
-        """Clients (...) under the server's base after lines 9 and 10: first the head, and then the base under it.
+        """Return clients after lines 9 and 10: first the head is trained, and then the server's base under that head.
 
-        `w_D` (..., D) is what each took to be the global head.
+        Args:
+            begun: clients whose base is the server's.
+            w_D: (..., D) what each client took to be the global head.
+            tau: (...) their confidences.
         """
         if begun.model_n.dim() == 1:
             return self._alone(begun, w_D, tau, batches, keys[0])
@@ -175,7 +190,10 @@ class PersonalHeads:
 
 @dataclass(frozen=True)
 class PFedVEM(PersonalHeads, CoordinatedAlgorithm[ServerModel, PFedVEMClient, ServerModel, PFedVEMUpdate]):
-    """A shared base under Bayesian heads of one's own, each held to the others' as tightly as it has earned it."""
+    """A shared base under personal Bayesian heads, each held near the global head in proportion to its confidence.
+
+    Its settings are those of `PersonalHeads`.
+    """
 
     everyone_trains = True
     moved = ("model_n",)

@@ -1,7 +1,7 @@
-"""SCAFFOLD: control variates, kept by the server and by each client, take the drift out of the clients' steps.
+"""SCAFFOLD: control variates, kept by the server and by each client, correct the client drift of local steps.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning, 2020, Algorithm 1 with option II. Means are uniform over those who took part, as published.
+Learning, 2020, Algorithm 1 with option II. Means are uniform over the clients that took part, as published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from fedpeer.algorithms.workbench import Workbench
 
 @dataclass(frozen=True, eq=False)
 class ControlledModel:
-    """A model x or y_i, and a control variate c or c_i: the server's, (n,), or what a client keeps, (..., n)."""
+    """A model and its control variate.
+
+    model_n     the server's x (n,), or a client's y_i (..., n)
+    control_n   the server's c (n,), or a client's c_i (..., n)
+    """
 
     model_n: Tensor
     control_n: Tensor
@@ -29,7 +33,7 @@ class ControlledModel:
 
 @dataclass(frozen=True, eq=False)
 class ScaffoldUpdate:
-    """What a client sends: how far its model and its control variate moved in the round, (..., n) each."""
+    """What a client sends: the changes of its model and of its control variate in the round, (..., n) each."""
 
     model_n: Tensor
     control_n: Tensor
@@ -37,7 +41,11 @@ class ScaffoldUpdate:
 
 @dataclass(frozen=True)
 class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, ControlledModel, ScaffoldUpdate]):
-    """FedAvg with control variates against drift; steps are plain SGD. global_lr: eta_g."""
+    """FedAvg with control variates against client drift; local steps are plain SGD.
+
+    Args:
+        global_lr: eta_g, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
+    """
 
     context: Workbench
     _: KW_ONLY

@@ -1,18 +1,18 @@
 """VIRTUAL, 2021: the server's posterior is the product of its clients' factors; clients send how theirs changed.
 
 A client takes its factor out of the server's posterior (the cavity), trains the posterior on its own examples against
-cavity times a share of the prior, and sends new factor over old one. The algebra is in `algorithms/virtual.py`, the
-training in `bayesian_training.py`. At all times the server is the product of the factors that the clients keep, who
-takes part, is pruned or is not counted; a client whose update did not count has its old factor. It holds because server
-and clients start from the same parameters.
+cavity times a share of the prior, and sends its new factor over its old one (the delta). The algebra is in
+`algorithms/virtual.py`, the training in `bayesian_training.py`. At all times the server is the product of the factors
+that the clients keep, whichever clients take part, whatever is pruned, and whether or not an update counts: a client
+whose update did not count keeps its old factor. This holds because server and clients start from the same parameters.
 
-Damping is one and the same for what is stored and what is sent. By default the server takes the A deltas of a round to
-the power 1 / A, so that it becomes the geometric mean of the posteriors that were trained, as FedAvg's is the mean of
-the models; the clients are told the power as part of what was taken (`VirtualServer.taken_D`).
+The same damping applies to the stored factor and to the sent delta. By default the server takes the A deltas of a round
+to the power 1 / A, so that it becomes the geometric mean of the trained posteriors, as FedAvg's server is the mean of
+the models. The clients learn the power from `VirtualServer.taken_D`, the part of the deltas that was taken.
 
 Where the network has lateral connections (`networks/lateral.py`), its server part is theta and its client part phi_i: a
-posterior of the client's own, which never leaves it (eq. (2), (3)). Then there is no server's model: what a network
-predicts is its client part's answer.
+posterior of the client's own, which is never sent (eq. (2), (3)). Then there is no server's model: the network's
+prediction is the answer of its client part.
 
 Source: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2021, Algorithm 1 and eq. (3).
 """
@@ -40,15 +40,16 @@ from fedpeer.networks.lateral import LateralMLP
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
-#: What weights are pruned by: how much their update tells, or how sure they are themselves.
+#: The signal-to-noise ratio by which weights are pruned: of their update, or of the weights themselves.
 _Ratio = Literal["update", "posterior"]
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualServer:
-    """What the server holds: a distribution over the D shared weights, and the power to which deltas were last taken.
+    """The server's state.
 
-    taken_D   (D,) in [0, 1]; clients store as much of what they sent
+    posterior   the distribution of the D shared weights
+    taken_D     (D,) in [0, 1], power to which the last round's deltas were taken; clients store the same part
     """
 
     posterior: Gaussian
@@ -59,10 +60,10 @@ class VirtualServer:
 class VirtualClient:
     """What a client keeps.
 
-    factor        (..., D) its own share in the server's posterior, of any sign
-    mu_n, rho_n   (..., n) its own last posterior, N(mu, softplus(rho)^2): of the shared weights and of private ones
+    factor        (..., D) its factor in the server's posterior; precisions of any sign
+    mu_n, rho_n   (..., n) its own last posterior N(mu, softplus(rho)^2), of the shared and of its private weights
     examples      (...) n_k
-    sent_bytes    (...) int64, what its last update needs on the wire at the least, places of the kept weights included
+    sent_bytes    (...) int64, least bytes on the wire of its last update, including the places of the kept weights
     """
 
     factor: Gaussian
@@ -76,12 +77,28 @@ class VirtualClient:
 class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gaussian]):
     """A Bayesian network whose server is the product of its clients' factors; a client keeps its own posterior.
 
-    prior_sd: of all weights. exponent: the share of the prior in a client's reference. beta: what divergences are
-    multiplied by; lr * beta * precision / n_k must stay below 2, or steps overshoot. gamma: the weight of a new factor,
-    in (0, 1]; none: 1 / A with A updates in the round. server_lr: eta_s, anything but 1 gives the product up. sigma:
-    the standard deviation at the start. estimator, samples: how weights are drawn, and how often a step. positivity:
-    what becomes of a coordinate whose precision the deltas would take away. fedavg_start: the ablation "+ FedAvg init".
-    prune: percentile of the ratio, by tensor, below which a delta is not sent; keep_last: the last layer is sent whole.
+    Args:
+        prior_sd: standard deviation of the prior of every weight, > 0, in units of the weights; default 1.0.
+        exponent: share of the prior in a client's reference: "1/K" (default; 2021), "n/N" by examples, "1" all of it
+            (2019).
+        beta: factor on all divergences, >= 0; default 1e-3. lr * beta * precision / n_k must stay below 2, or steps
+            overshoot.
+        gamma: weight of a client's new factor (damping; 2021, appendix D), in (0, 1]; default: 1 / A with A updates in
+            the round.
+        server_lr: eta_s > 0, power of the deltas at the server; default 1.0. Any other value gives up the product of
+            factors (2021, appendix D).
+        sigma: standard deviation of all weights at the start, > 0, in units of the weights; default 0.05.
+        estimator: how weights are drawn: "local" (default), "flipout" or "weights" (`networks/bayesian.py`).
+        samples: draws of the weights in each step, >= 1; default 1.
+        positivity: where the deltas would make a precision too small, take a smaller part of them ("shrink", default)
+            or none ("reject").
+        fedavg_start: whether training starts without the client's own factor; default false (the ablation "+ FedAvg
+            init", 2021, section IV.F).
+        prune: percentile in [0, 100) of the ratio within each tensor, below which a weight's delta is not sent; default
+            0: all are sent.
+        ratio: the ratio that pruning compares: "update" (default; 2021, section IV.F) or "posterior" (Blundell et al.
+            2015, 5.1).
+        keep_last: whether the last layer is always sent whole; default false.
     """
 
     context: Workbench
@@ -125,7 +142,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     @property
     def lateral(self) -> bool:
-        """Whether clients have weights of their own beside the server's."""
+        """Whether clients have private weights beside the shared ones."""
         return isinstance(self.context.module, LateralMLP)
 
     @cached_property
@@ -135,7 +152,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     @cached_property
     def shared_D(self) -> Tensor:
-        """(D,) int64, places of theta in a client's parameters."""
+        """Places of theta in a client's parameters, (D,) int64."""
         return torch.cat([torch.arange(each.span.start, each.span.stop) for each in self._shared])
 
     def start_server(self, values_n: Tensor) -> VirtualServer:
@@ -149,11 +166,13 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return VirtualClient(factor, own.mu_n, own.rho_n, examples, torch.zeros_like(examples, dtype=torch.int64))
 
     def _check_steps(self, examples: Tensor) -> None:
-        """Whether plain steps come down the divergence, whose curvature in a mean is beta / n times the precision that
-        training is held to: from lr * curvature = 2 on each step ends further away than it began.
+        """Check that plain gradient steps decrease the divergence.
+
+        Its curvature in a mean loss is beta / n times the precision that training is held to; from lr * curvature = 2
+        on, each step ends further away than it began.
 
         Raises:
-            AlgorithmError: they do not, for the client with the fewest of these examples.
+            AlgorithmError: the steps overshoot for the client with the fewest of these examples.
         """
         if not self.context.optimizer.plain_sgd:
             return
@@ -169,7 +188,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
             )
 
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
-        """(..., 1) a client's share of everything: by data, or one of K."""
+        """Return each client's share of the whole, (..., 1): by number of examples, or one of K."""
         if self.exponent == "n/N":
             return examples.to(dtype).unsqueeze(-1) / self.context.examples
         return torch.full((*examples.shape, 1), 1 / self.context.clients, dtype=dtype, device=examples.device)
@@ -201,27 +220,27 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         ), delta
 
     def _prior(self, like: Gaussian) -> Gaussian:
-        """(1,) the prior of every weight."""
+        """Return the prior of every weight, (1,)."""
         return Gaussian.of(like.chi_D.new_zeros(1), self.prior_sd)
 
     def _theta(self, x_n: Tensor) -> Tensor:
-        """(..., D) what is shared, of (..., n)."""
+        """Return the shared weights (..., D) of (..., n)."""
         return gather_group(x_n, self.shared_D) if self.lateral else x_n
 
     def _placed(self, shared_D: Tensor, private_n: Tensor) -> Tensor:
-        """(..., n) of what is shared and, at the other places, what is private."""
+        """Return (..., n): the shared values at their places, and the private values at the others."""
         if not self.lateral:
             return shared_D.expand_as(private_n)
         shared_D = shared_D.expand(*private_n.shape[:-1], -1)
         return scatter_(private_n.clone(), self.shared_D, shared_D)
 
     def _with_shared(self, client: VirtualClient, start: Gaussian) -> Posterior:
-        """(..., n) where training starts: from what is shared, and from the client's own where it is private."""
+        """Return where training starts, (..., n): the shared weights here, private ones at the client's own posterior."""
         begun = Posterior.of(start)
         return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
 
     def _held_to(self, like_n: Tensor, reference: Gaussian) -> Gaussian:
-        """(..., n) what training is held to: the reference, and of private weights their prior."""
+        """Return what training is held to, (..., n): the reference, and for private weights their prior."""
         prior = self._prior(reference)
         return Gaussian(
             self._placed(reference.chi_D, prior.chi_D.expand_as(like_n)),
@@ -229,7 +248,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         )
 
     def _kept(self, delta: Gaussian, found: Gaussian) -> Tensor | None:
-        """(..., D) bool, the weights whose delta is sent; None: all."""
+        """Return the weights whose delta is sent, (..., D) bool; None: all."""
         if not self.prune:
             return None
         snr_D = virtual.update_snr(delta, found) if self.ratio == "update" else virtual.posterior_snr(found)
@@ -241,7 +260,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     @cached_property
     def _spans(self) -> list[tuple[TensorSpec, slice]]:
-        """The shared tensors, and where they lie among the D shared weights."""
+        """The shared tensors, and where they are among the D shared weights."""
         at, spans = 0, []
         for tensor in self._shared:
             spans.append((tensor, slice(at, at + tensor.size)))
@@ -249,7 +268,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return spans
 
     def _bytes(self, client: VirtualClient, keep_D: Tensor | None) -> Tensor:
-        """(...) int64 bytes, with the cheaper of two ways to say which weights were kept, for each tensor."""
+        """Return the bytes of an update, (...) int64, taking the cheaper encoding of the kept places for each tensor."""
         total = torch.zeros_like(client.sent_bytes)
         for tensor, span in self._spans:
             if keep_D is None:
@@ -262,7 +281,10 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return total
 
     def close(self, server: VirtualServer, updates: Gaussian) -> VirtualServer:
-        """The product of the deltas as A times their mean, so that robust means can take its place."""
+        """Multiply the deltas into the server.
+
+        Their product is taken as A times their mean, so that a robust rule can replace the mean.
+        """
         count, alike = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
         mean = Gaussian(self.context.mean(updates.chi_D, alike), self.context.mean(updates.xi_D, alike))
         power = 1 / count if self.gamma is None else 1.0
@@ -274,7 +296,10 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     def settle(
         self, before: VirtualClient, trained: VirtualClient, server: VirtualServer, counted: Tensor
     ) -> VirtualClient:
-        """The own posterior stays as it was trained, counted or not: nothing of the server depends on it."""
+        """Keep the factor that the server took; the own posterior stays as trained, counted or not.
+
+        Nothing at the server depends on that posterior.
+        """
         stored = virtual.stored(before.factor, virtual.delta(trained.factor, before.factor), server.taken_D)
         factor = Gaussian(
             where(counted, stored.chi_D, before.factor.chi_D), where(counted, stored.xi_D, before.factor.xi_D)
@@ -282,14 +307,14 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return replace(trained, factor=factor)
 
     def server_model(self, server: VirtualServer) -> Tensor | None:
-        """The means. Where there are lateral connections, the server's part feeds the clients' and predicts nothing."""
+        """Return the means; None with lateral connections, where the server's part alone predicts nothing."""
         return None if self.lateral else server.posterior.mu_D
 
     def personal_model(self, client: VirtualClient) -> Tensor:
         return client.mu_n
 
     def statistics(self, client: VirtualClient, server: VirtualServer) -> Mapping[str, Tensor]:
-        """The mean standard deviation of a client's own weights, and the bytes of its last update."""
+        """Return the mean standard deviation of each client's own weights, and the bytes of its last update."""
         own = Posterior(client.mu_n, client.rho_n)
         return {"uncertainty": own.sigma_n.mean(-1), "update bytes": client.sent_bytes}
 

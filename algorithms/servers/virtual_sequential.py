@@ -1,8 +1,8 @@
-"""VIRTUAL, 2019: one client at a time is refined, in fixed order, with layers of its own beside the server's.
+"""VIRTUAL, 2019: one client at a time is refined, in fixed order, with private layers beside the server's.
 
-The same algorithm as the one of 2021 with one client a round, whose reference holds the whole prior, so that the
-product of all factors counts it K times (2019, eq. (3)). Weights are drawn by flipout, 20 times a step. Lateral
-connections and dropout are the network's: `lateral-mlp,dropout=0.3`. Three refinements a client are 3 K rounds.
+It is the algorithm of 2021 with one client a round, whose reference holds the whole prior, so that the product of all
+factors counts the prior K times (2019, eq. (3)). Weights are drawn by flipout, 20 times a step. Lateral connections and
+dropout belong to the network: `lateral-mlp,dropout=0.3`. Three refinements of each client are 3 K rounds.
 
 Source: Corinzia, Buhmann, Variational Federated Multi-Task Learning, 2019, Algorithm 1, sections 2.3 and 4.2.
 """
@@ -20,7 +20,15 @@ from fedpeer.networks.bayesian import Estimator
 
 @dataclass(frozen=True)
 class SequentialVirtual(Virtual):
-    """VIRTUAL with one client a round in fixed order, on the network lateral-mlp; settings as virtual's."""
+    """VIRTUAL with one client a round in fixed order, on the network lateral-mlp; settings as for virtual.
+
+    Defaults that differ from those of virtual:
+
+    Args:
+        exponent: "1", the whole prior.
+        estimator: "flipout".
+        samples: 20 draws of the weights in each step.
+    """
 
     _: KW_ONLY
     exponent: Exponent = "1"
@@ -35,5 +43,5 @@ class SequentialVirtual(Virtual):
         super().__post_init__()
 
     def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
-        """Round r refines client (r - 1) mod K; nothing is drawn."""
+        """Return client (r - 1) mod K in round r; nothing is drawn."""
         return ((round - 1) % clients,)
