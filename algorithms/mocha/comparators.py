@@ -1,8 +1,8 @@
-"""The methods that MOCHA is compared with on the W step, and the time that a round of each costs.
+"""The methods that MOCHA is compared with on the W step, and the time that a round of each takes.
 
-CoCoA makes every node reach the same theta, however long it takes; the minibatch methods compute everything at the W
-with which the round began and scale the sum down, because steps at a stale W do not add up. All take their orders of
-examples from outside, as `sdca` does; minibatch SGD is primal and keeps a W that comes from no dual variables.
+CoCoA makes every node reach the same theta, however long it takes. The minibatch methods compute everything at the W
+with which the round began and scale the sum down, because steps at an old W do not add up. All take their orders of
+examples as arguments, like `sdca`; minibatch SGD is primal and keeps a W that comes from no dual variables.
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and its released program: flops of a step,
 cost of communication, scaling beta. Jaggi et al., Communication-efficient distributed dual coordinate ascent, NIPS
@@ -32,19 +32,19 @@ NETWORKS: tuple[_Network, ...] = get_args(_Network)
 
 #: Operations of one step on one example, in units of F flops: 8 where the step moves the local model and dual variable.
 _STEP_COST: dict[_Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
-#: One round of communication, in the same unit: the farther the network, the more computing it is worth.
+#: One round of communication, in the same unit: the slower the network, the more local computation pays.
 _ROUND_COST: dict[_Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
-#: Of a phone, where the units are to be seconds.
+#: Speed of a phone, which turns the units into seconds.
 _FLOPS_PER_SECOND = 1e9
-#: CoCoA looks at its local gap after every so many steps, and gives up after the most: both as the program does. A look
-#: costs more than the steps, so that looks are further apart later: a tenth of the steps taken.
+#: CoCoA checks its local gap after every so many steps, and gives up after the most, both as in the program. A check
+#: costs more than the steps, so later checks are further apart: a tenth of the steps taken.
 STEPS_BETWEEN_LOOKS, LOOKS_APART, STEPS_MAX = 5, 10, 1000
 
 
 def time_of(method: _Method, network: _Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
-    """What one round costs, in units of F flops, as in the papers' figures.
+    """Return the time of one round in units of F flops, as in the papers' figures.
 
-    All nodes' steps together, and one communication; CoCoA's nodes are all as long at it as the slowest.
+    It is the sum of all nodes' steps, and one communication; in CoCoA every node takes as many steps as the slowest.
     """
     steps = len(steps_T) * max(steps_T) if method == "cocoa" else sum(steps_T)
     return int(_STEP_COST[method] * steps + _ROUND_COST[network])
@@ -57,9 +57,14 @@ def seconds_of(
     features: int,
     flops_per_second: float = _FLOPS_PER_SECOND,
 ) -> NDArray[np.float64]:
-    """(R,) estimated seconds from the beginning to the end of each round, in which the nodes took so many steps.
+    """Return the estimated time from the start to the end of each round, (R,) in seconds.
 
     A round sends F numbers each way, and the model counts one of them as 10, 100 or 1000 operations.
+
+    Args:
+        steps_RT: (R, T) steps of each node in each round.
+        features: F.
+        flops_per_second: speed of a node.
     """
     units_R = [time_of(method, network, steps_T) for steps_T in steps_RT]
     return np.cumsum(np.array(units_R, np.float64)) * (features / flops_per_second)
@@ -68,9 +73,9 @@ def seconds_of(
 def cocoa_turn(
     loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, permutation_S: Order, theta: float
 ) -> tuple[Tensor, Tensor, int]:
-    """A node's turn that ends when its theta is certainly at most `theta`: (new alpha_S, delta_v_F, steps taken).
+    """Return a node's turn, which ends when its theta is certainly at most `theta`: (new alpha_S, delta_v_F, steps).
 
-    Certainly: by the local duality gap (`dual.theta_bound`), since the optimum is not known. At most `STEPS_MAX` steps.
+    The local duality gap certifies it (`dual.theta_bound`), since the optimum is not known. At most `STEPS_MAX` steps.
     """
     order_H = cyclic(permutation_S, STEPS_MAX)
     start = subproblem(loss, task, alpha_S, alpha_S, w_F, curvature)
@@ -86,7 +91,7 @@ def cocoa_turn(
 
 
 def each_alone(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float) -> Tensor:
-    """(S,) the alpha of every example after an exact coordinate step of that example alone, all at the same w_F."""
+    """Return every example's alpha after an exact coordinate step of that example alone, (S,), all at the same w_F."""
     score_S, curvature_S = task.x_SF @ w_F, task.weight * curvature * task.square_S
     of_S = (each_S.numpy() for each_S in (alpha_S, task.y_S, score_S, curvature_S))
     return torch.from_numpy(_each_alone(loss.code, loss.smoothing, *of_S))
@@ -103,7 +108,11 @@ def _each_alone(code, smoothing, alpha, y, score, curvature):  # type: ignore[no
 def minibatch_sdca_turn(
     loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, coupling: float, batch: Order, part: float
 ) -> tuple[Tensor, Tensor]:
-    """A node's turn: (new alpha_S, delta_v_F). part: of each change alone, how much is made."""
+    """Return a node's turn, (new alpha_S, delta_v_F).
+
+    Args:
+        part: how much of each example's own change is taken, in (0, 1].
+    """
     assert 0 < part <= 1, "beta is at most the number of examples"
     to_S = alpha_S.clone()
     to_S[batch] = each_alone(loss, task, alpha_S, w_F, coupling)[batch]
@@ -112,7 +121,7 @@ def minibatch_sdca_turn(
 
 
 def batch_slope(loss: DualLoss, task: DualTask, w_F: Tensor, batch: Order) -> Tensor:
-    """(F,) a subgradient of the task's losses, estimated from a batch without bias; 0 from an empty one."""
+    """Return an unbiased estimate of a subgradient of the task's losses, (F,), from a batch; 0 from an empty one."""
     x_BF, y_B = task.x_SF[batch], task.y_S[batch]
     scaled = task.weight * len(task.y_S) / max(1, len(batch))
     return scaled * (loss.slope(x_BF @ w_F, y_B) @ x_BF)

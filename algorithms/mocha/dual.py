@@ -1,12 +1,12 @@
 """Primal and dual objective of MOCHA's W step, the gap between them, the local subproblem, sigma' and theta.
 
-Plain functions of tasks, dual variables alpha_t (S,) with the sign of their labels, V and W (T, F) and the coupling
-M (T, T), all float64; the conventions are in the package's docstring. The dual is minimised, as in the paper: at the
-optimum P(W) = -D(alpha). Nothing here changes anything: the steps are in `sdca`.
+Plain functions of tasks, dual variables alpha_t (S,) with the sign of their labels, V and W (T, F) and the coupling M
+(T, T), all float64; the conventions are in the package's docstring. The dual is minimised, as in the paper: at the
+optimum P(W) = -D(alpha). Nothing here changes its arguments; the steps are in `sdca`.
 
-Source: Smith et al., Federated multi-task learning, NIPS 2017: problem (1), dual (3), subproblem (4), theta
-(definition 1), sigma' (lemma 9). M is the Hessian of R*, 1/2 A^-1 in the paper's setting: w(alpha) = grad R*(X alpha)
-needs the half.
+Source: Smith et al., Federated multi-task learning, NIPS 2017: problem (1), dual (3), subproblem (4), theta (definition
+1), sigma' (lemma 9). M is the Hessian of R*, 1/2 A^-1 in the paper's setting: w(alpha) = grad R*(X alpha) needs the
+half.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ class DualTask:
 
     @staticmethod
     def summed(x_SF: Tensor, y_S: Tensor) -> DualTask:
-        """The paper's convention: P sums the losses."""
+        """Return the task in the paper's convention: P sums the losses."""
         return DualTask(x_SF.contiguous(), y_S, 1.0)
 
     @staticmethod
     def averaged(x_SF: Tensor, y_S: Tensor) -> DualTask:
-        """The program's convention: P sums over tasks the mean loss of each."""
+        """Return the task in the program's convention: P sums the tasks' mean losses."""
         return DualTask(x_SF.contiguous(), y_S, 1.0 / len(y_S))
 
     @cached_property
     def square_S(self) -> Tensor:
-        """(S,) squared norms of the examples."""
+        """Squared norms of the examples, (S,)."""
         return self.x_SF.square().sum(-1)
 
     @cached_property
     def gram_SS(self) -> Tensor:
-        """(S, S) products of the examples with one another. It needs S^2 numbers beside the S F of the examples."""
+        """Inner products of the examples, (S, S): S^2 numbers beside the S F of the examples."""
         return self.x_SF @ self.x_SF.mT
 
     def v_F(self, alpha_S: Tensor) -> Tensor:
-        """v_t = c_t X_t alpha_t: all that the others need of this task's dual variables, (F,)."""
+        """Return v_t = c_t X_t alpha_t, (F,): all that the others need of this task's dual variables."""
         return (alpha_S @ self.x_SF) * self.weight
 
 
 @dataclass(frozen=True, eq=False)
 class DualProblem:
-    """The W step: T tasks under a fixed coupling M, (T, T) symmetric and positive definite."""
+    """The W step: T tasks under a fixed coupling M, (T, T), symmetric and positive definite."""
 
     loss: DualLoss
     tasks: tuple[DualTask, ...]
@@ -76,50 +76,50 @@ class DualProblem:
 
 
 def w_of(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """W(alpha) = grad R*(V) = M V, (..., T, F)."""
+    """Return W(alpha) = grad R*(V) = M V, (..., T, F)."""
     return coupling_TT @ v_TF
 
 
 def conjugate_regulariser(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """R*(V) = 1/2 tr(V^T M V), (...). It is also R(W(alpha)), which therefore needs no inverse."""
+    """Return R*(V) = 1/2 tr(V^T M V), (...), which equals R(W(alpha)) and needs no inverse."""
     return (v_TF * w_of(v_TF, coupling_TT)).sum((-2, -1)) / 2
 
 
 def regulariser(w_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """R(W) = 1/2 tr(W^T M^-1 W), (...), for a W that comes from no dual variables; by one linear solve."""
+    """Return R(W) = 1/2 tr(W^T M^-1 W), (...), for a W that comes from no dual variables; by one linear solve."""
     slope_TF: Tensor = torch.linalg.solve(coupling_TT, w_TF)
     return (w_TF * slope_TF).sum((-2, -1)) / 2
 
 
 def loss_of(loss: DualLoss, task: DualTask, w_F: Tensor) -> float:
-    """One task's part of the primal without the regulariser."""
+    """Return one task's part of the primal objective without the regulariser."""
     return task.weight * loss.value(task.x_SF @ w_F, task.y_S).sum().item()
 
 
 def primal(problem: DualProblem, v_TF: Tensor) -> float:
-    """P(W(alpha))."""
+    """Return P(W(alpha))."""
     w_TF = w_of(v_TF, problem.coupling_TT)
     losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
     return sum(losses) + conjugate_regulariser(v_TF, problem.coupling_TT).item()
 
 
 def dual(problem: DualProblem, alphas: Sequence[Tensor]) -> float:
-    """D(alpha), which is minimised; infinite for infeasible alpha."""
+    """Return D(alpha), which is minimised; infinite for an infeasible alpha."""
     conjugates = (_conjugates(problem.loss, task, alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True))
     return sum(conjugates) + conjugate_regulariser(v_of(problem.tasks, alphas), problem.coupling_TT).item()
 
 
 def v_of(tasks: Sequence[DualTask], alphas: Sequence[Tensor]) -> Tensor:
-    """V, (T, F), from all dual variables."""
+    """Return V, (T, F), of all dual variables."""
     return torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(tasks, alphas, strict=True)])
 
 
 def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> float:
-    """One task's part of the duality gap, >= 0, which its node can tell alone.
+    """Return one task's part of the duality gap, >= 0, which its node can compute alone.
 
     P + D = sum_t c_t sum_i loss(z_ti) + loss*(-alpha_ti) + alpha_ti z_ti, since R(W) + R*(V) = <V, W>: terms that are
-    never negative (Fenchel, Young), so that no digits are lost as the gap closes. With r = w_t + sigma' M_tt delta_v
-    in the place of w_t it is the gap of the local subproblem.
+    never negative (Fenchel, Young), so that no digits are lost as the gap closes. With r = w_t + sigma' M_tt delta_v in
+    the place of w_t it is the gap of the local subproblem.
     """
     score_S = task.x_SF @ w_F
     terms_S = loss.value(score_S, task.y_S) + loss.conjugate(alpha_S, task.y_S) + alpha_S * score_S
@@ -127,13 +127,13 @@ def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> floa
 
 
 def gap(problem: DualProblem, alphas: Sequence[Tensor], v_TF: Tensor) -> float:
-    """The duality gap P(W(alpha)) + D(alpha) >= 0, where V is that of alpha."""
+    """Return the duality gap P(W(alpha)) + D(alpha) >= 0, for the V of alpha."""
     w_TF = w_of(v_TF, problem.coupling_TT)
     return sum(gap_of(problem.loss, *each) for each in zip(problem.tasks, alphas, w_TF, strict=True))
 
 
 def sigma_primes(coupling_TT: Tensor) -> Tensor:
-    """sigma'_t = sum_t' |M_tt'| / M_tt for each task, (..., T) >= 1.
+    """Return sigma'_t = sum_t' |M_tt'| / M_tt for each task, (..., T) >= 1.
 
     By diagonal dominance sum_t sigma'_t M_tt |delta v_t|^2 >= tr(delta V^T M delta V), so that all tasks may take their
     whole steps at once (aggregation 1).
@@ -142,7 +142,7 @@ def sigma_primes(coupling_TT: Tensor) -> Tensor:
 
 
 def sigma_prime(coupling_TT: Tensor) -> Tensor:
-    """The paper's one sigma' for all tasks, (...): the largest of `sigma_primes`. It is 1 where tasks are unrelated."""
+    """Return the paper's single sigma' for all tasks, (...): the largest of `sigma_primes`, 1 for unrelated tasks."""
     return sigma_primes(coupling_TT).amax(-1)
 
 
@@ -155,10 +155,12 @@ def subproblem(
     curvature: float,
     constant: float = 0.0,
 ) -> float:
-    """G_t, to be minimised over new_alpha = alpha + delta alpha.
+    """Return G_t, which is to be minimised over new_alpha = alpha + delta alpha.
 
-    curvature: sigma' M_tt. constant: R*(V) / T, which makes the sum over tasks of G_t at alpha the dual itself, and at
-    new alphas a bound above it; nothing else depends on it.
+    Args:
+        curvature: sigma' M_tt.
+        constant: R*(V) / T makes the sum over tasks of G_t at alpha the dual itself, and at new alphas a bound above
+            it; nothing else depends on it.
     """
     delta_v_F = task.v_F(new_alpha_S - alpha_S)
     quadratic = w_F @ delta_v_F + curvature / 2 * delta_v_F.square().sum()
@@ -166,12 +168,15 @@ def subproblem(
 
 
 def theta(reached: float, start: float, optimum: float) -> float:
-    """(G(delta) - G*) / (G(0) - G*): 0 for an exact solution, and for one that had nothing left to gain; 1 for none."""
+    """Return (G(delta) - G*) / (G(0) - G*): 0 for an exact solution or where nothing was to be gained, 1 for no gain."""
     return (reached - optimum) / (start - optimum) if start > optimum else 0.0
 
 
 def theta_bound(reached: float, start: float, local_gap: float) -> float:
-    """An upper bound of `theta` that needs no G*: theta grows with G(delta) - G*, and that is at most the local gap."""
+    """Return an upper bound of `theta` that needs no G*.
+
+    theta grows with G(delta) - G*, which is at most the local gap.
+    """
     return theta(reached, start, reached - local_gap)
 
 

@@ -1,7 +1,7 @@
-"""A client's examples as a task of MOCHA: a network that is one linear layer with one output, and signs for classes.
+"""A client's examples as a task of MOCHA: a network of one linear layer with one output, and signs for classes.
 
-Weights of the network in their flat order are the task's w_t (F,), for its bias, where it has one, is the weight of a
-feature that is always 1 and is regularised like the others; the authors' program has none (`linear:bias=false`).
+The network's weights in their flat order are the task's w_t (F,): its bias, if it has one, is the weight of a feature
+that is always 1, and is regularised like the others. The authors' program has none (`linear:bias=false`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from fedpeer.algorithms.workbench import Workbench
 
 
 def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
-    """Whether the bench's network and loss are a task's; `squared`: the local loss takes any numbers as labels.
+    """Check that the context's network and loss are those of a task.
+
+    Args:
+        name: the algorithm, for the message.
+        squared: whether the local loss takes any numbers as labels.
 
     Raises:
         AlgorithmError: they are not; the message says what to write.
@@ -33,7 +37,7 @@ def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
 
 
 def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
-    """All examples of one client: float64, on the CPU, where the local solver is compiled for."""
+    """Return all examples of one client as a task, in float64 on the CPU, which the local solver is compiled for."""
     x, y = batches.everything()
     x_SF, y_S = (each.reshape(len(y), -1).to("cpu", torch.float64) for each in (x, y))
     if context.layout.n > x_SF.shape[1]:
@@ -44,6 +48,6 @@ def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask
 
 
 def number_of(batches: Batches) -> Tensor:
-    """() or (B,) the clients' numbers, which are those of their tasks."""
+    """Return the clients' numbers, () or (B,), which are also the numbers of their tasks."""
     assert batches.number is not None, "a task is told by its client's number"
     return batches.number

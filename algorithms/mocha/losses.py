@@ -1,9 +1,9 @@
-"""The losses of the dual: value, slope, convex conjugate, and the exact minimisation over one dual variable.
+"""The losses of the dual problem: value, slope, convex conjugate, and the exact minimisation over one dual variable.
 
-A loss is a function of a score z = w x and a label y: -1 or 1 for the three of classification, any number for the
-squared one. Its dual variable alpha carries the sign of the label, so that b = y alpha lies in [0, 1] for
-classification. `coordinate` is compiled, because it is the innermost act of the local solver; everything else takes
-any leading dimensions. No data, no regulariser here.
+A loss is a function of a score z = w x and a label y: -1 or 1 for the three classification losses, any number for the
+squared loss. Its dual variable alpha carries the sign of the label, so that b = y alpha lies in [0, 1] for
+classification. `coordinate` is compiled, because it is the innermost operation of the local solver; everything else
+takes any leading dimensions. No data and no regulariser here.
 
 Sources: Shalev-Shwartz, Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 2013
 (section 3 smoothed hinge, section 6.2 updates); Yu, Huang, Lin, Dual coordinate descent methods for logistic regression
@@ -23,8 +23,8 @@ from torch.nn import functional
 
 _HINGE, _LOGISTIC, _SQUARED = 0, 1, 2
 
-#: Steps of the safeguarded Newton search. It doubles its digits at each step once near, and halves the bracket
-#: otherwise: 100 halvings take the widest bracket that matters, 1e14, to the last bit.
+#: Most steps of the safeguarded Newton search. Near the solution each step doubles its digits, elsewhere it halves the
+#: bracket: 100 halvings take the widest bracket that matters, 1e14, to the last bit.
 _NEWTON_STEPS_MAX = 100
 
 
@@ -48,10 +48,10 @@ class DualLoss:
 
 
 def smoothed_hinge(smoothing: float) -> DualLoss:
-    """The hinge with its corner rounded over a width of `smoothing` >= 0 below the margin 1; 0 is the hinge itself.
+    """Return the hinge with its corner rounded over a width of `smoothing` >= 0 below the margin 1; 0 is the hinge.
 
-    max(0, 1 - yz) less smoothing / 2, and quadratic where the margin is missed by less than `smoothing`. The conjugate
-    at -alpha is -b + smoothing b^2 / 2 with b = y alpha in [0, 1]; the loss is (1 / smoothing)-smooth.
+    It is max(0, 1 - yz) - smoothing / 2, and quadratic where the margin is missed by less than `smoothing`. The
+    conjugate at -alpha is -b + smoothing b^2 / 2 with b = y alpha in [0, 1]; the loss is (1 / smoothing)-smooth.
     """
     assert smoothing >= 0, "a width"
 
@@ -98,9 +98,13 @@ SQUARED = DualLoss(
 
 @njit(cache=True, nogil=True)
 def coordinate(code, smoothing, alpha, y, score, curvature):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """The a that minimises conjugate(-a) + (a - alpha) score + curvature (a - alpha)^2 / 2, exactly.
+    """Return the a that minimises conjugate(-a) + (a - alpha) score + curvature (a - alpha)^2 / 2, exactly.
 
-    code, smoothing: of the `DualLoss`; score: x r, with the solver's present r; curvature: sigma' M_tt c_t |x|^2 >= 0.
+    Args:
+        code, smoothing: of the `DualLoss`.
+        score: x r, with the solver's present r.
+        curvature: sigma' M_tt c_t |x|^2 >= 0.
+
     An example without features has curvature and score 0 and moves no weight; its best a is y for the hinge.
     """
     if code == _SQUARED:

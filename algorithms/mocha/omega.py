@@ -1,8 +1,9 @@
-"""How tasks are related, from their weights W (T, F): the updates of Omega, or of its inverse Sigma, and the coupling.
+"""The relations of tasks from their weights W (T, F): updates of Omega, or of its inverse Sigma, and the coupling.
 
-Each relation comes in the form in which it exists without an inverse: the trace-constrained and the clustered one as
-a covariance Sigma, the mean-regularised and the sparse one as a precision Omega. Either gives the coupling M of the
-package's docstring, and the W step needs nothing else. An update depends on W alone, never on data, and is central.
+Each relation has the form in which it exists without an inverse: the trace-constrained and the clustered one are a
+covariance Sigma, the mean-regularised and the sparse one a precision Omega. Either gives the coupling M of the
+package's docstring, and the W step needs nothing else. An update depends on W alone, never on data, and is made at the
+server.
 
 Sources: Smith et al., Federated multi-task learning, NIPS 2017, appendix B; Zhang, Yeung, A convex formulation for
 learning task relationships in multi-task learning, UAI 2010 (trace-constrained); Jacob, Bach, Vert, Clustered
@@ -20,20 +21,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Steps of the graphical lasso, and how near, relatively, its two halves have to come. Thirty tasks take 100 to 1300
-#: steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one ends at the most steps.
+#: Most steps of the graphical lasso, and the relative distance of its two halves at which it stops. Thirty tasks take
+#: 100 to 1300 steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one takes all steps.
 LASSO_STEPS_MAX, LASSO_TOLERANCE = 2000, 1e-10
-#: Parts of the step to the dual's best Sigma that are tried.
+#: Parts of the step to the best Sigma of the dual that are tried.
 _DUAL_PARTS = (1.0, 0.999, 0.99, 0.9, 0.5, 0.0)
 
 
 def penalty(omega_TT: Tensor, lambda1: float, lambda2: float) -> Tensor:
-    """A = lambda1 Omega + lambda2 I, (..., T, T), of R(W) = lambda1 tr(W^T Omega W) + lambda2 |W|^2."""
+    """Return A = lambda1 Omega + lambda2 I, (..., T, T), of R(W) = lambda1 tr(W^T Omega W) + lambda2 |W|^2."""
     return lambda1 * omega_TT + lambda2 * torch.eye(omega_TT.shape[-1], dtype=omega_TT.dtype)
 
 
 def coupling_of_penalty(a_TT: Tensor) -> Tensor:
-    """M = 1/2 A^-1, the Hessian of R* where R(W) = tr(W^T A W).
+    """Return M = 1/2 A^-1, the Hessian of R* where R(W) = tr(W^T A W).
 
     Raises:
         torch.linalg.LinAlgError: A is not positive definite; a singular Omega needs lambda2 > 0.
@@ -42,9 +43,10 @@ def coupling_of_penalty(a_TT: Tensor) -> Tensor:
 
 
 def coupling_of_covariance(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.0) -> Tensor:
-    """M of the same R(W) where Omega = Sigma^-1: 1/2 Sigma (lambda1 I + lambda2 Sigma)^-1, for singular Sigma as well.
+    """Return M = 1/2 Sigma (lambda1 I + lambda2 Sigma)^-1, that of the same R(W) with Omega = Sigma^-1.
 
-    The program's (lambda / 2) tr(W^T Omega W) is lambda1 = lambda / 2, lambda2 = 0: M = Sigma / lambda.
+    It exists for a singular Sigma as well. The program's (lambda / 2) tr(W^T Omega W) is lambda1 = lambda / 2, lambda2
+    = 0: M = Sigma / lambda.
     """
     eye_TT = torch.eye(sigma_TT.shape[-1], dtype=sigma_TT.dtype)
     half_TT: Tensor = torch.linalg.solve(lambda1 * eye_TT + lambda2 * sigma_TT, sigma_TT) / 2
@@ -52,10 +54,12 @@ def coupling_of_covariance(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.
 
 
 def trace_constrained(w_TF: Tensor, floor: float = 1e-3) -> Tensor:
-    """Sigma = (W W^T)^1/2 / tr(.), which minimises tr(W^T Sigma^-1 W) under tr Sigma = 1, (..., T, T).
+    """Return Sigma = (W W^T)^1/2 / tr(.), which minimises tr(W^T Sigma^-1 W) under tr Sigma = 1, (..., T, T).
 
-    floor: the part of Sigma that is I / T instead, so that Sigma is positive definite and the tasks' models stay free
-    of one another where W has few directions, or none yet: W = 0 gives I / T, where the method starts.
+    Args:
+        floor: the part of Sigma that is I / T instead, in [0, 1]. It keeps Sigma positive definite and the tasks'
+            models free of one another where W has few directions, or none yet: W = 0 gives I / T, where the method
+            starts.
     """
     vectors_TK, singular_K, _ = torch.linalg.svd(w_TF, full_matrices=False)
     tasks = w_TF.shape[-2]
@@ -67,7 +71,10 @@ def trace_constrained(w_TF: Tensor, floor: float = 1e-3) -> Tensor:
 
 
 def mean_regularised(tasks: int) -> Tensor:
-    """Omega = (I - 11^T / T)^2, (T, T): every model is drawn to the mean of all. It is a projector, so lambda2 > 0."""
+    """Return Omega = (I - 11^T / T)^2, (T, T): every model is drawn to the mean of all.
+
+    It is a projector, so lambda2 must be > 0.
+    """
     centred_TT = torch.eye(tasks, dtype=torch.float64) - 1 / tasks
     return centred_TT @ centred_TT
 
@@ -94,7 +101,7 @@ class Clustering:
 
 
 def clustered(w_TF: Tensor, eta: float, clusters: float) -> Clustering:
-    """The Q that minimises tr(W^T (eta I + Q)^-1 W) over 0 <= Q <= I, tr Q = clusters.
+    """Return the Q that minimises tr(W^T (eta I + Q)^-1 W) over 0 <= Q <= I, tr Q = clusters.
 
     Q shares its eigenvectors with W W^T, and q_i = clip(c s_i - eta, 0, 1) with s_i the singular values of W. Their sum
     grows piecewise linearly with c, so that c is found exactly between two corners and not by bisection.
@@ -106,7 +113,7 @@ def clustered(w_TF: Tensor, eta: float, clusters: float) -> Clustering:
     padded_TF = functional.pad(w_TF, (0, max(0, tasks - features)))
     vectors_TT, descending_T, _ = torch.linalg.svd(padded_TF, full_matrices=False)
     vectors_TT, singular_T = vectors_TT.flip(-1), descending_T.flip(-1)
-    # A direction in which W has nothing is as good as another one: equally small, they share what is left over.
+    # Directions in which W is zero are all alike: with equally small values they share what is left over.
     least = 1e-12 * singular_T[..., -1:].clamp(min=1e-290)
     s_T = singular_T.maximum(least)
     corner_C = torch.cat([eta / s_T, (1 + eta) / s_T], -1).sort(-1).values
@@ -120,18 +127,22 @@ def clustered(w_TF: Tensor, eta: float, clusters: float) -> Clustering:
 
 @dataclass(frozen=True, eq=False)
 class Precision:
-    """omega_TT (T, T), and `excess`: its objective is at most so much above the minimum, in the objective's units."""
+    """A precision Omega and how good it is.
+
+    omega_TT   (T, T)
+    excess     bound on its objective minus the minimum, >= 0, in the objective's units
+    """
 
     omega_TT: Tensor
     excess: float
 
 
 def sparse_precision(w_TF: Tensor, lambda1: float, lambda2: float) -> Precision:
-    """The Omega (T, T) that minimises lambda1 (tr(W^T Omega W) - F log|Omega|) + lambda2 sum |Omega_tt'|.
+    """Return the Omega (T, T) that minimises lambda1 (tr(W^T Omega W) - F log|Omega|) + lambda2 sum |Omega_tt'|.
 
-    Tasks t and t' with Omega_tt' = 0 are independent given all others. The diagonal is penalised too (lambda2 > 0),
-    so that fewer features than tasks, and W = 0, are no special cases. It is found in steps, at most
-    `LASSO_STEPS_MAX`; where they are too few, Omega is positive definite all the same, and `excess` says how good.
+    Tasks t and t' with Omega_tt' = 0 are independent given all others. The diagonal is penalised too (lambda2 > 0), so
+    that fewer features than tasks, and W = 0, are no special cases. It takes at most `LASSO_STEPS_MAX` steps; if these
+    are too few, Omega is positive definite all the same, and `excess` says how good it is.
     """
     assert lambda1 > 0, "a weight of the likelihood"
     assert lambda2 > 0, "without it there may be no minimum"
@@ -146,7 +157,7 @@ def sparse_precision(w_TF: Tensor, lambda1: float, lambda2: float) -> Precision:
 
 
 def _graphical_lasso(covariance_TT: Tensor, alpha_TT: Tensor) -> Precision:
-    """The Omega that minimises tr(S Omega) - log|Omega| + sum alpha |Omega|, for an S of mean variance 1.
+    """Return the Omega that minimises tr(S Omega) - log|Omega| + sum alpha |Omega|, for an S of mean variance 1.
 
     By alternating directions: X, smooth and positive definite, and Z, sparse, are drawn to one another by `pull`.
     """
@@ -161,27 +172,27 @@ def _graphical_lasso(covariance_TT: Tensor, alpha_TT: Tensor) -> Precision:
         apart, moved = (x_TT - z_TT).norm(), pull * (z_TT - before_TT).norm()
         if apart <= LASSO_TOLERANCE * x_TT.norm() and moved <= LASSO_TOLERANCE * (pull * u_TT).norm():
             break
-        # The pull that balances the two is found on the way, and rests in the second half, where it would disturb.
+        # The pull that balances the two is adapted on the way, but not in the second half, where it would disturb.
         if done % 10 == 0 and done < LASSO_STEPS_MAX // 2 and not moved / 10 <= apart <= moved * 10:
             factor = 2.0 if apart > moved else 0.5
             pull, u_TT = pull * factor, u_TT / factor
-    # Z has the zeros; should the steps have ended before it is positive definite, X is.
+    # Z has the zeros; if the steps ended before it became positive definite, X is.
     omega_TT = z_TT if torch.linalg.cholesky_ex(z_TT).info == 0 else x_TT
     reached = (covariance_TT * omega_TT).sum() - torch.logdet(omega_TT) + (alpha_TT * omega_TT.abs()).sum()
     return Precision(omega_TT, max(0.0, reached.item() - _least(covariance_TT, pull * u_TT)))
 
 
 def _least(covariance_TT: Tensor, within_TT: Tensor) -> float:
-    """A bound below the minimum of the graphical lasso: the dual, log|Sigma| + T, where |Sigma - S| <= alpha.
+    """Return a bound below the minimum of the graphical lasso: the dual, log|Sigma| + T, where |Sigma - S| <= alpha.
 
-    `within_TT` keeps to alpha. S plus all of it is the best such Sigma in the end, but need not be positive definite
-    before; S plus less of it is, since S is.
+    `within_TT` satisfies this bound alpha. S plus all of it is the best such Sigma at the end, but need not be positive
+    definite before; S plus a part of it is, since S is.
     """
     determinants = (_log_determinant(covariance_TT + part * within_TT) for part in _DUAL_PARTS)
     return max(determinants) + len(covariance_TT)
 
 
 def _log_determinant(sigma_TT: Tensor) -> float:
-    """log|Sigma|, and minus infinity where it is not positive definite."""
+    """Return log|Sigma|, or minus infinity where Sigma is not positive definite."""
     lower_TT, info = torch.linalg.cholesky_ex(sigma_TT)
     return 2 * lower_TT.diagonal().log().sum().item() if info == 0 else -torch.inf

@@ -1,8 +1,9 @@
-"""How the tasks are related, as one setting: the coupling to begin with, and the one that follows from the weights.
+"""The relations of the tasks as one setting: the first coupling, and the next one from the weights.
 
 Under each name the objective is  sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2  with another Omega, learned or
-not; a coupling M (T, T) is all that anybody needs of it (`omega`). Two names are the baselines: `local`, where no task
-knows of another one, and `global`, where one model serves all, the limit of models drawn to their mean ever harder.
+                                  not; only its coupling M (T, T) is used (`omega`). Two names are the baselines:
+                                  `local`, where no task knows of any other, and `global`, where one model serves all,
+                                  the limit of models drawn to their mean ever more strongly.
 """
 
 from __future__ import annotations
@@ -24,16 +25,20 @@ _LEARNED: tuple[Kind, ...] = ("trace-constrained", "clustered", "sparse-precisio
 
 @dataclass(frozen=True, kw_only=True)
 class Relations:
-    """One choice with its numbers.
+    """One choice of relations with its numbers.
 
-    kind      `trace-constrained`: Omega^-1 is any covariance of trace 1; `clustered`: eta I + Q, tasks in clusters;
-              `sparse-precision`: graphical lasso; `mean-regularised`: all are drawn to their mean; `fixed`: the
-              covariance I / T, unless whoever holds the coupling puts another one in its place; `local`: Omega = I;
-              `global`: one model for all tasks, |w|^2 counted once
-    tasks     T
-    floor     of the trace-constrained covariance, the part that is I / T
-    clusters, eta    of the clustered one
-    sparsity  weight of sum |Omega_tt'|, beside lam/2 (tr(W^T Omega W) - F log|Omega|)
+    kind       `trace-constrained`: Omega^-1 is any covariance of trace 1; `clustered`: it is eta I + Q, tasks in
+               clusters; `sparse-precision`: graphical lasso; `mean-regularised`: all models are drawn to their mean;
+               `fixed`: the covariance I / T, unless the owner of the coupling replaces it; `local`: Omega = I;
+               `global`: one model for all tasks, |w|^2 counted once
+    tasks      T, number of tasks
+    lam        weight of tr(W^T Omega W) / 2, > 0
+    ridge      weight of |W|^2, >= 0; > 0 with `mean-regularised`, 0 with `global`; default 0
+    floor      with `trace-constrained`, part of the covariance that is I / T, in [0, 1]; default 1e-3
+    clusters   with `clustered`, number of clusters, in (0, T]; default 2
+    eta        with `clustered`, ridge of the covariance, > 0; default 0.1
+    sparsity   with `sparse-precision`, weight of sum |Omega_tt'| beside lam/2 (tr(W^T Omega W) - F log|Omega|), > 0;
+               default 0.01
 
     Raises:
         AlgorithmError: a number is out of its bounds; the message says what can be written.
@@ -68,7 +73,7 @@ class Relations:
         return self.kind in _LEARNED
 
     def start(self) -> Tensor:
-        """(T, T) float64, the coupling to begin with: that of W = 0, and Omega = I under the graphical lasso."""
+        """Return the first coupling, (T, T) float64: that of W = 0; with the graphical lasso, that of Omega = I."""
         eye_TT = torch.eye(self.tasks, dtype=torch.float64)
         match self.kind:
             case "trace-constrained" | "fixed":
@@ -83,9 +88,9 @@ class Relations:
                 return torch.ones_like(eye_TT) / self.lam
 
     def after(self, w_TF: Tensor) -> tuple[Tensor, float]:
-        """What follows from the weights (T, F), where it is learned: (coupling (T, T), excess).
+        """Return the coupling (T, T) that follows from the weights (T, F), where it is learned, and its excess.
 
-        The joint objective is at most by `excess` above its minimum over the relations; 0 where that is in closed form.
+        The joint objective is at most `excess` above its minimum over the relations; 0 where that has a closed form.
         """
         match self.kind:
             case "trace-constrained":
@@ -106,12 +111,12 @@ class Relations:
 
 
 def correlations(coupling_TT: Tensor) -> Tensor:
-    """(T, T) in [-1, 1]: M_tt' / sqrt(M_tt M_t't'), for the penalty is that of weights with M as their covariance."""
+    """Return M_tt' / sqrt(M_tt M_t't'), (T, T) in [-1, 1]: the penalty is that of weights with covariance M."""
     deviation_T = coupling_TT.diagonal().sqrt()
     return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1).fill_diagonal_(1)
 
 
 def require(name: str, value: object, holds: bool, wanted: str) -> None:
-    """Raise an AlgorithmError where the condition on a setting does not hold; `wanted` says what can be written."""
+    """Raise an AlgorithmError if the condition on a setting does not hold; `wanted` says what can be written."""
     if not holds:
         raise AlgorithmError(f"{name} = {value}: write {wanted}")

@@ -1,10 +1,10 @@
 """MOCHA's local solver, stochastic dual coordinate ascent, and one round of all nodes with their budgets.
 
 A node knows its own task and dual variables, w_t, and its curvature sigma' M_tt. It goes through its examples in an
-order that is handed in, minimises the subproblem over one dual variable at a time, and tells delta v_t, F numbers. The
+order that it is given, minimises the subproblem over one dual variable at a time, and sends delta v_t, F numbers. The
 length of the order is the node's budget, so that theta is whatever the node reaches; a dropped node has an empty order.
-The loop is compiled by numba. W is never stored: it follows from V and the coupling of the moment, so that a new
-coupling changes it at once.
+The loop is compiled by numba. W is never stored: it follows from V and the present coupling, so a new coupling changes
+it at once.
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, algorithm 1; Shalev-Shwartz, Zhang, JMLR 2013.
 """
@@ -25,23 +25,23 @@ from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 
 Order = NDArray[np.int64]
 
-#: A task with at most so many times as many examples as features is solved in its Gram matrix: a step costs S there
-#: where it changes something, and 2 F otherwise. Above that the matrix would also be larger than twice the data.
+#: A task with at most this many times as many examples as features is solved with its Gram matrix: there a step that
+#: changes something costs S, without it 2 F. Above this bound the matrix would also be larger than twice the data.
 EXAMPLES_BY_GRAM = 2
-#: Whoever has no use for the matrix afterwards needs as many passes as a part of the examples to pay for it.
+#: A matrix that serves a single turn pays for itself if the turn has at least this many passes for each example.
 _PASSES_BY_GRAM = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where the W step stands: alphas, (S_t,) for each task, and V (T, F), which is that of the alphas."""
+    """The state of the W step: alphas, (S_t,) for each task, and their V (T, F)."""
 
     alphas: tuple[Tensor, ...]
     v_TF: Tensor
 
     @staticmethod
     def zero(tasks: Sequence[DualTask]) -> State:
-        """alpha = 0, V = 0: feasible for every loss."""
+        """Return alpha = 0, V = 0, which is feasible for every loss."""
         alphas = tuple(torch.zeros_like(task.y_S) for task in tasks)
         return State(alphas, torch.zeros(len(tasks), tasks[0].x_SF.shape[1], dtype=torch.float64))
 
@@ -56,10 +56,14 @@ def solve(
     *,
     once: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """One node's turn: (new alpha_S, delta_v_F). It never makes the subproblem worse.
+    """Return one node's turn, (new alpha_S, delta_v_F), which never makes the subproblem worse.
 
-    curvature: sigma' M_tt > 0. order_H: (H,) indices of examples, one exact coordinate step each; the arguments stay
-    as they are. once: the task is thrown away after this turn, and its Gram matrix with it.
+    Args:
+        curvature: sigma' M_tt > 0.
+        order_H: (H,) indices of examples, one exact coordinate step each.
+        once: whether the task, and its Gram matrix with it, is thrown away after this turn.
+
+    The arguments are not changed.
     """
     assert len(order_H) == 0 or 0 <= order_H.min() <= order_H.max() < len(alpha_S), "indices of the task's examples"
     new_alpha_S, scale = alpha_S.clone(), task.weight * curvature
@@ -75,7 +79,7 @@ def solve(
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, boundscheck=False, nogil=True)
 def _by_gram(code, smoothing, scale, order, gram, y, alpha, score):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """In place on alpha (S,) and on the scores x r (S,): a step that changes nothing costs nothing."""
+    """Take the steps in place on alpha (S,) and the scores x r (S,); a step that changes nothing costs nothing."""
     for i in order:
         new = coordinate(code, smoothing, alpha[i], y[i], score[i], scale * gram[i, i])
         step = scale * (new - alpha[i])
@@ -87,7 +91,7 @@ def _by_gram(code, smoothing, scale, order, gram, y, alpha, score):  # type: ign
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, boundscheck=False, nogil=True)
 def _by_features(code, smoothing, scale, order, x, square, y, alpha, r):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """In place on alpha (S,) and on r = w_t + sigma' M_tt delta_v (F,); scale = c_t sigma' M_tt."""
+    """Take the steps in place on alpha (S,) and r = w_t + sigma' M_tt delta_v (F,); scale = c_t sigma' M_tt."""
     features = x.shape[1]
     for i in order:
         row = x[i]
@@ -103,10 +107,13 @@ def _by_features(code, smoothing, scale, order, x, square, y, alpha, r):  # type
 
 
 def round_of(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
-    """All nodes' turns from the same W, and the reduce step V + delta V (algorithm 1, lines 5-10).
+    """Return the state after all nodes' turns from the same W and the reduce step V + delta V.
 
-    sigma_T: (T,) sigma' for each task, `sigma_primes` or the paper's one `sigma_prime` for all. orders: one for each
-    task.
+    Algorithm 1, lines 5-10.
+
+    Args:
+        sigma_T: (T,) sigma' for each task, `sigma_primes` or the paper's single `sigma_prime` for all.
+        orders: one for each task.
     """
     w_TF = w_of(state.v_TF, problem.coupling_TT)
     curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
@@ -117,12 +124,12 @@ def round_of(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequen
 
 
 def cyclic(permutation_S: Order, steps: int) -> Order:
-    """An order of that many steps: cyclic through a permutation of the examples."""
+    """Return an order of this many steps, cyclic through a permutation of the examples."""
     return np.resize(permutation_S, steps)
 
 
 def reshuffled(examples: int, steps: int, draws: np.random.Generator) -> Order:
-    """An order of that many steps: passes over fresh permutations of the examples, the last of them cut short."""
+    """Return an order of this many steps: passes over fresh permutations of the examples, the last one cut short."""
     passes = [draws.permutation(examples) for _ in range(-(-steps // examples))]
     return np.concatenate([np.empty(0, np.int64), *passes])[:steps]
 
@@ -133,11 +140,16 @@ def budgets(
     dropping_T: NDArray[np.float64],
     draws: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """Steps that each node takes in this round, (T,): a fraction of its points drawn from U(low, high), at least one.
+    """Return the number of steps that each node takes in this round, (T,).
 
-    points_T: the nodes' own numbers of examples (the program), or the smallest for all (the paper). fractions: (low,
-    high), such as (0.1, 1) for high and (0.9, 1) for low heterogeneity of systems, equal for none. dropping_T: each
-    node's probability of telling nothing, 0 steps; with 1 for some node the method converges to a wrong point.
+    It is a fraction of the node's points drawn from U(low, high), at least one, or 0 for a node that is dropped.
+
+    Args:
+        points_T: (T,) each node's own number of examples (the program), or the smallest for all (the paper).
+        fractions: (low, high): (0.1, 1) for systems that differ much, (0.9, 1) for systems that differ little, equal
+            for no difference.
+        dropping_T: (T,) probability that the node sends nothing, with 0 steps. With 1 for some node the method
+            converges to a wrong point.
     """
     steps_T = np.maximum(1, (draws.uniform(*fractions, len(points_T)) * points_T).astype(np.int64))
     return np.where(draws.random(len(points_T)) < dropping_T, 0, steps_T)

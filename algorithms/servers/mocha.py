@@ -1,15 +1,16 @@
 """MOCHA: every client learns a linear model of its own task, the server learns how the tasks are related.
 
-A client keeps the dual variables of its examples. In a round it is told W and how hard its subproblem pulls, takes
-steps of dual coordinate ascent within its budget, and sends delta v_t, F numbers. The server adds it to row t of V, and
-now and then learns the coupling M of the tasks anew from W = M V; W is not stored, so it follows at once. At all times
-V is that of the clients' dual variables: who was told that its update did not count takes its steps back.
+A client keeps the dual variables of its examples. In a round it receives W and the curvature of its subproblem, takes
+steps of dual coordinate ascent within its budget, and sends delta v_t, F numbers. The server adds it to row t of V.
+After every `inner` rounds it learns the coupling M of the tasks anew from W = M V; W is not stored, so a new coupling
+changes it at once. At all times V belongs to the clients' dual variables: a client whose update did not count takes its
+steps back.
 
-Everybody is told all of W, since a broadcast is one; a client reads its own row. Rounds take all of a client's
-examples, not the batches of the local training plan. The comparators on the same contract: `mocha_comparators`.
+All clients receive the whole W, since there is one broadcast; each reads its own row. Rounds use all of a client's
+examples, not the batches of the local training plan. The comparators on the same contract are in `mocha_comparators`.
 
-Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, algorithm 1. The objective is by
-default that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.
+Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, algorithm 1. The default objective
+is that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
 from fedpeer.algorithms.workbench import Workbench
 from fedpeer.rejection import Rejection
 
-#: sigma' of each task, or the paper's one for all, the largest.
+#: sigma' of each task of its own, or the paper's single one for all: the largest.
 Sigma: TypeAlias = Literal["per-task", "paper"]
-#: Of the largest number of a coupling, what rounding may take from its symmetry; T times as much from an eigenvalue.
+#: Asymmetry that rounding may cause, relative to the largest number of a coupling; T times as much for an eigenvalue.
 _ROUNDING = 1e-9
 LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """How the tasks are related now.
+    """How the tasks are related at present.
 
     matrix_TT   (T, T) float64, M
-    excess      () float64, how far its update can have been from the best (`Relations.after`)
-    rounds      () int64, rounds closed
+    excess      () float64, bound on how far its last update was from the best (`Relations.after`)
+    rounds      () int64, number of closed rounds
     """
 
     matrix_TT: Tensor
@@ -60,7 +61,7 @@ class Coupling:
 
 @dataclass(frozen=True, eq=False)
 class MochaServer:
-    """What the server holds: V (T, F) float64, all delta v of all rounds, and the coupling."""
+    """The server's state: V (T, F) float64, the sum of all delta v of all rounds, and the coupling."""
 
     v_TF: Tensor
     coupling: Coupling
@@ -68,7 +69,7 @@ class MochaServer:
 
 @dataclass(frozen=True, eq=False)
 class MochaBroadcast:
-    """What everybody is told, float64: W (T, F), and of each task its curvature (T,), sigma' M_tt."""
+    """The broadcast, float64: W (T, F), and the curvature sigma' M_tt of each task's subproblem (T,)."""
 
     w_TF: Tensor
     curvature_T: Tensor
@@ -78,10 +79,10 @@ class MochaBroadcast:
 class MochaClient:
     """What a client keeps.
 
-    model_n       (..., n) w_t, or its initial parameters while it was never asked
-    alpha_S       (..., S) float64 dual variables of its examples, and zeros up to the bench's most
-    number        (...) int64 its task; -1 while it was never asked
-    gap, primal   (...) float64 its parts of the duality gap and of the primal objective, where its last round began
+    model_n       (..., n) w_t, or its initial parameters until it first takes part
+    alpha_S       (..., S) float64 dual variables of its examples, padded with zeros to the context's `examples_max`
+    number        (...) int64 its task; -1 until it first takes part
+    gap, primal   (...) float64 its parts of the duality gap and of the primal objective at the start of its last round
     steps         (...) int64 its coordinate steps in that round
     """
 
@@ -103,16 +104,27 @@ class MochaUpdate:
 
 @dataclass(frozen=True)
 class Coupled:
-    """The settings of all methods that learn tasks under a coupling; see `Relations` for those of `omega`.
+    """The settings of all methods that learn tasks under a coupling; `Relations` explains those of the coupling.
 
-    loss       of the local problem; the bench's is for evaluation only
-    smoothing  of the smoothed hinge, in units of the margin
-    average    whether the objective has each task's mean loss or the sum
-    inner      rounds between two updates of the coupling
+    The objective is sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2.
+
+    Args:
+        omega: how the tasks are related, see `Relations`; default "trace-constrained".
+        lam: weight of the coupled regulariser, > 0; default 0.001.
+        ridge: weight of |W|^2, >= 0; default 0.
+        floor: with "trace-constrained", part of the covariance that is I / T, in [0, 1]; default 1e-3.
+        clusters: with "clustered", number of clusters, in (0, T]; default 2.
+        eta: with "clustered", ridge of the covariance eta I + Q, > 0; default 0.1.
+        sparsity: with "sparse-precision", weight of sum |Omega_tt'|, > 0; default 0.01.
+        loss: of the local problem: "hinge" (default), "smoothed-hinge", "logistic" or "squared"; `learning.loss` is for
+            evaluation only.
+        smoothing: width of the smoothed hinge, > 0, in units of the margin; default 0.5.
+        average: whether the objective has each task's "mean" loss (default; the program) or the "sum" (the paper).
+        inner: rounds between two updates of the coupling, >= 1; default 10.
     """
 
     context: Workbench
-    takes_mean = False  # every node has weights of its own
+    takes_mean = False  # each client's update goes to a row of its own
     fixed_clients = True  # V and M have a place for each task
     numbered = "number"
     _: KW_ONLY
@@ -136,7 +148,7 @@ class Coupled:
 
     @cached_property
     def related(self) -> Relations:
-        """How the tasks are related, as a rule."""
+        """The rule by which the tasks are related."""
         return Relations(
             kind=self.omega,
             tasks=self.context.clients,
@@ -155,16 +167,16 @@ class Coupled:
         return losses[self.loss] if self.loss in losses else smoothed_hinge(self.smoothing)
 
     def task(self, batches: Batches) -> DualTask:
-        """All examples of one client."""
+        """Return all examples of one client as its task."""
         return task_of(self.context, batches, averaged=self.average == "mean")
 
     def coupling_at_first(self, values_n: Tensor) -> Coupling:
-        """That of the server before the first round, on the device of the parameters."""
+        """Return the server's coupling before the first round, on the device of the parameters."""
         matrix_TT, nothing = self.related.start(), values_n.new_zeros((), dtype=torch.float64)
         return Coupling(matrix_TT.to(values_n.device), nothing, nothing.to(torch.int64))
 
     def coupling_after(self, coupling: Coupling, w_TF: Tensor) -> Coupling:
-        """That after one more round, which led to W (T, F); learned anew after every `inner` of them."""
+        """Return the coupling after one more round, which led to W (T, F); every `inner` rounds it is learned anew."""
         rounds = coupling.rounds + 1
         if not self.related.learned or int(rounds) % self.inner:
             return replace(coupling, rounds=rounds)
@@ -172,7 +184,10 @@ class Coupled:
         return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
 
     def coupling_fault(self, coupling: Coupling) -> Rejection | None:
-        """What is wrong with a coupling of finite numbers: M is symmetric, positive semi-definite, M_tt above 0."""
+        """Return why a coupling of finite numbers is invalid, or None.
+
+        M must be symmetric and positive semi-definite, with M_tt > 0.
+        """
         matrix_TT = coupling.matrix_TT.cpu()
         largest = float(matrix_TT.abs().max())
         if float((matrix_TT - matrix_TT.T).abs().max()) > _ROUNDING * largest:
@@ -185,13 +200,13 @@ class Coupled:
         return None
 
     def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
-        """Of the coupling, what statistics tell of each client, shaped like `each`: the excess where there can be."""
+        """Return the coupling's statistics for each client, shaped like `each`: the excess with "sparse-precision"."""
         return {"excess": coupling.excess.expand_as(each)} if self.omega == "sparse-precision" else {}
 
 
 @dataclass(frozen=True)
 class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBroadcast, MochaUpdate]):
-    """Rounds of nodes that move dual variables; `turn` says how."""
+    """Rounds of clients that move dual variables; `turn` is one client's work."""
 
     def start_server(self, values_n: Tensor) -> MochaServer:
         v_TF = values_n.new_zeros((self.context.clients, len(values_n)), dtype=torch.float64)
@@ -224,7 +239,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         return MochaServer(v_TF, self.coupling_after(server.coupling, w_of(v_TF, server.coupling.matrix_TT)))
 
     def settle(self, before: MochaClient, trained: MochaClient, server: MochaServer, counted: Tensor) -> MochaClient:
-        # V is that of all dual variables only if both sides take the same steps.
+        # V belongs to all dual variables only if both sides take the same steps.
         w_TF = w_of(server.v_TF, server.coupling.matrix_TT)
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
@@ -239,7 +254,11 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         return client.model_n
 
     def statistics(self, client: MochaClient, server: MochaServer) -> Mapping[str, Tensor]:
-        """Where all take part, the sums over the clients of the gap and of the primal are those before the round."""
+        """Return each client's gap, primal objective and steps.
+
+        If all clients take part, the sums of gap and primal over the clients are those of the whole problem before the
+        round.
+        """
         own = {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
         return own | self.said_of(server.coupling, client.gap)
 
@@ -248,13 +267,13 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
 
     @abstractmethod
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
-        """(T,) how hard each node's subproblem pulls at its own delta v_t."""
+        """Return the curvature of each client's subproblem in its own delta v_t, (T,)."""
 
     @abstractmethod
     def turn(
         self, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, number: int, draws: Draws
     ) -> tuple[Tensor, Tensor, int]:
-        """One node's work: (new alpha_S, delta v_F, steps taken)."""
+        """Return one client's work: (new alpha_S, delta v_F, steps taken)."""
 
     def _alone(
         self, client: MochaClient, broadcast: MochaBroadcast, batches: Batches, key: int
@@ -264,7 +283,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         alpha_S, w_F = client.alpha_S[: len(task.y_S)].cpu(), broadcast.w_TF[mine].cpu()
         curvature = float(broadcast.curvature_T[mine])
         new_S, delta_v_F, steps = self.turn(task, alpha_S, w_F, curvature, mine, Draws(key))
-        # A node's part of the regulariser, which is R*(V) = <V, W> / 2.
+        # The client's part of the regulariser, which is R*(V) = <V, W> / 2.
         primal = loss_of(self.local_loss, task, w_F) + float(task.v_F(alpha_S) @ w_F) / 2
         node = MochaClient(
             client.model_n,
@@ -279,16 +298,21 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
 
 @dataclass(frozen=True)
 class Mocha(DualMethod):
-    """MOCHA: linear models of related tasks, by dual coordinate ascent within every node's own budget.
+    """MOCHA: linear models of related tasks, by dual coordinate ascent within each client's own budget.
 
-    passes       over its examples, that a node is given in a round (the program: 0.5 or 1, in a thousand rounds; steps
-                 cost little beside a round, and 50 come as far in fifty on UCI HAR); `low`, `high`: the part of it that
-                 it manages is drawn from U(low, high), each round anew (0.1, 1 for systems that differ much, 0.9, 1 for
-                 little)
-    drop         probability that a node does nothing in a round; `dropped`: numbers of clients that never do anything,
-                 with whom the method ends elsewhere
-    sigma        which sigma' the subproblems have
-    shuffle      whether passes are over fresh permutations or in the order of the examples
+    The settings of `Coupled`, and:
+
+    Args:
+        passes: passes over its examples that a client may take in a round, > 0; default 10. The program takes 0.5 or 1,
+            in a thousand rounds; steps cost little beside a round, and 50 passes come as far in fifty rounds on UCI
+            HAR.
+        low, high: the part of `passes` that a client manages is drawn from U(low, high) in each round, 0 < low <= high;
+            default 1, 1. 0.1, 1 is for systems that differ much, 0.9, 1 for systems that differ little.
+        drop: probability that a client does nothing in a round, in [0, 1); default 0.
+        dropped: numbers of clients that never do anything; default none. With them the method converges to another
+            point.
+        sigma: sigma' of the subproblems: "per-task" (default), or "paper", the largest of these for all tasks.
+        shuffle: whether passes are over fresh permutations (default true) or in the order of the examples.
     """
 
     _: KW_ONLY
@@ -329,15 +353,16 @@ class Mocha(DualMethod):
 
 
 def curvatures(coupling_TT: Tensor, sigma: Sigma) -> Tensor:
-    """(T,) sigma' M_tt, such that all tasks may take their whole steps at once."""
+    """Return sigma' M_tt, (T,), such that all tasks may take their whole steps at once."""
     rule_T = sigma_primes(coupling_TT) if sigma == "per-task" else sigma_prime(coupling_TT)
     return rule_T * coupling_TT.diagonal()
 
 
 def added(rows_TF: Tensor, number_K: Tensor, changes_KF: Tensor) -> Tensor:
-    """(T, F) with each change added to the row of its task; a number that is no task's comes from a liar, and is not.
+    """Return the rows (T, F), each with the change of its task added; changes with an unknown number are ignored.
 
-    Tasks are different, so that the order of updates decides no bit.
+    Such a number comes from a Byzantine client. Each update has a task of its own, so the order of updates changes no
+    bit.
     """
     known_K = (number_K >= 0) & (number_K < len(rows_TF))
     return rows_TF.index_add(0, number_K[known_K], changes_KF[known_K])

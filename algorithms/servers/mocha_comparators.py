@@ -1,9 +1,9 @@
-"""What MOCHA is compared with, on its contract and under its coupling: CoCoA, minibatch SDCA, minibatch SGD.
+"""The methods that MOCHA is compared with, on its contract and coupling: CoCoA, minibatch SDCA, minibatch SGD.
 
-CoCoA is MOCHA without budgets: every node works until it has reached the same theta, and a round is as long as the
-slowest. The minibatch methods take a few examples of each node a round, look at all of them at the W with which the
-round began, and scale the sum down; SGD is primal, and its server holds W. What a round of each costs in the papers'
-model follows from the steps that the statistics tell (`mocha.comparators.seconds_of`).
+CoCoA is MOCHA without budgets: every client works until it has reached the same theta, so a round takes as long as the
+slowest. The minibatch methods take a few examples of each client a round, evaluate all of them at the W with which the
+round began, and scale the sum down; SGD is primal, and its server holds W. The time of a round in the papers' model
+follows from the steps in the statistics (`mocha.comparators.seconds_of`).
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and the released program.
 """
@@ -31,10 +31,14 @@ from fedpeer.rejection import Rejection
 
 @dataclass(frozen=True)
 class Cocoa(DualMethod):
-    """CoCoA: as MOCHA, but without budgets: every node works until it has reached theta.
+    """CoCoA: MOCHA without budgets: every client works until it has reached theta.
 
-    theta   certified by the local duality gap
-    sigma   as MOCHA's
+    The settings of `Coupled`, and:
+
+    Args:
+        theta: relative error of each local solution (0 exact, 1 no progress), certified by the local duality gap, in
+            (0, 1); default 0.5.
+        sigma: as in `Mocha`.
     """
 
     _: KW_ONLY
@@ -57,10 +61,13 @@ class Cocoa(DualMethod):
 
 @dataclass(frozen=True)
 class MinibatchSdca(DualMethod):
-    """Minibatch SDCA: each example moves alone at the stale W, and beta / (batch * clients) of the moves is made.
+    """Minibatch SDCA: each example's step is computed alone at the old W; beta / (batch * clients) of each is taken.
 
-    batch   examples of each node in a round
-    beta    1 is always safe; up to batch * clients for examples that have nothing to do with one another
+    The settings of `Coupled`, and:
+
+    Args:
+        batch: examples of each client in a round, >= 1; default 10.
+        beta: in (0, batch * clients]; default 1, which is always safe. Larger values suit examples that are unrelated.
     """
 
     _: KW_ONLY
@@ -85,7 +92,7 @@ class MinibatchSdca(DualMethod):
 
 @dataclass(frozen=True, eq=False)
 class PrimalServer:
-    """What the server of minibatch SGD holds: W (T, F) float64, and the coupling."""
+    """The state of the server of minibatch SGD: W (T, F) float64, and the coupling."""
 
     w_TF: Tensor
     coupling: Coupling
@@ -93,7 +100,7 @@ class PrimalServer:
 
 @dataclass(frozen=True, eq=False)
 class PrimalBroadcast:
-    """What everybody is told: W (T, F), and the slope of the regulariser there, M^-1 W (T, F)."""
+    """The broadcast: W (T, F), and the slope of the regulariser there, M^-1 W (T, F)."""
 
     w_TF: Tensor
     pull_TF: Tensor
@@ -101,7 +108,7 @@ class PrimalBroadcast:
 
 @dataclass(frozen=True, eq=False)
 class PrimalClient:
-    """What a client keeps; each as MOCHA's `Node` has it."""
+    """What a client keeps; its fields are those of `MochaClient`."""
 
     model_n: Tensor
     number: Tensor
@@ -111,7 +118,7 @@ class PrimalClient:
 
 @dataclass(frozen=True, eq=False)
 class SlopeUpdate:
-    """What a client sends: the slope of its losses, from its batch, (..., F) float64, and its task's number (...)."""
+    """What a client sends: the slope of its losses on its batch, (..., F) float64, and its task's number (...)."""
 
     slope_F: Tensor
     number: Tensor
@@ -119,7 +126,14 @@ class SlopeUpdate:
 
 @dataclass(frozen=True)
 class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, PrimalBroadcast, SlopeUpdate]):
-    """Minibatch SGD: in round h, W - beta / h (slopes of the losses, from a batch of each node, + M^-1 W)."""
+    """Minibatch SGD: in round h, W - beta / h (slopes of the losses, from a batch of each client, + M^-1 W).
+
+    The settings of `Coupled`, and:
+
+    Args:
+        batch: examples of each client in a round, >= 1; default 10.
+        beta: step size of the first round, > 0; default 0.1.
+    """
 
     _: KW_ONLY
     batch: int = 10
@@ -176,7 +190,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
         return client.model_n
 
     def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
-        """As MOCHA's; a W that comes from no dual variables has no gap."""
+        """Return each client's primal objective and steps, as in `DualMethod`; W comes from no dual variables: no gap."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
         return own | self.said_of(server.coupling, client.primal)
 
@@ -201,5 +215,5 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
 
 
 def _batch(examples: int, size: int, draws: Draws) -> Order:
-    """Different examples of one node."""
+    """Return the numbers of distinct examples of one client."""
     return draws.numpy("order").permutation(examples)[:size]

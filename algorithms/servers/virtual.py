@@ -235,7 +235,9 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return scatter_(private_n.clone(), self.shared_D, shared_D)
 
     def _with_shared(self, client: VirtualClient, start: Gaussian) -> Posterior:
-        """Return where training starts, (..., n): the shared weights here, private ones at the client's own posterior."""
+        """Return where training starts, (..., n): the shared weights at `start`, private ones at the client's
+        posterior.
+        """
         begun = Posterior.of(start)
         return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
 
@@ -268,7 +270,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return spans
 
     def _bytes(self, client: VirtualClient, keep_D: Tensor | None) -> Tensor:
-        """Return the bytes of an update, (...) int64, taking the cheaper encoding of the kept places for each tensor."""
+        """Return the bytes of an update, (...) int64, with the cheaper encoding of the kept places for each tensor."""
         total = torch.zeros_like(client.sent_bytes)
         for tensor, span in self._spans:
             if keep_D is None:
