@@ -168,7 +168,10 @@ def subproblem(
 
 
 def theta(reached: float, start: float, optimum: float) -> float:
-    """Return (G(delta) - G*) / (G(0) - G*): 0 for an exact solution or where nothing was to be gained, 1 for no gain."""
+    """Return (G(delta) - G*) / (G(0) - G*): 0 for an exact solution, 1 for no progress.
+
+    It is 0 as well where nothing was left to gain.
+    """
     return (reached - optimum) / (start - optimum) if start > optimum else 0.0
 
 

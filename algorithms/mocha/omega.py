@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 #: Most steps of the graphical lasso, and the relative distance of its two halves at which it stops. Thirty tasks take
-#: 100 to 1300 steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one takes all steps.
+#: 100 to 1300 steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one takes them all.
 LASSO_STEPS_MAX, LASSO_TOLERANCE = 2000, 1e-10
 #: Parts of the step to the best Sigma of the dual that are tried.
 _DUAL_PARTS = (1.0, 0.999, 0.99, 0.9, 0.5, 0.0)

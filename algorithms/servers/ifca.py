@@ -50,7 +50,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
             raise AlgorithmError(f"clusters = {self.clusters}: write 1 or more")
 
     def start_server(self, values_n: Tensor) -> Models:
-        """Return the initial parameters and one further draw for each further cluster: equal models would remain equal."""
+        """Return the initial parameters, and further draws for the other clusters: equal models would remain equal."""
         further = [self.context.draw(f"cluster {number}") for number in range(1, self.clusters)]
         return Models(torch.stack([values_n, *further]))
 

@@ -190,7 +190,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
         return client.model_n
 
     def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
-        """Return each client's primal objective and steps, as in `DualMethod`; W comes from no dual variables: no gap."""
+        """Return each client's primal objective and steps; W comes from no dual variables, so there is no gap."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
         return own | self.said_of(server.coupling, client.primal)
 

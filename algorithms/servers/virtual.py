@@ -235,9 +235,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return scatter_(private_n.clone(), self.shared_D, shared_D)
 
     def _with_shared(self, client: VirtualClient, start: Gaussian) -> Posterior:
-        """Return where training starts, (..., n): the shared weights at `start`, private ones at the client's
-        posterior.
-        """
+        """Return where training starts, (..., n): the shared weights at `start`, private ones where they were."""
         begun = Posterior.of(start)
         return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
 
