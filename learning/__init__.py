@@ -1,1 +1,1 @@
-"""From settings to what learns: data, network, averaging groups, one peer's training, trained models."""
+"""Builds from settings what one peer needs to learn: data, network, averaging groups; and its trained model."""

@@ -1,10 +1,10 @@
-"""From a federation's settings to the things that learn: loss, network, first weights.
+"""Builds loss, network and initial weights from a federation's settings.
 
-This is where the choices of a federation meet the registries of the pure rooms. A simulated peer and a real one come
-through here alike, so from the same file and seed they get the same network, the same first weights, the same groups.
+Here the choices of a federation are looked up in the registries of the pure packages. Simulated and real peers both use
+this module, so the same file and seed give them the same network, the same initial weights and the same groups.
 
-Data sets, files and imports are elsewhere: what must be known about the data comes in as a `DataShape`, and the
-function that a user's own network (`python:module:function`) names comes from a loader that is handed in.
+Data sets, files and imports are elsewhere: `DataShape` is all that a network must know about the data, and the caller
+passes a loader for the function of a user's own network (`python:module:function`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedpeer.slicing.trace import trace
 
 
 class Described(Protocol):
-    """What a data set says of itself; `fedpeer.data.dataset.Dataset` does."""
+    """A data set as this module sees it, such as `fedpeer.data.dataset.Dataset`."""
 
     @property
     def name(self) -> str: ...
@@ -54,12 +54,12 @@ class Described(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """What a network must know of the data that it is for.
+    """What a network must know about its data.
 
-    input_shape    of one example, without the batch
-    classes        how many there are; 0 where the task is another
+    input_shape    shape of one example, without the batch
+    classes        number of classes; 0 for other tasks
     targets        numbers to predict for one example; 1 for classification
-    vocabulary     how many tokens there are; 0 where the inputs are none
+    vocabulary     number of different tokens; 0 for other inputs
     """
 
     name: str
@@ -85,21 +85,21 @@ class DataShape:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the inputs."""
+        """Type of the inputs."""
         return torch.int64 if self.input_kind == "tokens" else torch.float32
 
     def example(self, count: int = 2) -> Tensor:
-        """(count, *input_shape) of zeros, to trace a network with."""
+        """Return examples of zeros to trace a network with, (count, *input_shape)."""
         return torch.zeros((count, *self.input_shape), dtype=self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
-    """What a federation is for data of some shape.
+    """A federation applied to data of some shape.
 
-    asked         the federation as its file says, which is what peers compare
-    federation    with network (this peer's own, if it has one), loss, start and partial models filled in
-    module        its own tensors matter for `start: built` only; else its form does
+    options       the federation as its file has it, which is what peers compare
+    federation    the federation with network (this peer's own, if it has one), loss, start and partial models filled in
+    module        the network; its parameters are used by `start: built` only
     """
 
     options: FederationSettings
@@ -120,12 +120,12 @@ class Assembly:
         return self.federation.learning.loss
 
     def start(self, peer: str) -> Tensor:
-        """(n,) the peer's initial parameters: one draw for all peers, or one for each."""
+        """Return the peer's initial parameters, (n,): drawn once for all peers, or for each peer."""
         learning = self.federation.learning
         return self.drawn("" if learning.common_start else peer)
 
     def drawn(self, name: str) -> Tensor:
-        """(n,) initial parameters from the draw of that name; the common one has none."""
+        """Return initial parameters, (n,), from the draw of that name; the name of the common draw is ""."""
         learning = self.federation.learning
         assert learning.start is not None, "filled in by `assemble`"
         x_n: Tensor = call_choice(learning.start, STARTS, "start")(self.module, self.layout, self.draws, name)
@@ -142,10 +142,12 @@ def assemble(
     network: Choice | None = None,
     trained: Mapping[str, Tensor] | None = None,
 ) -> Assembly:
-    """Build the network, trace it, and fill in what the federation leaves open.
+    """Build the network, trace it, and fill in the settings that the federation leaves out.
 
-    `module` is the network itself, where it is there already; `network` a peer's own instead of the federation's;
-    `trained` the tensors of a model to begin with, where `learning.start` names one.
+    Args:
+        module: the network, if it is built already.
+        network: a peer's own network instead of the federation's.
+        trained: tensors of the model to start from, if `learning.start` names one.
 
     Raises:
         ChoiceError, NetworkError, SlicingError: the user's mistakes, with the place and the way out.
@@ -185,10 +187,10 @@ def assemble(
 
 
 def wanted_loss(learning: LearningSettings, shape: DataShape) -> str:
-    """The loss asked for, or the usual one of the task.
+    """Return the loss of the settings, or the usual one of the task.
 
     Raises:
-        ChoiceError: it does not fit the data.
+        ChoiceError: the loss does not fit the data.
     """
     loss = learning.loss or _USUAL_LOSS[shape.task]
     if LOSSES[loss].task != shape.task:
@@ -209,7 +211,7 @@ _USUAL_LOSS: Mapping[Task, str] = {
 
 
 def outputs_of(loss: str, shape: DataShape) -> int:
-    """Outputs that the network needs."""
+    """Return the number of outputs that the network needs."""
     return LOSSES[loss].outputs(shape.classes) if shape.classes else shape.targets
 
 
@@ -220,8 +222,11 @@ def _default_network(shape: DataShape) -> Choice:
 
 
 def _default_start(module: nn.Module, own: bool) -> Choice:
-    """A user's own network as it was built, since it may be a trained one; U(-1/2, 1/2) for a perceptron of sigmoids,
-    which any other start leaves under-trained in the paper's budget; else the modules' own draw."""
+    """Return the default start: `built` for a user's own network, because it may be trained already.
+
+    For a perceptron of sigmoids it is U(-1/2, 1/2): any other start leaves it under-trained in the paper's budget. For
+    the other networks it is the modules' own draw.
+    """
     if own:
         return Choice("built")
     kinds = {type(each) for each in module.modules()} - {type(module)}
@@ -230,10 +235,10 @@ def _default_start(module: nn.Module, own: bool) -> Choice:
 
 
 def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, load: Loader) -> nn.Module:
-    """One of `NETWORKS`, or a user's own function (`python:module:function`), which `load` finds.
+    """Build one of `NETWORKS`, or call a user's own function (`python:module:function`), which `load` imports.
 
-    The user's function is called with the shape of one example and the number of outputs if it takes two positional
-    arguments, else with none, and with the settings by name.
+    The user's function gets the settings by name and, if it takes two positional arguments, the shape of one example
+    and the number of outputs.
     """
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
@@ -280,7 +285,7 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
 
 
 def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
-    """A network with a learning rule of its own completes patterns, and only such a network does."""
+    """Check that a task of completing patterns has a network with its own learning rule, and no other task has one."""
     completes = LOSSES[loss].task == "completion"
     if completes and not learns(module):
         raise ChoiceError(
@@ -295,6 +300,6 @@ def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
 
 
 def _settings(model: PartialModel) -> PartialModelSettings:
-    """A partial model as a federation file has it."""
+    """Return a partial model as a federation file has it."""
     neurons = model.neurons if model.neurons == "all" else dict(model.neurons)
     return PartialModelSettings.model_validate({"neurons": neurons, "modules": list(model.modules)})

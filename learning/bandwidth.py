@@ -1,4 +1,4 @@
-"""What each peer sends in a round of averaging, foretold from the federation file and the network alone."""
+"""Predicts what each peer sends in a round of averaging from the federation file and the network alone."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedpeer.slicing.plan import Plan
 
 @dataclass(frozen=True)
 class Sending:
-    """Traffic of one peer in one averaging, over all its groups: shares, and bytes including the overhead of each."""
+    """Traffic of one peer in one averaging over all its groups: number of shares, and bytes including overhead."""
 
     messages: int
     bytes: int
 
 
 def sending(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[str, Sending]:
-    """What each peer of a plan sends in an averaging in which all have moved, by id.
+    """Return by id what each peer of a plan sends in an averaging that all peers take part in.
 
-    For forms whose length depends on the data (zstd) it is the most that there can be. A share's head and its
-    acknowledgement are in it, as version 2 of the wire sends them (`docs/scaling.md`); membership is not.
+    For encodings whose length depends on the data (zstd) it is an upper bound. It includes the header and the
+    acknowledgement of each share, as version 2 of the wire sends them (`docs/scaling.md`), but not membership.
 
     Raises:
         TopologyError, ChoiceError, NoiseError: settings that do not fit (`averaging_of`).

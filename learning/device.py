@@ -1,4 +1,4 @@
-"""Where a peer trains: what the machine has, and the user's word for it."""
+"""The device on which a peer trains."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import torch
 
 
 class DeviceError(ValueError):
-    """The device asked for is not there."""
+    """The machine does not have the device of the settings."""
 
 
 def device_of(name: str) -> str:
-    """`auto` is the fastest there is; a device that is not there is the user's mistake."""
+    """Return the device of that name; `auto` is the fastest of this machine.
+
+    Raises:
+        DeviceError: this machine does not have it.
+    """
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next(each for each in ("cuda", "mps", "cpu") if available[each])
@@ -22,7 +26,7 @@ def device_of(name: str) -> str:
 
 
 def device_memory(device: str) -> int:
-    """Bytes of memory where it trains: of that CUDA device, or of the machine."""
+    """Return the bytes of memory of that CUDA device, or of the machine for other devices."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).total_memory)
     return int(psutil.virtual_memory().total)

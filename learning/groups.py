@@ -1,8 +1,8 @@
-"""Averaging groups: from a federation's partial models to who averages what with whom, and one peer's part of it.
+"""Averaging groups: which peers average which parameters, for all peers (a plan) and for one.
 
-A plan speaks of all peers. A peer knows its own network and a list of ids, which changes as peers come and go; it
-compiles a plan of its own (a tenth of a second for 300,000 parameters, however many peers). Peers whose networks differ
-compile with their own, and compare the groups' digests when they meet.
+A peer knows its own network and a list of ids, which changes as peers join and leave; from these it compiles its own
+plan of all peers (a tenth of a second for 300,000 parameters, for any number of peers). Peers whose networks differ
+compile with their own network, and compare the groups' digests when they connect.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _LEVEL_80 = {300: 250, 100: 80}
 
 
 def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
-    """For a federation that names no partial models: one global model with all inputs, outputs and most of the hidden
-    neurons, and every module that cannot be sliced."""
+    """Return the partial models of a federation that names none: one model that all peers share.
+
+    It has all inputs and outputs, most hidden neurons, and every module that cannot be sliced.
+    """
     ends = {"input", network.aliases.get("output", "output")}
     neurons: dict[str, Any] = {
         part.name: "all" if part.name in ends else _LEVEL_80.get(part.size, round(0.8 * part.size))
@@ -47,10 +49,10 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
 
 
 def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) -> _Settings:
-    """The federation with its partial models' members as a roster has them.
+    """Return the federation with the members of its partial models taken from a roster.
 
-    `models` says for each peer of the roster which partial models it implements; None: those that the file gives it. A
-    peer that the file names and the roster does not (it was put out) is left out, one that came by invitation comes in.
+    `models` has for each peer of the roster the partial models that it implements; None: those of the file. Peers that
+    only the file names (revoked ones) are left out, peers that joined by invitation are added.
     """
 
     def members(name: str, written: Sequence[str] | str) -> list[str] | str:
@@ -70,7 +72,7 @@ def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) 
 
 
 def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
-    """Who averages what under this method, from the network alone, before there is any data."""
+    """Return the plan of who averages what under this method, from the network alone, without data."""
     models: tuple[PartialModel, ...] = ()
     if method.sharing == "everything":
         models = (PartialModel("everyone", (), "all"),)
@@ -87,7 +89,10 @@ def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequenc
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
-    """Normalisation with running statistics, scale and shift included, is each peer's own (FedBN, Li et al. 2021)."""
+    """Return the models with batch normalisation, scale and shift included, local to each peer (FedBN, Li et al. 2021).
+
+    Normalisation without running statistics is averaged like other modules.
+    """
     norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
     before = {module: None for model in models if model.name == LOCAL for module in model.modules}
     private = PartialModel(LOCAL, modules=(*before, *(norm for norm in norms if norm not in before)))
@@ -95,14 +100,14 @@ def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> 
 
 
 def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[str, Averaging]:
-    """How each group of a plan averages.
+    """Return by id how each group of a plan averages.
 
     Raises:
         TopologyError: the topology does not fit the peers, or takes too many exchanges.
     """
     gossip = federation.gossip
     settings = call_choice(gossip.topology, GRAPHS, "topology").keywords
-    chosen = gossip.topology != GossipSettings().topology  # the default fits itself to a few peers without a word
+    chosen = gossip.topology != GossipSettings().topology  # the default topology adapts to few peers
     mistakes = overlay_mistakes(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
     if mistakes:
         raise TopologyError("; ".join(mistakes))
@@ -110,7 +115,7 @@ def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[
 
 
 def noise_of(gossip: GossipSettings) -> Noise | None:
-    """The phase that each averaging begins with; None: none.
+    """Return the noise phase with which each averaging starts; None: there is none.
 
     Raises:
         ChoiceError, NoiseError: unknown name or setting, or one out of its range.
@@ -120,9 +125,10 @@ def noise_of(gossip: GossipSettings) -> Noise | None:
 
 
 def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
-    """How these members of one group average: their overlay drawn from the stream (seed, "overlay", group).
+    """Return how these members of one group average; their overlay is drawn from the stream (seed, "overlay", group).
 
-    Raises TopologyError where the federation's own edges do not hold them together.
+    Raises:
+        TopologyError: the federation's own edges do not connect the members.
     """
     draws, noise = Draws(seed), noise_of(gossip)
 
@@ -147,12 +153,12 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
 
 @dataclass(frozen=True, eq=False)
 class PeerGroup:
-    """One averaging group, as one of its members has it.
+    """One averaging group as one of its members sees it.
 
-    members    ids in the order of the plan's peers, the peer itself among them
-    length     D
-    index_D    (D,) int64, in canonical order: where its scalars lie in the peer's x_n
-    digest     (32 bytes) of what the scalars are; two peers that agree on it may average
+    members    ids in the order of the plan's peers, including the peer itself
+    length     D, the number of its scalars
+    index_D    (D,) int64, in canonical order: the positions of its scalars in the peer's x_n
+    digest     32 bytes that identify the scalars; two peers with the same digest may average
     """
 
     id: str
@@ -171,7 +177,7 @@ class PeerPlan:
 
 
 def peer_plan(plan: Plan, peer: str) -> PeerPlan:
-    """The peer's part of a plan. The arrays are the plan's own, not copies."""
+    """Return the peer's part of a plan; the arrays are those of the plan, not copies."""
     groups = {
         group.id: PeerGroup(
             id=group.id,

@@ -1,7 +1,7 @@
-"""What a peer has to learn from: a federation's or a peer file's words, turned into data and into a `Learner`.
+"""Loads the data that a federation's or a peer's file names, and builds the peer's `Learner`.
 
-The bridge between `data/` and `config/`, which know nothing of each other. Simulators and real peers use it alike,
-so a real peer whose file says `data: {simulation: 3}` holds to the last example what peer3 holds in a simulation.
+It connects `data/` and `config/`, which do not import each other. Simulators and real peers both use it, so a real peer
+with `data: {simulation: 3}` holds exactly the examples that peer3 holds in a simulation.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from fedpeer.learning.learner import Learner
 
 
 def load_dataset(choice: Choice) -> Dataset:
-    """A data set by name, or a user's own file."""
+    """Load a data set by name, or a user's own file."""
     registry: Mapping[str, Callable[..., Dataset]] = {**DATASETS, **OWN}
     dataset: Dataset = call_choice(choice, registry, "data set")()
     return dataset
 
 
 def rule_of(dataset: Dataset, federation: FederationSettings) -> tuple[Choice, ...]:
-    """The federation's split, or the data set's own."""
+    """Return the federation's split, or the data set's own."""
     options = federation.simulation
     return options.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, options.peers)))
 
 
 def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
-    """Who holds what, drawn from the stream (seed, "split")."""
+    """Divide the examples among the peers, with random numbers from the stream (seed, "split")."""
     base, *changes = rule_of(dataset, federation)
     rule = [
         call_choice(base, SPLITS, "split"),
@@ -60,17 +60,17 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
 
 
 def normalisation_of(dataset: Dataset, choice: Choice) -> str:
-    """Where nobody says: one's own files and regression on a common scale; the known data sets as their papers do."""
+    """Return the default normalisation: standard for own files and regression; else none, as in the papers."""
     return "standard" if choice.name in OWN or dataset.task == "regression" else "none"
 
 
 def inputs_of(dataset: Dataset) -> Tensor:
-    """(N, *F) the inputs of all examples, in the type that networks take."""
+    """Return the inputs of all examples, (N, *F), in the type that networks take."""
     return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
 
 
 def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, PeerExamples]:
-    """The data set that a real peer learns from, and what of it the peer holds.
+    """Return the data set of a real peer, and the examples in it that the peer holds.
 
     Raises:
         DataError, ChoiceError: the user's mistakes.
@@ -93,16 +93,16 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
 
 
 def trained_of(federation: FederationSettings) -> dict[str, Tensor] | None:
-    """The tensors of the model that `learning.start: file:PATH` names; None: there is none to begin with.
+    """Load the tensors of the model that `learning.start: file:PATH` names; None if it names no file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     start = federation.learning.start
     if start is None or start.name != "file":
         return None
     path = str(bind_settings(start, STARTS["file"]).get("path", ""))
-    if not path:  # a running federation's contract: it has begun
+    if not path:  # the contract of a running federation, which has started already
         return None
     try:
         return dict(load_file(path))
@@ -114,7 +114,7 @@ def trained_of(federation: FederationSettings) -> dict[str, Tensor] | None:
 
 
 def loader_of(file: PeerFile) -> Loader:
-    """Finds functions that the federation file names; raises DataError for what this peer's own file does not allow."""
+    """Return a loader of the federation file's functions; it raises DataError unless the peer's file allows them."""
 
     def load(name: str) -> Callable[..., Any]:
         check_allowed(name, file.allow_python, "the federation file")
@@ -125,9 +125,9 @@ def loader_of(file: PeerFile) -> Loader:
 
 @dataclass(frozen=True, kw_only=True)
 class Outfit:
-    """One real peer's learning side, with what it was made of.
+    """A real peer's data, network and learner.
 
-    assembly     of the federation, with the peer's own network where its file names one
+    assembly     the federation's, with the peer's own network if its file names one
     """
 
     assembly: Assembly
@@ -137,7 +137,7 @@ class Outfit:
 
 
 def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfit:
-    """Load the data, build the network, make the learner. Paths in both files are whole by now.
+    """Load the data, build the network, make the learner. Paths in both files must be resolved.
 
     Raises:
         DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.

@@ -1,10 +1,9 @@
-"""What one peer learns from and with: its examples, their order, its network; and how good a model is on them.
+"""One peer's means of learning: its examples and their order, its network, and the evaluation of a model.
 
-The numbers are those of the vector engine: the same stream of examples, the same keys of randomness, the same steppers,
-the same view of the inputs. So a peer that runs alone on its machine and its twin in a simulation learn the same. What
-training is the algorithm says (`peer/node/trainer.py`).
+Examples, random numbers, steppers and views of the inputs are the same as in the vector engine, so a peer on its own
+machine and the same peer in a simulation learn the same. The algorithm defines the training (`peer/node/trainer.py`).
 
-Nothing is kept between two calls, so they may be made from any thread, one at a time, and repeated.
+No state is kept between calls: they may come from any thread, one at a time, and may be repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Scale(Protocol):
 
 
 class LocalData(Protocol):
-    """What one peer holds; `fedpeer.data.held.PeerExamples` is one and says what is what."""
+    """The examples of one peer; `fedpeer.data.held.PeerExamples` implements it and documents the fields."""
 
     @property
     def train_M(self) -> NDArray[np.int64]: ...
@@ -60,17 +59,17 @@ class LocalData(Protocol):
 
 
 def budget(learning: LearningSettings, examples: int) -> tuple[int, int]:
-    """(examples in an update, updates in a round) of a peer with so many examples."""
+    """Return the batch size and the number of local steps per round of a peer with this many examples."""
     batch = min(learning.batch_size, examples)
     options = learning.steps_between_averaging
     return batch, learning.passes * math.ceil(examples / batch) if options == "pass" else options
 
 
 def check_step(module: nn.Module, inputs: Tensor) -> None:
-    """Try one forward pass as in training, with as many examples as a batch has: some layers refuse a batch of one.
+    """Try one forward pass in training mode with a full batch: some layers reject a batch of one.
 
     Raises:
-        NetworkError: the network cannot.
+        NetworkError: the forward pass failed.
     """
     module = copy.deepcopy(module).train()
     with guarded(0), torch.no_grad():
@@ -84,7 +83,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
 
 
 def batch_view(held: LocalData, shape: DataShape) -> BatchView | None:
-    """How a peer sees the inputs, or None if as they are."""
+    """Return how a peer transforms the inputs; None if it uses them as they are."""
     if held.feature_map_F is None and held.inputs is None:
         return None
     feature_map = None if held.feature_map_F is None else torch.from_numpy(held.feature_map_F)
@@ -93,17 +92,19 @@ def batch_view(held: LocalData, shape: DataShape) -> BatchView | None:
 
 
 def flat_scale(scale: Scale, shape: DataShape) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F,) shift and scale over the flattened example."""
+    """Return shift and scale for the flattened example, (F,) each."""
     shift_F, scale_F = (np.array(np.broadcast_to(each, shape.input_shape)) for each in (scale.shift_F, scale.scale_F))
     return shift_F.reshape(-1), scale_F.reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class Learner:
-    """One peer that can learn.
+    """One peer's data, network and stepper.
 
-    device    where it trains and evaluates; tensors that go in and come out are on the CPU, float32
-    view      of the inputs, without a leading dimension
+    device    where it trains and evaluates; arguments and results are on the CPU, float32
+    view      transformation of the inputs, without a leading dimension
+    batch     examples in a local step
+    steps     local steps in a round
     """
 
     assembly: Assembly
@@ -119,10 +120,11 @@ class Learner:
 
     @classmethod
     def of(cls, assembly: Assembly, held: LocalData, x_NF: Tensor, peer: str, device: str = "cpu") -> Learner:
-        """The learner of a peer that holds some rows of x_NF (N, *F), whose type is `shape.dtype`.
+        """Build the learner of a peer that holds some rows of x_NF, (N, *F) in the type `shape.dtype`.
 
         Raises:
-            NetworkError, OptimizerError: the network cannot be trained so; the message says what to change.
+            NetworkError, OptimizerError: the network cannot be trained with these settings; the message says what to
+                change.
         """
         x_NF = x_NF.to(device)
 
@@ -162,15 +164,15 @@ class Learner:
 
     @property
     def examples(self) -> int:
-        """How many it has to train on."""
+        """Number of training examples."""
         return len(self.train_part)
 
     def start(self) -> Tensor:
-        """(n,) initial parameters."""
+        """Return the initial parameters, (n,)."""
         return self.assembly.start(self.peer)
 
     def context(self, clients: int = 1) -> Workbench:
-        """What its algorithm is built on, among so many peers."""
+        """Return what its algorithm is built on; `clients`: the number of peers of the algorithm."""
         assembly, learning = self.assembly, self.assembly.federation.learning
 
         def drawn(name: str) -> Tensor:
@@ -189,7 +191,7 @@ class Learner:
         )
 
     def batches(self, round: int, number: int | None = None) -> Batches:
-        """Those of round 1, 2, ...; `number` is the peer's own among clients, where it is one."""
+        """Return the batches of a round (1, 2, ...); `number`: the peer's index among clients, if it is one."""
         draws, part = self.assembly.draws, self.train_part
         places = torch.from_numpy(round_order(self.examples, round, self.steps, self.batch, draws, self.peer))
         places = places.to(self.device)
@@ -197,10 +199,10 @@ class Learner:
         return Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view, (part,), client)
 
     def key(self, round: int) -> int:
-        """Names the streams of randomness of that round's training."""
+        """Return the key of the random streams of that round's training."""
         return self.assembly.draws.key("dropout", self.peer, round)
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
-        """(score, loss) on its own test part: accuracy as a fraction, or error in units of the data; and mean loss."""
+        """Return score and mean loss on the test part; the score is accuracy (0 to 1), or error in the data's units."""
         x_n = x_n.to(self.device)
         return evaluate(self.stepper, LOSSES[self.assembly.loss], x_n, self.test_part, self.view, self.score_scale)

@@ -1,12 +1,12 @@
-"""What was learned, ready to be used: a trained network with the scales of the peer that trained it, and its card.
+"""Trained models: a network with the scales of the peer that trained it, and its card.
 
-A card is a small JSON file beside the parameters: which network, for which form of data, the names of classes and
-features, and for each peer how it sees inputs and targets (fitted on its own training data). With it a network can be
-rebuilt without the data, on any machine. A peer's state folder has `model.json` beside `model.safetensors`; a
+A card is a small JSON file beside the parameters: the network, the shape of the data, the names of classes and
+features, and for each peer how it scales inputs and targets (fitted on its own training data). With it the network can
+be rebuilt on any machine without the data. A peer's state folder has `model.json` beside `model.safetensors`; a
 simulation's run has `models/<method>-seed<k>.json` beside the parameters of all its peers.
 
-What is read here may come from somebody else: it is checked, never executed, and code that a card names
-(`python:module:function`) is found by a loader that the caller hands in.
+Files may come from other people: they are checked and never executed. Code that a card names
+(`python:module:function`) is imported by a loader that the caller passes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from fedpeer.slicing.flat import FlatLayout
 
 
 class ModelError(Exception):
-    """The user's mistake about a trained model, or a damaged file of one, with the place and the way out."""
+    """The user's mistake about a trained model, or a damaged model file, with the place and the way out."""
 
 
 class PeerScales(Strict):
-    """How one peer sees its data. Inputs are `(x[feature_map] - shift) / scale`, over the flattened example."""
+    """How one peer scales its data. Inputs are `(x[feature_map] - shift) / scale`, over the flattened example."""
 
     feature_map: tuple[int, ...] | None
     shift: tuple[float, ...] | None
@@ -75,14 +75,14 @@ class PeerScales(Strict):
 
 
 class Card(Strict):
-    """What must be known to use parameters.
+    """What must be known to use trained parameters.
 
-    network     None: it was handed over as a Python object
-    loss        decides how outputs become probabilities
-    seed        of the federation: whatever the network's builder draws
-    classes     names, in the order of the outputs
-    features    names, in the order of the inputs; empty: they have none
-    peers       by id
+    network     choice of the network; None: it was passed as a Python object
+    loss        loss of the training, which decides how outputs become probabilities
+    seed        the federation's seed, for whatever the network's builder draws
+    classes     names in the order of the outputs
+    features    names in the order of the inputs; empty: the data has none
+    peers       scales by peer id
     """
 
     version: Literal[1] = 1
@@ -97,7 +97,7 @@ class Card(Strict):
     @field_validator("peers")
     @classmethod
     def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:
-        """An id becomes a file's name and stands on terminals; a card may be somebody else's."""
+        """Reject other ids: an id becomes a file's name and is shown on terminals, and a card may come from others."""
         for peer in peers:
             if not is_id(peer):
                 raise ValueError(f"{peer[:40]!r} is not an id: letters, digits, - _ and .")
@@ -120,7 +120,7 @@ class Card(Strict):
 class Model:
     """One peer's trained network.
 
-    module    in evaluation mode, with the trained parameters in it
+    module    the network in evaluation mode with the trained parameters
     """
 
     card: Card
@@ -133,7 +133,7 @@ class Model:
 
     @property
     def own_card(self) -> Card:
-        """The card of this peer alone."""
+        """Card of this peer alone."""
         return self.card.model_copy(update={"peers": {self.peer: self.scales}})
 
     @property
@@ -142,7 +142,7 @@ class Model:
 
     @cached_property
     def program(self) -> Program:
-        """Raw inputs in, probabilities or numbers in the data's units out."""
+        """Network that takes raw inputs and returns probabilities, or numbers in the data's units."""
         return Program(
             self.module,
             self.scales.view(),
@@ -154,13 +154,13 @@ class Model:
 
     @torch.no_grad()
     def answers(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """(N, *F) raw inputs -> (N, C) probabilities, or (N, outputs) numbers in units of the data."""
+        """Return for raw inputs (N, *F) the probabilities (N, C), or the numbers (N, outputs) in the data's units."""
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
         pieces = (inputs[first : first + EVALUATED_AT_ONCE] for first in range(0, len(inputs), EVALUATED_AT_ONCE))
         return np.concatenate([self.program(piece).numpy() for piece in pieces])
 
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[float, float]:
-        """(score, loss) on raw inputs (N, *F) and targets (N,) as the peer sees them, numbers in units of the data."""
+        """Return score and loss on raw inputs (N, *F) and targets (N,); numbers are in the data's units."""
         layout = FlatLayout.of(self.module)
         scales = self.scales
         if not self.loss.classifies:
@@ -180,7 +180,7 @@ def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
     """Write a peer's model into its state folder: the card, then the parameters.
 
     Raises:
-        OSError: the disk is full, read-only or failing; the model before is kept.
+        OSError: the disk is full, read-only or failing; the previous model is kept.
     """
     from safetensors.torch import save as packed
 
@@ -190,14 +190,14 @@ def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
 
 
 def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Model:
-    """The model in two files.
+    """Load one peer's model from the files of its tensors and its card.
 
     Args:
-        peer: whose, where the files hold several; their names then begin with it ("peer1/hidden1.weight").
-        code: finds the function of a network `python:module:function`, or refuses.
+        peer: the peer, if the files have several models; tensor names then begin with it ("peer1/hidden1.weight").
+        code: imports the function of a network `python:module:function`, or rejects it.
 
     Raises:
-        ModelError: a file is missing or damaged, or they do not belong together.
+        ModelError: a file is missing or damaged, or the files do not belong together.
     """
     described = _read_card(card)
     if described.network is None:
@@ -227,7 +227,11 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
 
 
 def _read_card(path: Path) -> Card:
-    """Raises: ModelError: it is missing or damaged."""
+    """Read a card.
+
+    Raises:
+        ModelError: the card is missing or damaged.
+    """
     try:
         return Card.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A trained network with its peer's scales inside: raw inputs in, probabilities or numbers in the data's units out.
+"""A trained network that includes its peer's scales: from raw inputs to probabilities, or numbers in the data's units.
 
-It is what predicts here and what is exported, so both give the same answers.
+Prediction and export use the same network, so both give the same results.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ONNX_OPSET = 18
 
 
 class ExportError(Exception):
-    """The user's model cannot be written in this form; the message says why and what can be done."""
+    """The user's model cannot be written in this format; the message has the reason and the way out."""
 
 
 class Program(nn.Module):
-    """`(N, *F)` raw inputs -> (N, C) probabilities, or (N, outputs) numbers in units of the data.
+    """Network from raw inputs (N, *F) to probabilities (N, C), or to numbers (N, outputs) in the data's units.
 
-    A classifier's outputs become probabilities as its loss understands them: by softmax, or for losses whose outputs
-    are independent (`sigmoids`) by the sigmoid, divided by their sum.
+    The loss decides how a classifier's outputs become probabilities: by softmax, or for losses with independent outputs
+    (`sigmoids`) by the sigmoid, divided by the sum over the classes.
     """
 
     shift_F: Tensor
@@ -74,23 +74,23 @@ class Program(nn.Module):
 
 
 def write_state_dict(network: nn.Module, path: Path) -> None:
-    """What `module.load_state_dict(safetensors.torch.load_file(path))` takes, in plain PyTorch, strictly."""
+    """Write a file for `module.load_state_dict(safetensors.torch.load_file(path))` in plain PyTorch, strictly."""
     tensors = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
     with replacing(path) as temporary:
         temporary.write_bytes(save(tensors))
 
 
 def write_pt2(program: Program, example: Tensor, path: Path) -> None:
-    """A program for `torch.export.load(path).module()`; any number of examples at once.
+    """Write a program for `torch.export.load(path).module()`, which takes any number of examples.
 
     Raises:
         ExportError: torch cannot export this network.
     """
     try:
-        with warnings.catch_warnings():  # of torch about its own recurrent layers, and of its own deprecations
+        with warnings.catch_warnings():  # torch warns about its own recurrent layers and its own deprecations
             warnings.simplefilter("ignore")
             exported = torch.export.export(program, (example,), dynamic_shapes=({0: torch.export.Dim("examples")},))
-    except Exception as problem:  # whatever torch finds in a user's own network
+    except Exception as problem:  # a user's own network may raise anything
         raise ExportError(
             f"torch.export cannot export this network: {_first_line(problem)}; use --format safetensors"
         ) from problem
@@ -99,14 +99,14 @@ def write_pt2(program: Program, example: Tensor, path: Path) -> None:
 
 
 def write_onnx(program: Program, example: Tensor, path: Path) -> None:
-    """A graph with the input "inputs" and the output "outputs"; any number of examples at once.
+    """Write an ONNX graph with the input "inputs" and the output "outputs", which takes any number of examples.
 
     Raises:
         ExportError: the extra is not installed, or torch cannot export this network.
     """
     if not all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript")):
         raise ExportError("writing ONNX needs onnx and onnxscript; run pip install fedpeer[onnx]")
-    # It warns of each operator of a package that is not there; nobody asked for them.
+    # It warns about the operators of each package that is not installed, although the graph needs none of them.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""How shares travel by a contract: in the form of `gossip.wire`, and in those of the contracts before it.
+"""The wire encodings of shares under a contract: that of `gossip.wire`, and those of earlier contracts.
 
-Shares that were made by an earlier contract may be under way for as long as somebody is away. So the authority writes
-the earlier forms into a contract when it changes `gossip.wire` or ends `gossip.drift`, and all know them alike, those
-too who come in later. `gossip/successive.py` says why they must.
+Shares made under an earlier contract may be under way for as long as a peer is away. So when the authority changes
+`gossip.wire` or ends `gossip.drift` it writes the earlier encodings into the new contract, and all peers know them,
+including those that join later. `gossip/successive.py` explains why they must.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedpeer.gossip.successive import Successive
 
 
 def succeeding(before: Contract, after: Contract) -> dict[str, Any]:
-    """Return the contract that follows another one, with the forms of all before it."""
+    """Return the contract `after` with the wire encodings of all contracts before it."""
     forms = list(before.get(EARLIER, ()))
     old, new = before["gossip"], after["gossip"]
     if old["wire"] != new["wire"]:
@@ -28,10 +28,10 @@ def succeeding(before: Contract, after: Contract) -> dict[str, Any]:
 
 
 def form_of(wire: Sequence[Choice]) -> Form:
-    """Return how values travel, from `gossip.wire`.
+    """Return the wire encoding of `gossip.wire`.
 
     Raises:
-        ChoiceError, FormError: a form that is not known, or its settings are out of range.
+        ChoiceError, FormError: an unknown encoding, or a setting out of its range.
     """
     first, *packers = wire
     function = lookup(first, FORMS, "form")
@@ -43,7 +43,7 @@ def form_of(wire: Sequence[Choice]) -> Form:
 
 
 def form_after(wire: Sequence[Choice], earlier: Sequence[str]) -> Form:
-    """Return the same where shares may be under way in earlier forms.
+    """Return the wire encoding of `gossip.wire` if shares may be under way in `earlier` encodings.
 
     Raises:
         ChoiceError, FormError: as `form_of`.
