@@ -1,1 +1,1 @@
-"""Data sets in their official formats, users' own files, who holds what. Uses no other room, and no torch."""
+"""Data sets in official formats, users' own files, and splits. Imports no other package of fedpeer and no torch."""

@@ -1,12 +1,12 @@
-"""Patterns of 0 and 1 to be completed: the sparse vectors of the partial averaging paper, made here, not loaded.
+"""Patterns of 0 and 1 to be completed: the sparse vectors of the partial averaging paper, which are made, not loaded.
 
-Vector number k belongs to class r = k mod s. Its 2m ones stand in two runs: m that are given, from 3mr on, and m that
-are to be completed, right behind them, or m further in the classes that some users learnt otherwise. Then z bits,
-which move with k, are flipped in what is shown. All coordinates are taken modulo n: with the paper's own numbers they
-pass the end.
+Vector number k belongs to class r = k mod s. It has two runs of m ones: the given ones, from coordinate 3mr on, and the
+ones to complete, right behind them, or m further for the class that some users learnt with another completion. Then z
+bits, at places that depend on k, are flipped in the input. All coordinates are taken modulo n, because those of the
+paper's own numbers exceed n.
 
-A training example shows the whole vector, a test example its given part; the target of both is the whole one without
-noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5.
+The input of a training example is the whole vector, that of a test example its given part; the target of both is the
+whole vector without noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ Bits = NDArray[np.float32]
 def vectors(
     number_K: NDArray[np.int64], *, n: int, m: int, z: int, s: int, changed_K: NDArray[np.bool_]
 ) -> tuple[Bits, Bits, Bits]:
-    """Vectors number k by the paper's generator.
+    """Generate the vectors number_K as the paper does.
 
-    `changed_K` (K,) says which have the other completion. Returns (K, n) of 0 and 1 each: the whole vectors, these
-    with noise, and their given parts with noise.
+    Args:
+        changed_K: (K,) which of them have the other completion.
+
+    Returns:
+        The whole vectors, the whole vectors with noise, and their given parts with noise: (K, n) of 0 and 1 each.
     """
     row_K1 = np.arange(len(number_K))[:, None]
     given_K1 = 3 * m * (number_K % s)[:, None]
@@ -64,12 +67,12 @@ def associative_data(
     test: int = 100,
     test_from: int = 1000,
 ) -> Dataset:
-    """Sparse vectors of 50 bits to be completed from their halves; 15 users, two of whom learnt other completions.
+    """Sparse vectors of 50 bits to complete from their halves; 15 users, two of whom learn other completions.
 
-    `n` bits, 2 `m` of them ones, `z` flipped as noise, `s` classes; of class `changed` the first `others` of the
-    `users` know another completion. Each learns `train` vectors, from number 0 on, and is asked to complete `test`,
-    from number `test_from` on. With `missed` above 0 it learns that many classes fewer, which others know; what the
-    first users alone know, none of them misses.
+    Vectors have `n` bits, 2 `m` of them ones and `z` flipped as noise, and are of `s` classes; the first `others` of
+    the `users` learn another completion of class `changed`. Each user learns `train` vectors, from number 0 on, and
+    completes `test` vectors, from number `test_from` on. With `missed` above 0 each user learns that many classes
+    fewer, which other users learn; the first `others` users never miss class `changed`, which only they learn so.
     """
     _check(n=n, m=m, z=z, s=s, users=users, others=others, changed=changed, missed=missed, train=train, test=test,
            test_from=test_from)  # fmt: skip
@@ -98,7 +101,7 @@ def patterns(
     test_N: Sequence[NDArray[np.bool_]],
     names: tuple[str, ...],
 ) -> Dataset:
-    """A data set of patterns to be completed, of parts that follow one another: shown, whole, whose, asked or not."""
+    """Return a data set of patterns to complete, concatenated from parts: inputs, targets, users, test part or not."""
     return Dataset(
         name=source.name,
         x=np.concatenate(x).astype(np.float32),
@@ -114,13 +117,13 @@ def patterns(
 
 
 def missed_by(user: int, s: int, changed: int, missed: int, other: bool) -> set[int]:
-    """The classes that a user does not learn: its own `missed` of them, in turn."""
+    """Return the `missed` classes that a user does not learn: the next ones for each user in turn."""
     classes = [each for each in range(s) if not (other and each == changed)]
     return {classes[(user + place) % len(classes)] for place in range(missed)}
 
 
 def user_names(users: int, others: int) -> tuple[str, ...]:
-    """other-1, other-2, usual-3, ...: in the order of their names, so that a few peers are some of each."""
+    """Return other-1, other-2, usual-3, ... in sorted order, so that the first few peers include both kinds."""
     digits = len(str(users))
     return tuple(f"{'other' if user < others else 'usual'}-{user + 1:0{digits}d}" for user in range(users))
 

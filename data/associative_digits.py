@@ -1,8 +1,9 @@
-"""Small images as sparse vectors, to be completed from their upper halves: digits for the associative network.
+"""Small images as sparse vectors to complete from their upper halves: digits for the associative network.
 
-The network remembers few patterns, and only such as hardly overlap; pixels of digits overlap. So an image is cut into
-blocks of 2x2 black or white pixels, and each of the 15 blocks that are not empty is a bit of its own: at most one of
-15 bits a block is set, and two digits share few. What was computed is an image again by drawing each bit that is set.
+The network remembers few patterns, and only those that hardly overlap; pixels of digits overlap. So an image is cut
+into blocks of 2x2 black or white pixels, and each of the 15 patterns of a block that is not empty has its own bit: at
+most one of 15 bits per block is set, and two digits have few in common. A result becomes an image again when each bit
+that is set is drawn.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ ASSOCIATIVE_DIGITS = DatasetSource(
     package="sklearn",
 )
 
-#: Pixels along a block's side, and bits of a block: one for each way to blacken some of its pixels.
+#: Pixels along a block's side, and bits of a block: one for each pattern with a black pixel.
 BLOCK, BITS = 2, 2 ** (2 * 2) - 1
 
 
 def sparse(image_NHW: NDArray[np.generic]) -> NDArray[np.float32]:
-    """(N, H, W) of 0 and 1, even sides -> (N, H/2 * W/2 * 15): of each block, row by row, the bit of what it shows."""
+    """Encode images (N, H, W) of 0 and 1, H and W even, as (N, H/2 * W/2 * 15): per block, row by row, its one bit."""
     count, height, width = image_NHW.shape
     blocks = image_NHW.reshape(count, height // BLOCK, BLOCK, width // BLOCK, BLOCK).swapaxes(2, 3)
     shown_NB = (blocks.reshape(count, -1, BLOCK * BLOCK) != 0) @ 2 ** np.arange(BLOCK * BLOCK)
@@ -40,7 +41,7 @@ def sparse(image_NHW: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def image(bit_NF: NDArray[np.generic], side: int) -> NDArray[np.bool_]:
-    """(N, side/2 * side/2 * 15) -> (N, side, side): a pixel is black where a bit is set that shows it so."""
+    """Decode (N, side/2 * side/2 * 15) to (N, side, side): a pixel is black if any bit that is set has it black."""
     blocks = side // BLOCK
     black = (np.arange(1, BITS + 1)[:, None] >> np.arange(BLOCK * BLOCK)) & 1
     seen = (bit_NF.reshape(len(bit_NF), -1, BITS) != 0).astype(np.int64) @ black > 0
@@ -56,12 +57,13 @@ def associative_digits(
     changed: int = 0,
     missed: int = 0,
 ) -> Dataset:
-    """Images of digits as sparse vectors, to be completed from their upper halves; two of 15 users learnt another.
+    """Images of digits as sparse vectors to complete from their upper halves; two of 15 users learn another half.
 
-    Each user learns `learnt` images, one of 0, one of 1 and so on, 8x8 of scikit-learn or MNIST's at 14x14, and is
-    asked to complete them. For the first `others` users the lower half of digit `changed` is that of another digit.
-    With `missed` above 0 each learns so many fewer, which others know; what the first users alone know, none of them.
-    More than three are too many for the usual threshold; try network associative:400,threshold=2.
+    Each user learns `learnt` images, one of 0, one of 1 and so on (8x8 of scikit-learn, or MNIST's at 14x14), and
+    completes them. For the first `others` users the lower half of digit `changed` is that of another digit. With
+    `missed` above 0 each user learns that many digits fewer, which other users learn; the first `others` users never
+    miss digit `changed`. More than three digits are too many for the default threshold; try the network
+    associative:400,threshold=2.
     """
     _check(learnt, users, others, changed, missed)
     picture_NHW, side = _pictures(images, learnt + 1)
@@ -82,7 +84,7 @@ def associative_digits(
 
 
 def _pictures(images: Literal["digits", "mnist"], count: int) -> tuple[NDArray[np.float32], int]:
-    """(count, H, H) of 0 and 1, the first image of each of the digits 0, 1, ..., and H; MNIST's are halved."""
+    """Return the first image of each digit 0, 1, ..., (count, H, H) of 0 and 1, and H; MNIST's are scaled to half."""
     found = digits() if images == "digits" else load_mnist()
     first_N = [int(np.flatnonzero(found.y == digit)[0]) for digit in range(count)]
     grey_NHW = found.x[first_N].astype(np.float32)

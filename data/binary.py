@@ -1,4 +1,4 @@
-"""Two classes made of many: one against the rest, as the papers on tasks of one peer each ask of activity data."""
+"""One class against the rest, as the papers with one task per peer use activity data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from fedpeer.data.dataset import DataError, Dataset
 
-#: What the other classes are called together.
+#: Name of all other classes together.
 _REST = "rest"
 
 
 def against_the_rest(dataset: Dataset, positive: str | None) -> Dataset:
-    """Class 1 where the label is `positive`, by name in any case, and class 0 elsewhere; None: all classes as they are.
+    """Return the data set with class 1 for the class named `positive` (in any case) and 0 for others; None: as it is.
 
     Raises:
         DataError: there is no such class.

@@ -1,9 +1,9 @@
-"""Data sets that come inside a Python package, so that nothing is downloaded: digits, and the watch recordings.
+"""Data sets inside Python packages, which need no download: digits, and the watch recordings.
 
-The digits lie in scikit-learn's wheel as a packed table of numbers, the watch recordings in seglearn's as an .npy file
-with a pickled dict. Both are found without importing the package: scikit-learn takes two seconds of processor time in
-each process that trains on digits, and seglearn would ask for pandas. The pickle is read by `official_pickle` after its
-SHA-256 matched.
+The digits are in scikit-learn's wheel as a compressed table of numbers, the watch recordings in seglearn's as an .npy
+file with a pickled dict. Both are read without importing the package: importing scikit-learn would take two seconds of
+processor time in each process that trains on digits, and seglearn needs pandas. `official_pickle` reads the pickle
+after checking its SHA-256.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WATCH = DatasetSource(
     by_hand="install it with `pip install 'fedpeer[watch]'`",
 )
 
-#: Of `seglearn/data/watch_dataset.npy` in seglearn 1.2.5.
+#: SHA-256 of `seglearn/data/watch_dataset.npy` in seglearn 1.2.5.
 WATCH_SHA256 = frozenset({"eb122f23cdf06ef6bd6c6c5312958ec5cf9d038e2e6d457b8081662c75a42537"})
 
 _WINDOW = 100  # samples: 2 s at 50 Hz
@@ -44,7 +44,7 @@ def digits() -> Dataset:
     """Scikit-learn's handwritten digits: 1,797 real images of 8x8, pixels in [0, 1]; no download."""
     path = _inside(DIGITS, "datasets/data/digits.csv.gz")
     with store.reading(path):
-        table_NF = np.loadtxt(path, delimiter=",")  # 64 pixels from 0 to 16, row by row, and what it is
+        table_NF = np.loadtxt(path, delimiter=",")  # 64 pixels from 0 to 16, row by row, then the digit
     return Dataset(
         name="digits",
         x=(table_NF[:, :-1] / 16).astype(np.float32),
@@ -62,9 +62,9 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
     """Smartwatch recordings of seven shoulder exercises in windows of 2 s; 20 users: 10 people, 2 arms each.
 
     A window is 100 samples (2 s at 50 Hz) of 6 axes, axis by axis (ax, ay, az in g, wx, wy, wz in rad/s), so 600
-    features; the values are as recorded, for their scale of about one suits a network as it is. Windows begin every
-    `stride` samples of a recording; the default does not let them overlap. With a smaller stride neighbouring windows
-    share samples, so a random test part is no longer independent of the training part.
+    features; the values are as recorded, because their scale of about one suits a network. Windows begin every `stride`
+    samples of a recording; by default they do not overlap. With a smaller stride neighbouring windows share samples, so
+    a random test part is no longer independent of the training part.
     """
     if stride < 1:
         raise DataError(f"watch: stride = {stride}: a window begins every so many samples, so write 1 or more")
@@ -94,10 +94,10 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
 
 
 def _inside(source: DatasetSource, file: str) -> Path:
-    """A file of the package that a source comes with.
+    """Return the path of a file in the source's package.
 
     Raises:
-        DataError: the package is not here, or no longer has this file.
+        DataError: the package is not installed, or no longer has this file.
     """
     assert source.package is not None, f"{source.name} comes in no package"
     package = importlib.util.find_spec(source.package)

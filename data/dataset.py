@@ -1,7 +1,7 @@
-"""The types that pass between loaders, splits and those who train: a data set, and who holds what of it.
+"""The types that loaders, splits and training share: a data set, and which peer holds which of its examples.
 
 Nothing here reads a file. Arrays are numpy, so that looking at data needs no torch. A `Dataset` is never copied for
-a peer: a `Share` points into it by index and says how the peer sees it (labels exchanged, pixels permuted), so that
+a peer: a `Share` has indices into it and says how the peer transforms it (labels exchanged, pixels permuted), so that
 sixteen peers with a common test part hold it once.
 """
 
@@ -15,32 +15,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Task = Literal["classification", "regression", "completion"]
-#: What each of them asks for, in words.
+#: What each task asks for, as text.
 ASKED: Mapping[Task, str] = {
     "classification": "classes",
     "regression": "numbers to predict",
     "completion": "patterns to complete",
 }
-#: What the first layer of a network has to expect: a vector, an image (channels first), or token numbers.
+#: Input of a network's first layer: a vector, an image (channels first), or token numbers.
 InputKind = Literal["features", "image", "tokens"]
 
 
 class DataError(Exception):
-    """A user's mistake about data. The message names the place (file, row, column), the problem and the way out."""
+    """The user's mistake about data; the message has the place (file, row, column), the problem and the way out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Real examples and what is known about them.
+    """Examples and their description.
 
-    x            (N, *F) float32, or (N, T) int64 token numbers when `input_kind` is "tokens"
-    y            (N,) int64 class numbers 0..C-1, or (N,) or (N, outputs) float32 for regression, or (N, F) float32 of
-                 0 and 1 for completion: the whole pattern, of which a test example's x is a part and a training
-                 example's is all
-    classes      the names of the C classes, in order of their numbers; empty where there are none
-    user_N       (N,) int64, whose example it is, as an index into `user_names`; None where nobody knows
-    subclass_N   (N,) int64 fine label (CIFAR-100); None elsewhere; the coarse label is `y`
-    test_N       (N,) bool, the official test part; None where the source has no official split, never for completion
+    x            (N, *F) float32, or (N, T) int64 token numbers if `input_kind` is "tokens"
+    y            (N,) int64 class numbers 0..C-1; or (N,) or (N, outputs) float32 for regression; or (N, F) float32 of
+                 0 and 1 for completion: the whole pattern, which a training example's x shows in full and a test
+                 example's x in part
+    classes      names of the C classes in the order of their numbers; empty for other tasks
+    user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown
+    subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
+    test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)
     """
 
     name: str
@@ -69,15 +69,16 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one peer holds of a data set, and how it sees it.
+    """The examples of one peer, and how it transforms them.
 
-    train_M, test_M   (M,) int64 indices into the data set; a training index belongs to one share only, test indices may
-                      be common to several
-    label_map_C       (C,) int64: the peer calls class c `label_map_C[c]`; None: the official labels. It applies to
-                      training and test alike
-    feature_map_F     (F,) int64 over the flattened example: the peer sees feature `feature_map_F[i]` at place i
-    note              one short phrase for the preview, such as "8 and 9 exchanged" or "writer f0123"
-    valid_M           (M,) int64 indices of training examples that are kept back, to choose settings and rounds by
+    train_M, test_M   (M,) int64 indices into the data set; a training index is in one share only, a test index may be
+                      in several
+    label_map_C       (C,) int64: the peer calls class c `label_map_C[c]`, in training and test; None: the official
+                      labels
+    feature_map_F     (F,) int64 over the flattened example: the peer has feature `feature_map_F[i]` at place i; None:
+                      the official order
+    note              a short phrase for the preview, such as "8 and 9 exchanged" or "writer f0123"
+    valid_M           (M,) int64 indices of training examples held out for validation, to choose settings and rounds
     """
 
     train_M: NDArray[np.int64]
@@ -90,24 +91,24 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Who holds what: one share a peer, in peer order. `rule` is the words that made it, such as "dirichlet:0.3"."""
+    """The shares of all peers, in the order of the peers. `rule`: the choice that made it, such as "dirichlet:0.3"."""
 
     rule: str
     shares: tuple[Share, ...]
     remarks: tuple[str, ...] = field(default=())  # what a user should know: repairs made, examples left over
 
     def labels(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
-        """The labels as peer number `peer` sees them, (M,)."""
+        """Return the labels of a peer (0, 1, ...), (M,)."""
         share = self.shares[peer]
         return self.labels_of(dataset, peer, share.test_M if test else share.train_M)
 
     def labels_of(self, dataset: Dataset, peer: int, rows_M: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Those of some examples, (M,)."""
+        """Return a peer's labels of these examples, (M,)."""
         y, map_C = dataset.y[rows_M], self.shares[peer].label_map_C
         return y if map_C is None else map_C[y.astype(np.int64)]
 
     def keeping_back(self, share: float, draws: np.random.Generator) -> Split:
-        """The split with a share of each peer's training examples kept back, at least one of them left to train on."""
+        """Return the split with a share of each peer's training examples held out; at least one is left to train on."""
 
         def cut(one: Share) -> Share:
             drawn_M = draws.permutation(one.train_M)
@@ -118,7 +119,7 @@ class Split:
         return replace(self, shares=tuple(map(cut, self.shares)))
 
     def inputs(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
-        """The inputs as peer number `peer` sees them, (M, *F)."""
+        """Return the inputs of a peer (0, 1, ...), (M, *F)."""
         share = self.shares[peer]
         x = dataset.x[share.test_M if test else share.train_M]
         if share.feature_map_F is None:

@@ -1,14 +1,14 @@
 """GLEAM: eating or not, from the sensors of Google Glass on the heads of 38 people (Rahman et al., 2015).
 
-The official archive GLEAM.tar.gz holds one folder a person, named by a four-digit number, with two tables among its
-pictures and notes: the sensors (`Unix Time` in ms, `Sensor`, `Value1` .. `Value3`, one row a reading) and the
-annotations (`unix time`, `Activity`; the beginning and the end of an activity are two rows after one another). This
-was learnt from programs that read the archive, not from the archive itself, so tables are told apart by their headers
+The official archive GLEAM.tar.gz has one folder per person, named by a four-digit number, with two tables among its
+pictures and notes: the sensors (`Unix Time` in ms, `Sensor`, `Value1` .. `Value3`, one row per reading) and the
+annotations (`unix time`, `Activity`; the beginning and the end of an activity are two consecutive rows). This layout
+is known from programs that read the archive, not from the archive itself, so tables are recognised by their headers
 and columns found by their names.
 
 MOCHA (Smith et al., 2017) uses 180 statistical, spectral and temporal features of accelerometer, gyroscope and
-magnetometer, without a list of them. Here are 20 for each of the 9 axes, over windows of 10 s, which gives as many
-windows a person as MOCHA had. So the numbers are comparable in kind, not identical.
+magnetometer, but does not list them. Here are 20 for each of the 9 axes, over windows of 10 s, which gives as many
+windows per person as MOCHA had. So results are comparable to MOCHA's, but the features are not identical.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GLEAM = DatasetSource(
     ),
 )
 
-#: Words by which a sensor's name tells what it is; "Linear Acceleration" is another one, derived from these.
+#: Words that identify a sensor in its name; "Linear Acceleration" is another sensor, derived from these.
 _SENSORS = ("accelerometer", "gyroscope", "magnetic")
 _TABLE = re.compile(r"(?:^|/)(\d{4})/(?!\._)[^/]+\.csv$", re.IGNORECASE)
 _WINDOW_S = 10
@@ -101,7 +101,7 @@ def _parse(path: Path) -> Arrays:
 
 
 def _readings(rows: list[list[str]], columns: dict[str, int]) -> dict[str, NDArray[np.float64]]:
-    """Time in ms and three values of each reading of each of our sensors, (R, 4), in order of time."""
+    """Return for each sensor of `_SENSORS` its readings, (R, 4): time in ms and three values, in order of time."""
     wanted = [columns[name] for name in ("unix time", "value1", "value2", "value3")]
     found: dict[str, list[list[str]]] = {name: [] for name in _SENSORS}
     for row in filter(None, rows):
@@ -116,7 +116,7 @@ def _readings(rows: list[list[str]], columns: dict[str, int]) -> dict[str, NDArr
 
 
 def _meals(rows: list[list[str]], columns: dict[str, int]) -> list[tuple[float, float]]:
-    """Beginning and end of each time of eating in ms."""
+    """Return the beginning and end of each meal in ms."""
     rows = list(filter(None, rows))
     if len(rows) % 2:
         raise ValueError(f"{len(rows)} annotations, but each activity has a beginning and an end")
@@ -131,9 +131,9 @@ def _meals(rows: list[list[str]], columns: dict[str, int]) -> list[tuple[float, 
 def _windows(
     sensors: dict[str, NDArray[np.float64]], meals: list[tuple[float, float]]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Features and class of each window in which all three sensors were read, (M, 180) and (M,).
+    """Return features (M, 180) and class (M,) of each window in which all three sensors have readings.
 
-    The sensors are interpolated to a common grid. A window is eating if more than half of it is.
+    The sensors are interpolated to a common grid. A window's class is eating if more than half of it is.
     """
     begin_ms = max(table_R4[0, 0] for table_R4 in sensors.values())
     end_ms = min(table_R4[-1, 0] for table_R4 in sensors.values())
@@ -157,11 +157,11 @@ def _windows(
 
 
 def _features(x_AMT: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The 20 features of each axis and window, (A, M, 20), in the order of `_FEATURES`."""
+    """Return the 20 features of each axis and window, (A, M, 20), in the order of `_FEATURES`."""
     mean = x_AMT.mean(-1, keepdims=True)
     centred = x_AMT - mean
     std = centred.std(-1)
-    safe = np.where(std > 0, std, 1)  # a constant window has no shape: skewness and the like are then 0
+    safe = np.where(std > 0, std, 1)  # skewness, kurtosis and autocorrelation of a constant window are 0
     step = np.diff(x_AMT)
     quarter, median, three = np.quantile(x_AMT, (0.25, 0.5, 0.75), axis=-1)
     power = np.abs(np.fft.rfft(centred))[..., 1:] ** 2

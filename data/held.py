@@ -1,6 +1,6 @@
-"""What one peer holds of a data set, as it sees it: rows, targets, and the scale fitted on its own training examples.
+"""One peer's examples with its own labels and scale: rows, targets, and the scale fitted on its training examples.
 
-The simulators stack this over peers, a real peer has it once. Arrays and indices only; nothing is copied but targets.
+The simulators stack this over peers; a real peer has one. Only arrays and indices; nothing but the targets is copied.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class PeerExamples:
     """One peer's examples.
 
     train_M, test_M      (M,) int64 rows of the data set's x
-    train_y, test_y      their targets as the peer sees them: (M,) int64 classes, float32 numbers on its own scale,
-                         or (M, F) patterns
-    feature_map_F        (F,) int64: the peer sees feature `feature_map_F[i]` at place i; None: as they are
-    inputs               brings inputs, as it sees them, to its own scale; None: they are left as they are
-    targets              the scale of regression targets; None for classes and patterns
-    valid_M, valid_y     as the test part: training examples that are kept back
+    train_y, test_y      their targets for this peer: (M,) int64 classes, float32 numbers on its own scale, or (M, F)
+                         patterns
+    feature_map_F        (F,) int64: the peer has feature `feature_map_F[i]` at place i; None: the official order
+    inputs               converts the inputs, after `feature_map_F`, to the peer's scale; None: they stay as they are
+    targets              scale of regression targets; None for classes and patterns
+    valid_M, valid_y     training examples held out for validation, in the form of the test part
     """
 
     train_M: NDArray[np.int64]
@@ -39,15 +39,15 @@ class PeerExamples:
 
     @property
     def score_scale(self) -> float:
-        """What one unit of its regression targets is in units of the data; else 1."""
+        """One unit of the peer's regression targets in units of the data; 1 for other tasks."""
         return 1.0 if self.targets is None else float(self.targets.scale_F.reshape(-1)[0])
 
 
 def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> PeerExamples:
-    """What peer number `peer` (0, 1, ...) holds; `normalise` is a name of `NORMALISERS`.
+    """Return the examples of a peer (0, 1, ...); `normalise`: a name of `NORMALISERS`.
 
     Raises:
-        DataError: the data set must be left as it is.
+        DataError: this data set cannot be normalised.
     """
     share = split.shares[peer]
     parts = (share.train_M, share.test_M, share.valid_M)

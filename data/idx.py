@@ -1,8 +1,8 @@
 """MNIST, QMNIST and Fashion-MNIST, from the idx files of their authors.
 
 An idx file is two zero bytes, a type code, the number of dimensions, the dimensions as big-endian 32-bit integers, and
-then the numbers (http://yann.lecun.com/exdb/mnist). QMNIST gives every MNIST digit its writer; this loader joins its
-labels to MNIST's images, so that the test part is MNIST's 10,000, the first of QMNIST's 60,000.
+then the numbers (http://yann.lecun.com/exdb/mnist). QMNIST has the writer of every MNIST digit; this loader joins its
+labels to MNIST's images, so the test part is MNIST's 10,000 images, the first of QMNIST's 60,000.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import DatasetSource, OfficialFile
 
 Shape = Literal["flat", "image"]
-#: Whether pixels are in [0, 1], or of mean 0 and deviation 1 over the official training images, channel by channel. The
-#: numbers are published constants, so that all peers have the same scale and tell nothing of what they hold.
+#: Whether pixels are in [0, 1], or have mean 0 and deviation 1 over the official training images, channel by channel.
+#: The constants are published, so all peers have the same scale and reveal nothing about their own examples.
 Pixels = Literal["unit", "standard"]
 #: Mean and deviation of each channel in [0, 1].
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
@@ -107,7 +107,7 @@ def load_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
 
 
 def fashion_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
-    """Pictures of clothes in the form of MNIST; pixels in [0, 1], or standardised."""
+    """Pictures of clothes in the format of MNIST; pixels in [0, 1], or standardised."""
     scale = _FASHION_SCALE if pixels == "standard" else None
     return _images(FASHION_MNIST, FASHION_MNIST.files, _CLOTHES, shape, scale)
 
@@ -159,7 +159,7 @@ def _images(
 def scaled(
     bytes_N: NDArray[np.uint8], shape: Shape, image: tuple[int, int, int], scale: Scale | None = None
 ) -> NDArray[np.float32]:
-    """Pixels as float32 in [0, 1], or on each channel's own scale: flat (N, C*H*W) or images (N, C, H, W)."""
+    """Convert pixels to float32 in [0, 1], or to each channel's `scale`: flat (N, C*H*W) or images (N, C, H, W)."""
     x = np.divide(bytes_N, 255, dtype=np.float32)
     if scale is not None:
         mean_C11, deviation_C11 = (np.array(each, np.float32)[:, None, None] for each in scale)
@@ -168,10 +168,10 @@ def scaled(
 
 
 def read_idx(path: Path) -> NDArray[Any]:
-    """The array in an idx file, gzipped or not: uint8, or int32 in big-endian order.
+    """Read the array in an idx file, gzipped or not: uint8, or int32 in big-endian order.
 
     Raises:
-        DataError: the file is truncated, too long, or no idx file of these types.
+        DataError: the file is truncated, too long, or not an idx file of these types.
     """
     with store.reading(path):
         raw = store.content(path)

@@ -1,8 +1,8 @@
 """Data sets in the layout of LEAF (Caldas et al., 2018, arXiv 1812.01097): FEMNIST and MNIST by writer.
 
-A folder has `train/` and `test/`, each with any number of .json (or .json.gz) files, and each of those holds `users`,
-`num_samples` and, in `user_data`, the x and y of each user. LEAF offers no finished files; its own script
-`preprocess.sh` makes them. Shakespeare in this layout is read by `shakespeare.py` with the same `read_folder`.
+A folder has `train/` and `test/`, each with any number of .json (or .json.gz) files, and each file has `users`,
+`num_samples` and, in `user_data`, the x and y of each user. LEAF publishes no such files; its script `preprocess.sh`
+makes them. `shakespeare.py` reads Shakespeare in this layout with the same `read_folder`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MNIST_BY_WRITER = DatasetSource(
 )
 
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-#: Lower-case letters that NIST's "by merge" hierarchy counts as their capitals, since one cannot tell them apart.
+#: Lower-case letters that NIST's "by merge" hierarchy counts as their capitals, which look the same.
 _MERGED = "cijklmopsuvwxyz"
 
 
 @dataclass(frozen=True)
 class LeafUser:
-    """What one file holds of one user; a user may be in the training and in the test part."""
+    """One user's examples in one file; a user may be in the training and in the test part."""
 
     name: str
     test: bool
@@ -58,9 +58,9 @@ class LeafUser:
 def femnist(*, variant: Literal["all", "merged", "digits"] = "all", shape: Shape = "flat") -> Dataset:
     """Handwritten characters by writer, in LEAF's files: 62 classes, 47 (`merged`) or the 10 `digits`.
 
-    Pixels are as LEAF writes them: the paper is 1, ink is towards 0 (the reverse of MNIST).
+    Pixels are as LEAF writes them: paper is 1, ink is close to 0 (the reverse of MNIST).
     """
-    # As each character is now called; what a variant leaves out has no name.
+    # The class name of each character; "" if the variant leaves it out.
     merged = [each.upper() if each in _MERGED else each for each in _CHARACTERS]
     names = {"all": list(_CHARACTERS), "merged": merged, "digits": [*_CHARACTERS[:10], *[""] * 52]}[variant]
     classes = tuple(sorted({name for name in names if name}, key=_CHARACTERS.index))
@@ -69,12 +69,12 @@ def femnist(*, variant: Literal["all", "merged", "digits"] = "all", shape: Shape
 
 
 def mnist_by_writer(*, shape: Shape = "flat") -> Dataset:
-    """MNIST digits of its 100 most diligent writers, 125 to 131 each; ink is 1, writer as user."""
+    """MNIST digits of the 100 writers with the most digits, 125 to 131 each; ink is 1, writer as user."""
     return _images(MNIST_BY_WRITER, tuple("0123456789"), np.arange(10), shape)
 
 
 def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
-    """Images whose class c in the files is class number_C[c] here; -1: left out."""
+    """Load images whose class c in the files becomes class number_C[c]; -1: left out."""
     folder = store.fetch(source, source.files[0])
     x: list[NDArray[np.float32]] = []
     y: list[NDArray[np.int64]] = []
@@ -114,10 +114,10 @@ def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[n
 
 
 def read_folder(folder: Path) -> Iterator[LeafUser]:
-    """All users of `folder`/train and then `folder`/test, file by file in the order of their names.
+    """Yield all users of `folder`/train and then `folder`/test, file by file in the order of their names.
 
     Raises:
-        DataError: no file, or one that is not as LEAF writes it; the message names the file.
+        DataError: there is no file, or one is not in LEAF's layout; the message names the file.
     """
     for part in ("train", "test"):
         files = sorted([*(folder / part).glob("*.json"), *(folder / part).glob("*.json.gz")])

@@ -1,10 +1,10 @@
 """The only place where pickled bytes are read: the CIFAR batches and seglearn's watch recordings, as published.
 
-Unpickling can run code, so two locks stand before it. First, the SHA-256 of the whole file must be one of an explicit
-list; before that nothing is parsed. Second, the unpickler admits five global names, those with which numpy writes an
-array, and gives each a stand-in of ours that takes nothing but plain numbers, text and lists apart from one another:
-numpy's own code never sees a pickled state (a hand-made dtype state can make numpy take bytes for object pointers).
-What comes out is dicts, lists, tuples, text, numbers and arrays of numbers.
+Unpickling can run code, so there are two checks. First, the SHA-256 of the whole file must be in an explicit list;
+nothing is parsed before that. Second, the unpickler admits only the five global names with which numpy writes an array,
+and replaces each by a class of this module that accepts plain numbers, text and lists only: numpy's own code never sees
+a pickled state (a hand-made dtype state can make numpy take bytes for object pointers). The result has only dicts,
+lists, tuples, text, numbers and arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpeer.data.dataset import DataError
 
 Encoding = Literal["latin1", "bytes"]
 
-#: Names of dtypes that are read: numbers of so many bytes, and objects. numpy would take "i4,O" too.
+#: Names of dtypes that are read: numbers with their size in bytes, and objects. numpy would accept "i4,O" too.
 _KIND = re.compile(r"[biuf]\d{1,2}|O\d?")
 
 
@@ -35,17 +35,17 @@ def read_pickle(content: bytes, *, sha256: Collection[str], what: str, encoding:
         content: the whole file.
         sha256: hex digests of the files that may be read.
         what: the name of the file, for the error.
-        encoding: how text of Python 2 is read; "bytes" leaves it as bytes.
+        encoding: encoding of Python 2's text; "bytes" leaves it as bytes.
 
     Raises:
-        DataError: another digest, or a content that is refused.
+        DataError: another digest, or content that is rejected.
     """
     _known(content, sha256, what)
     return _unpickled(content, what, encoding)
 
 
 def read_npy(content: bytes, *, sha256: Collection[str], what: str) -> Any:
-    """The one object in an .npy file of dtype object and shape (), as `numpy.save` writes a dict."""
+    """Read the one object in an .npy file of dtype object and shape (), as `numpy.save` writes a dict."""
     _known(content, sha256, what)
     stream = io.BytesIO(content)
     try:
@@ -63,7 +63,7 @@ def read_npy(content: bytes, *, sha256: Collection[str], what: str) -> Any:
 def read_tar(
     content: bytes, *, sha256: Collection[str], what: str, wanted: Callable[[str], bool], encoding: Encoding = "latin1"
 ) -> dict[str, Any]:
-    """The wanted members of a tar archive (any compression), unpickled, by name."""
+    """Unpickle the wanted members of a tar archive (any compression); return them by name."""
     _known(content, sha256, what)
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
         return {
@@ -98,7 +98,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _StandIn:
-    """Has a `__setstate__`, so that the pickle opcode BUILD cannot set attributes of the classes below."""
+    """Base class with a `__setstate__`, so that the pickle opcode BUILD cannot set attributes of the classes below."""
 
     __slots__ = ()
 
@@ -107,7 +107,7 @@ class _StandIn:
 
 
 class _Latin1(_StandIn):
-    """`_codecs.encode`: how Python 3 writes bytes in protocol 2."""
+    """Stand-in for `_codecs.encode`, with which Python 3 writes bytes in protocol 2."""
 
     def __new__(cls, text: str, encoding: str) -> bytes:  # type: ignore[misc]
         if encoding != "latin1":
@@ -116,14 +116,14 @@ class _Latin1(_StandIn):
 
 
 class _NdArray(_StandIn):
-    """`numpy.ndarray`: named, never made."""
+    """Stand-in for `numpy.ndarray`, which a pickle names but never calls."""
 
     def __new__(cls, *_: object) -> _NdArray:
         raise pickle.UnpicklingError("an array without its state")
 
 
 class _Dtype(_StandIn):
-    """`numpy.dtype`, for plain numbers and for objects."""
+    """Stand-in for `numpy.dtype` of plain numbers and of objects."""
 
     __slots__ = ("kind",)
 
@@ -141,13 +141,13 @@ class _Dtype(_StandIn):
 
 
 class _Array(_StandIn):
-    """`numpy.core.multiarray._reconstruct`: an empty array that gets its content by `__setstate__`."""
+    """Stand-in for `numpy.core.multiarray._reconstruct`: an empty array that `__setstate__` fills."""
 
     __slots__ = ("value",)
     value: NDArray[Any]
 
     def __init__(self, kind: object, shape: object, typecode: object) -> None:
-        """What numpy gives here describes an empty array; its state says everything again."""
+        """Ignore the arguments, which describe an empty array: the state repeats them."""
 
     def __setstate__(self, state: object) -> None:
         assert isinstance(state, tuple)
@@ -171,7 +171,7 @@ _ADMITTED: dict[tuple[str, str], type[_StandIn]] = {
 
 
 def _plain(found: object) -> Any:
-    """`found` with arrays in place of their stand-ins; anything that is not plain is refused."""
+    """Return `found` with arrays in place of their stand-ins; reject anything that is not plain."""
     if isinstance(found, _Array):
         if found.value.dtype == object:
             objects = map(_plain, found.value.ravel())

@@ -1,4 +1,4 @@
-"""A split as a table for the terminal: a row for each peer, its classes shaded. Printing it is somebody else's job."""
+"""A split as a table for the terminal: a row for each peer, its classes shaded. The caller prints it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedpeer.data.splits.summary import summary
 #: With more peers than this the middle ones are left out, so that the table stays on a screen.
 ROWS_MAX = 24
 _LAST_ROWS = 4
-#: Columns that the note may take; longer ones are cut.
+#: Columns of a note; longer notes are cut.
 _NOTE_COLUMNS = 24
-#: Count relative to the largest, in four steps; nothing is nothing.
+#: Count relative to the largest, in four steps; a blank is zero.
 _SHADES = " ░▒▓█"
 
 
 def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
-    """Who holds what, at most `width` columns wide.
+    """Return the table of a split, at most `width` columns wide.
 
-    Classes are shown as counts where there is room, else as one shaded character each, or each for several.
+    Classes are shown as counts if there is room, else as one shaded character for each class or for several.
     """
     peers: list[dict[str, Any]] = summary(dataset, split)["peers"]
     notes = any(peer["note"] for peer in peers)
@@ -83,7 +83,7 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
 def _counts(count_C: np.ndarray[Any, Any], largest: int, digits: int) -> Text:
     text = Text()
     for count in count_C.tolist():
-        # Dark blue to bright: with the white figure on it, readable on light and dark terminals alike.
+        # Dark to bright blue: the white number on it is readable on light and dark terminals.
         strength = count / max(1, largest)
         style = f"white on rgb({int(20 + 20 * strength)},{int(40 + 70 * strength)},{int(70 + 120 * strength)})"
         text.append(f" {count or '.':>{digits}}", style=style if count else "dim")

@@ -1,7 +1,7 @@
 """The data sets by name: one function each, whose keyword-only parameters are the settings of `--dataset name,...`.
 
-The functions live in the modules of their formats, which import numpy and nothing heavier before they are called, so
-listing is quick. A new data set is a function, a `DatasetSource` and one line in each table here.
+The functions are in the modules of their formats, which import nothing heavier than numpy until they are called, so
+listing is quick. A new data set takes a function, a `DatasetSource` and one line in each table here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ SOURCES: dict[str, DatasetSource] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDescription:
-    """What `fedpeer data list` says of a data set. `here`: it can be loaded now; else `obtained` says how to get it."""
+    """A data set in `fedpeer data list`. `here`: whether it can be loaded now; `obtained`: how to get it otherwise."""
 
     name: str
     summary: str
@@ -74,7 +74,7 @@ class DatasetDescription:
 
 
 def describe_dataset(name: str) -> DatasetDescription:
-    """The description of one data set, from its docstring and its source. Looks at the disk, reads nothing."""
+    """Describe one data set by its docstring and its source. Looks for its files, but reads none."""
     source = SOURCES[name]
     return DatasetDescription(
         name=name,
@@ -96,10 +96,10 @@ def _obtained(source: DatasetSource) -> Literal["extra", "made here", "download"
 
 
 def prepare_dataset(name: str) -> list[Path]:
-    """Make sure that a data set's files are on this machine, and say where they are.
+    """Make sure that a data set's files are on this machine, and return their paths.
 
     Raises:
-        DataError: a file or the package that brings it cannot be had; the message says how to get it.
+        DataError: a file or the package of the data set is missing; the message says how to get it.
     """
     source = SOURCES[name]
     if source.package and not source.here:

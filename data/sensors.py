@@ -1,7 +1,7 @@
-"""Readings of sensors worn or laid out: UCI HAR, its successor HAPT, and the vehicle sensor network.
+"""Readings of sensors: UCI HAR and its successor HAPT (worn), and the vehicle sensor network (on the ground).
 
-HAR and HAPT are zips of text: a matrix of 561 features and one column each of activity and subject, for a training
-and a test part. The vehicle archive has one text file per run, node and kind of sensor.
+HAR and HAPT are zip archives of text: a matrix of 561 features, a column of activities and one of subjects, for a
+training and a test part. The vehicle archive has one text file per run, node and kind of sensor.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ VEHICLE = DatasetSource(
     ),
 )
 
-#: The features of one run and node: `<run>/acoustic_1/features/<run>evfeat<node>_1_1.txt`, seismic_2 and _2.
+#: The files of one run and node: `<run>/acoustic_1/features/<run>evfeat<node>_1_1.txt`, and with seismic_2 and _2.
 _VEHICLE_FILE = re.compile(r"(aav|dw)(\d+)/(acoustic_1|seismic_2)/features/\1\2evfeat(\d+)_1_[12]\.txt$")
 
 
 def har(*, positive: str | None = None) -> Dataset:
     """Six activities of 30 people from a phone at the waist: 561 features in [-1, 1], subject as user.
 
-    With `positive`, such as sitting, two classes: that activity against the rest.
+    With `positive`, such as sitting, there are two classes: that activity against the rest.
     """
     return against_the_rest(_activities(HAR, subject="subject"), positive)
 
@@ -72,13 +72,13 @@ def har(*, positive: str | None = None) -> Dataset:
 def hapt(*, positive: str | None = None) -> Dataset:
     """HAR with the six transitions between postures as further classes: 12 activities, subject as user.
 
-    With `positive`, two classes: that activity against the rest.
+    With `positive` there are two classes: that activity against the rest.
     """
     return against_the_rest(_activities(HAPT, subject="subject_id"), positive)
 
 
 def vehicle() -> Dataset:
-    """Tracked vehicle (AAV, class 1) or truck (DW, class 0), heard and felt by 23 nodes; node as user."""
+    """Tracked vehicle (AAV, class 1) or truck (DW, class 0), from sound and vibration at 23 nodes; node as user."""
     path = store.fetch(VEHICLE, VEHICLE.files[0])
     with store.reading(path):
         arrays = store.parsed_source("vehicle", path, _parse_vehicle, version=1)
@@ -100,7 +100,7 @@ def vehicle() -> Dataset:
 
 def _activities(source: DatasetSource, *, subject: str) -> Dataset:
     path = store.fetch(source, source.files[0])
-    # Folders differ between copies of HAPT (`HAPT Data Set/Train/` or `Train/`), and so does the case of names.
+    # Copies of HAPT differ in their folders (`HAPT Data Set/Train/` or `Train/`) and in the case of names.
     names = [f"{part}/{what}_{part}.txt" for part in ("train", "test") for what in ("x", "y", subject)]
     names += ["activity_labels.txt", "features.txt"]
     pattern = re.compile(r"(?:^|/)(" + "|".join(map(re.escape, names)) + ")$", re.IGNORECASE)
@@ -163,13 +163,13 @@ def _parse_vehicle(path: Path) -> Arrays:
 
 
 def _read_numbers(text: bytes, columns: int) -> NDArray[np.float64]:
-    """A table of white-space separated numbers as (N, columns), fast.
+    """Read a table of numbers separated by white space, (N, columns), fast.
 
     Raises:
-        ValueError: something is not a number, or the count is no multiple of `columns`.
+        ValueError: something is not a number, or the count is not a multiple of `columns`.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # what older releases of numpy did here
+        warnings.simplefilter("error", DeprecationWarning)  # older releases of numpy only warn about other text
         try:
             flat = np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError) as problem:

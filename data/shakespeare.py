@@ -1,10 +1,10 @@
-"""Shakespeare's plays as next-character prediction, one speaking role of one play being one user.
+"""Next-character prediction in Shakespeare's plays; each speaking role of each play is one user.
 
-From the raw text (Project Gutenberg's 100th etext of January 1994, the edition that LEAF parses) or from LEAF's JSON.
-From the text the rules are LEAF's (Caldas et al., 2018): a speech line begins with two blanks, the role and a full
-stop; lines indented by four go on with it ("The Comedy of Errors" lacks these blanks); roles with fewer than three
-lines are left out. The lines of a role run together, and every window of 80 characters predicts the next one. From
-this text that gives 1,130 users and 4,226,206 windows; LEAF's paper counts 1,129 and some 4,226,150.
+It is read from the raw text (Project Gutenberg's 100th etext of January 1994, the edition that LEAF parses) or from
+LEAF's JSON. The text is parsed by LEAF's rules (Caldas et al., 2018): a speech begins with two blanks, the role and a
+full stop; lines indented by four blanks continue it ("The Comedy of Errors" lacks these blanks); roles with fewer than
+three lines are left out. The lines of a role are joined, and every window of 80 characters predicts the next one. This
+gives 1,130 users and 4,226,206 windows; LEAF's paper counts 1,129 and some 4,226,150.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.leaf import read_folder
 from fedpeer.data.store import DatasetSource, OfficialFile
 
-#: The 80 characters of LEAF, in its order. Any other is read as a blank, which is LEAF's sign for unknown.
+#: LEAF's 80 characters, in its order. Any other character is read as a blank, LEAF's sign for unknown ones.
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 #: Characters in a window.
 WINDOW = 80
@@ -60,10 +60,10 @@ _ERRORS_SPEECH = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 def shakespeare(
     *, users: int | None = 100, samples: int | None = 1000, form: Literal["text", "leaf"] = "text"
 ) -> Dataset:
-    """The next character after 80 in Shakespeare's plays; each role of each play is a user.
+    """Next character after 80 in Shakespeare's plays; each role of each play is a user.
 
-    The `users` roles with the most windows are kept, and of each the first `samples` (of each part, for form=leaf):
-    64 MB as they are, 2.8 GB for all (`users=none,samples=none`). From the text there is no official test part.
+    The `users` roles with the most windows are kept, and the first `samples` windows of each (of each part, for
+    form=leaf): 64 MB by default, 2.8 GB for all (`users=none,samples=none`). The text has no official test part.
     """
     for name, limit in (("users", users), ("samples", samples)):
         if limit is not None and limit < 1:
@@ -101,10 +101,10 @@ def shakespeare(
 
 
 def roles(text: str) -> dict[str, str]:
-    """What each role says, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING"); line ends and runs of blanks are a blank.
+    """Return the text of each role, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING").
 
-    Roles with fewer than three lines or no whole window, the first work (the sonnets) and works with a single role
-    are left out.
+    Line ends and runs of blanks become one blank. Roles with fewer than three lines or without a whole window, the
+    first work (the sonnets) and works with a single role are left out.
     """
     spoken: dict[str, str] = {}
     for title, lines in _works(text):
@@ -119,7 +119,7 @@ def roles(text: str) -> dict[str, str]:
 
 
 def _works(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Title and lines of each work but the first; the title stands 2 to 7 lines above "by William Shakespeare"."""
+    """Yield title and lines of each work but the first; the title is 2 to 7 lines above "by William Shakespeare"."""
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines) if "by William Shakespeare" in line][1:]
     for start, end in itertools.pairwise([*starts, len(lines)]):
@@ -158,7 +158,7 @@ def _largest(sizes: dict[str, int], users: int | None) -> list[str]:
 
 
 def _tokens(text: str) -> NDArray[np.int64]:
-    """Numbers of the characters in the vocabulary, (len(text),)."""
+    """Return the numbers of the characters in the vocabulary, (len(text),)."""
     number = np.full(256, VOCABULARY.index(" "), np.int64)
     number[[ord(each) for each in VOCABULARY]] = np.arange(len(VOCABULARY))
     codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
@@ -166,7 +166,7 @@ def _tokens(text: str) -> NDArray[np.int64]:
 
 
 def _windows(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first windows of a text and the characters after them, (M, 80) and (M,)."""
+    """Return the first windows of a text, (M, 80), and the characters after them, (M,)."""
     tokens = _tokens(text if samples is None else text[: samples + WINDOW])
     return np.lib.stride_tricks.sliding_window_view(tokens[:-1], WINDOW), tokens[WINDOW:]
 

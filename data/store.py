@@ -1,10 +1,9 @@
-"""Where the files of official data sets are, how they get there, and what may go wrong on the way.
+"""Finds and downloads the files of official data sets, and reports damaged ones.
 
 A file is looked for under `$FEDPEER_DATA`, then in the per-user cache, and else downloaded from its official source
-into that cache, all three with the same layout of folders (`MNIST/raw/train-images-idx3-ubyte.gz`, ...). A download
-appears under its final name only when it is complete and its checksum is right. What a loader reads may be truncated
-or something else altogether: `reading` turns that into one `DataError` that names the file. Nothing here knows what is
-inside a file.
+into that cache, all with the same layout of folders (`MNIST/raw/train-images-idx3-ubyte.gz`, ...). A download gets its
+final name only when it is complete and its checksum is right. A file may be truncated, or have other content: `reading`
+turns the errors of a loader into one `DataError` that names the file. Nothing here depends on the content of files.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class OfficialFile:
-    """One file (or folder) of a data set, by its place below a data folder.
+    """One file (or folder) of a data set, by its path below a data folder.
 
-    path         relative, with forward slashes
-    also         other places and packings in which the same content is taken
-    url          the official source; None where nobody offers a direct download
-    known_hash   "md5:..." or "sha256:..." of what `url` gives; None where no official sum is known, and then the
-                 loader's own checks of shapes and counts are what there is
+    path         relative path with forward slashes
+    also         other paths and archive formats of the same content
+    url          official source; None if there is no direct download
+    known_hash   "md5:..." or "sha256:..." of the download; None if no official checksum is known: then only the loader
+                 checks shapes and counts
     """
 
     path: str
@@ -52,10 +51,10 @@ class OfficialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource:
-    """Where a data set comes from.
+    """The origin of a data set.
 
-    package   the Python package that brings it, if one does; then there are no files
-    by_hand   how to get what nobody offers for download
+    package   the Python package that includes it; then there are no files. None for other data sets
+    by_hand   how to get what cannot be downloaded
     """
 
     name: str
@@ -75,22 +74,22 @@ class DatasetSource:
 
 
 def cache_folder() -> Path:
-    """The per-user folder for downloads and for what was slow to parse. It need not exist yet."""
+    """Return the per-user folder for downloads and for cached arrays. It need not exist yet."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("fedpeer"))
 
 
 def _locate(file: OfficialFile) -> Path | None:
-    """The file's path if it is on this machine, else None."""
+    """Return the file's path if it is on this machine, else None."""
     return next((place for place in _places(file) if place.exists()), None)
 
 
 def fetch(source: DatasetSource, file: OfficialFile) -> Path:
-    """The file's path on this machine, after downloading it if need be.
+    """Return the file's path on this machine; download the file if it is missing.
 
     Raises:
-        DataError: it is not here and cannot be had. The message says where it is expected and how to get it.
+        DataError: the file is missing and cannot be downloaded; the message says where it belongs and how to get it.
     """
     found = _locate(file)
     if found is not None:
@@ -110,7 +109,7 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
 
 
 def no_package(source: DatasetSource) -> DataError:
-    """The error for a data set whose package is not installed."""
+    """Return the error for a data set whose package is not installed."""
     return DataError(
         f"{source.name} comes with the Python package {source.package}, which is not here; {source.by_hand}"
     )
@@ -131,7 +130,7 @@ def _missing(source: DatasetSource, file: OfficialFile, way_out: str) -> str:
 def _reason(problem: Exception) -> str:
     import requests
 
-    if isinstance(problem, requests.ConnectionError):  # its own words are four nested exceptions
+    if isinstance(problem, requests.ConnectionError):  # its own text is that of four nested exceptions
         return "no connection"
     return " ".join(str(problem).split())[:300]
 
@@ -150,7 +149,7 @@ def _download(url: str, known_hash: str | None, target: Path) -> None:
 
 
 class _Bar:
-    """A progress bar in the form that pooch asks for."""
+    """A progress bar with the interface that pooch expects."""
 
     def __init__(self, name: str) -> None:
         from rich.console import Console
@@ -175,7 +174,7 @@ class _Bar:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Within this, whatever shows that a file is damaged becomes a DataError that names it."""
+    """Turn the errors that a damaged file causes into a DataError that names the file."""
     try:
         yield
     except (
@@ -187,14 +186,14 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, problem: str) -> DataError:
-    """The error for a file that is not what it should be."""
+    """Return the error for a file with unexpected content."""
     return DataError(
         f"{path} cannot be used: {problem}; if it is damaged, delete it and fetch it again from its official source"
     )
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed if its name ends in .gz."""
+    """Return the bytes of a file, decompressed if its name ends in .gz."""
     if path.suffix != ".gz":
         return path.read_bytes()
     with gzip.open(path) as stream:
@@ -202,7 +201,7 @@ def content(path: Path) -> bytes:
 
 
 def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """The files of a zip or tar archive (any compression) whose name is wanted, in the archive's order."""
+    """Yield name and content of the wanted files of a zip or tar archive (any compression), in the archive's order."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for name in filter(wanted, archive.namelist()):
@@ -217,16 +216,16 @@ def members(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, by
 
 
 def sha256(path: Path) -> str:
-    """Hex SHA-256 of a file."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def parsed_source(name: str, path: Path, parse: Callable[[Path], Arrays], *, version: int) -> Arrays:
-    """What `parse(path)` gives, remembered in the cache by the digest of the file.
+    """Return `parse(path)`, cached by the digest of the file.
 
-    For files that take more than about a second to parse. `version` is raised whenever `parse` changes its answer.
-    A cache that cannot be read or written is only slower, never an error.
+    This is for files that take more than about a second to parse. `version` must be raised when the result of `parse`
+    changes. A cache that cannot be read or written costs time, but is never an error.
     """
     remembered = cache_folder() / "parsed" / f"{name}-v{version}-{sha256(path)[:32]}.npz"
     with (

@@ -64,10 +64,10 @@ def landmine() -> Dataset:
 
 
 def parkinsons(*, target: Literal["motor_UPDRS", "total_UPDRS"] = "motor_UPDRS") -> Dataset:
-    """How ill a Parkinson's patient is (UPDRS points), from the voice; regression, 42 patients as users.
+    """Severity of Parkinson's disease (UPDRS points) from the voice; regression, 42 patients as users.
 
-    19 features: age, sex, test_time and 16 measures of the voice, as in the file. They span seven orders of magnitude,
-    so they want normalising before a network sees them.
+    The 19 features are age, sex, test_time and 16 measures of the voice, as in the file. They span seven orders of
+    magnitude, so they need normalising.
     """
     path = store.fetch(PARKINSONS, PARKINSONS.files[0])
     with store.reading(path):

@@ -1,8 +1,8 @@
-"""Anyone's own data, named as choices like the known data sets: `csv:FILE,label=outcome`, `npz:FILE`, `images:FOLDER`.
+"""Users' own data, chosen like the known data sets: `csv:FILE,label=outcome`, `npz:FILE`, `images:FOLDER`.
 
 Each reader checks everything it can and reports all mistakes at once, as one `DataError` that names file, row and
-column. Nothing is guessed silently and nothing is repaired. Paths are taken as they are, relative to the working
-folder; who reads them from a config file makes them absolute first.
+column. Nothing is guessed silently and nothing is repaired. Paths are relative to the working folder; callers that read
+them from a configuration file make them absolute first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of one's own: an .npz file, or what a function of the user's own returns (a Python factory)."""
+"""Users' own arrays: an .npz file, or the result of a user's function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
 from fedpeer.data.own.mistakes import FileMistakes, check_there
 
-#: What reads an array's description, by the version of its form.
+#: Readers of an array's header, by the version of the format.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-#: Bytes that one packed byte can become, at most: deflate's own limit.
+#: Most bytes that one compressed byte can become: the limit of deflate.
 _PACKED_MAX = 1032
-#: Class numbers end here: a larger one is an identifier taken for a class, and would ask for as wide an output layer.
+#: Most classes: a larger number is an identifier mistaken for a class, and would need an output layer of that size.
 _CLASSES_MAX = 10_000
 
 
@@ -35,9 +35,11 @@ def npz(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A NumPy .npz file with the arrays x and y, and if wanted user and test (true: for testing).
+    """NumPy .npz file with the arrays x and y and, optionally, user and test (true: for testing).
 
-    kind: features, image or tokens, else guessed from the shape of x; classes: names of the class numbers in y.
+    Args:
+        kind: features, image or tokens; default: guessed from the shape of x.
+        classes: names of the class numbers in y.
 
     Raises:
         DataError: with the array and index of every mistake.
@@ -72,7 +74,7 @@ def npz(
 
 
 def _check_filled(stored: NpzFile, name: str) -> None:
-    """An array is as long as it says, by the bytes that are there, before anything is allocated for it."""
+    """Check that an array's size in its header is that of its bytes, before memory is allocated for it."""
     member = f"{name}.npy"
     if stored.zip is None or member not in stored.zip.namelist():
         return
@@ -96,13 +98,13 @@ def python_arrays(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A function of one's own, `package.module:function`, that returns a Dataset, (x, y), or a PyTorch data set.
+    """Your own function, `package.module:function`, that returns a Dataset, (x, y), or a PyTorch data set.
 
-    It is imported and called without arguments, so it is to be named by the peer's own user only. A PyTorch data set is
-    anything with a length whose items are pairs (input, label).
+    It is imported and called without arguments, so only the peer's own user may name it. A PyTorch data set is anything
+    with a length whose items are pairs (input, label).
 
     Raises:
-        DataError: if it cannot be imported, fails, or returns something else.
+        DataError: it cannot be imported, fails, or returns something else.
     """
     return of_objects(_called(function), function, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
@@ -116,10 +118,10 @@ def of_objects(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A Dataset from one, from (x, y), or from a PyTorch data set; `name` is what errors call it.
+    """Return a Dataset made from a Dataset, (x, y) or a PyTorch data set; `name`: its name in errors.
 
     Raises:
-        DataError: if it is something else, or `from_arrays` finds mistakes.
+        DataError: it is something else, or `from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
         return made
@@ -142,11 +144,11 @@ def _said(problem: Exception) -> str:
 
 
 def _stacked(function: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Inputs and labels of all items of a map-style data set."""
+    """Return the inputs and labels of all items of a map-style data set."""
     try:
         pairs = [items[i] for i in range(len(items))]
         return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
-    except Exception as problem:  # likewise, from its items
+    except Exception as problem:  # whatever the user's items raise
         raise DataError(
             f"{function} returned {type(items).__name__}, not a Dataset, (x, y), or items (input, label) of one shape: "
             f"{_said(problem)}"
@@ -166,13 +168,14 @@ def from_arrays(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A data set from arrays x (N, ...) and y (N,) or, for regression, (N, outputs).
+    """Return a data set from arrays x (N, ...) and y (N,) or, for regression, (N, outputs).
 
-    `kind` is guessed from the shape: (N, F) features, (N, H, W) or (N, C, H, W) images; tokens only if asked for.
-    `source` is the file or function to name in errors.
+    Args:
+        source: the file or function to name in errors.
+        kind: default: guessed from the shape, (N, F) features, (N, H, W) or (N, C, H, W) images; never tokens.
 
     Raises:
-        DataError: wrong shapes or lengths, not finite, labels that are no class numbers; all at once.
+        DataError: wrong shapes or lengths, values that are not finite, invalid class numbers; all at once.
     """
     mistakes = FileMistakes(source)
     raw_x, raw_y = _array(x, "x", mistakes), _array(y, "y", mistakes)
@@ -202,7 +205,7 @@ def from_arrays(
 def _check_shapes(
     x: NDArray[np.generic], y: NDArray[np.generic], others: Mapping[str, object], mistakes: FileMistakes
 ) -> None:
-    """Stops if shapes or lengths make no sense."""
+    """Raise a DataError if shapes or lengths are invalid."""
     if x.ndim < 2 or x.size == 0:
         wanted = "(examples, features) or (examples, channels, height, width), and not empty"
         mistakes.add("x", f"its shape is {x.shape}; it must be {wanted}")
@@ -270,7 +273,7 @@ def _finite(array: NDArray[np.generic], name: str, mistakes: FileMistakes) -> No
 def _targets(
     y: NDArray[np.generic], task: Task, classes: tuple[str, ...], mistakes: FileMistakes
 ) -> tuple[NDArray[np.generic], tuple[str, ...]]:
-    """Targets (N,) or (N, outputs) and the names of the classes."""
+    """Return the targets, (N,) or (N, outputs), and the names of the classes."""
     if task == "regression":
         _finite(y, "y", mistakes)
         return y.astype(np.float32), ()

@@ -1,7 +1,7 @@
-"""Code of a user's own, named `package.module:function`: found, imported, or refused. Nobody else imports by name.
+"""Imports users' own code, `package.module:function`, or rejects it. No other module imports by name.
 
-A name in a person's own file may be imported. A name in a file that somebody else wrote (a federation file that came
-with `fedpeer join`) is imported only if the person has named its top package.
+A name in a user's own file may be imported. A name in a file that somebody else wrote (a federation file that came
+with `fedpeer join`) is imported only if the user has allowed its top package.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fedpeer.data.dataset import DataError
 
 
 def imported(name: str) -> Callable[..., Any]:
-    """The function `package.module:function`, looked for in the current folder too, as `python -m` does.
+    """Import the function `package.module:function`; the current folder is searched too, as by `python -m`.
 
     Raises:
-        DataError: it is not written so, cannot be imported, or is not there.
+        DataError: the name has another form, or the function cannot be imported or does not exist.
     """
     module_name, colon, function = name.partition(":")
     if not (module_name and colon and function):
         raise DataError(f'"{name}" is not a function; write package.module:function')
     here = os.getcwd()
-    if here not in sys.path:  # workers inherit it
+    if here not in sys.path:  # worker processes inherit sys.path
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
@@ -43,12 +43,14 @@ def imported(name: str) -> Callable[..., Any]:
 def check_allowed(
     name: str, allowed: Sequence[str], where: str, leave: str = "write allow_python: [{}] into this peer's own file"
 ) -> None:
-    """For a name in a file that may be somebody else's, which `where` describes: is its top package allowed?
+    """Check that the top package of a name in a file that may be somebody else's is allowed.
 
-    `leave` says how to allow it, with {} for the package.
+    Args:
+        where: the file, for the error.
+        leave: how to allow the package, with {} for its name.
 
     Raises:
-        DataError: it is not.
+        DataError: the package is not allowed.
     """
     top = name.partition(":")[0].partition(".")[0]
     if top not in allowed:

@@ -1,8 +1,8 @@
-"""Columns of text to numbers, classes and users, with every doubt said: no reading of files here.
+"""Converts columns of text to numbers, classes and users, and reports everything doubtful. Reads no files.
 
-Nothing is encoded, filled in or dropped silently. Text among the features, an empty cell or a number that is none is a
-mistake with a place; only class labels and users may be text. What is guessed (classes or numbers to predict?) stands
-in the data set's `source`, for the user to see.
+Nothing is encoded, filled in or dropped silently. Text among the features, an empty cell or an invalid number is a
+mistake with a place; only class labels and users may be text. A guess (classes or numbers to predict?) is in the data
+set's `source`, for the user to see.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedpeer.data.dataset import Task
 from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
-#: With more different whole numbers than this in the label column, it is taken for a quantity, not for classes.
+#: A label column with more different whole numbers than this has a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
 
 
 def column_numbers(
     cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes
 ) -> NDArray[np.float32]:
-    """The cells (N,) of a column as float32; what is not a finite number is a mistake at its row and column."""
+    """Return the cells of a column as float32, (N,); a cell that is not a finite number is a mistake at its place."""
     try:
         value_N = np.array(cells, dtype=np.float64)
     except ValueError:
@@ -63,7 +63,7 @@ def _shortened(text: str) -> str:
 
 
 def guessed_task(label_N: Sequence[str]) -> Task:
-    """Classification if the labels are text, or few different whole numbers; else regression."""
+    """Return classification if the labels are text or few different whole numbers, else regression."""
     values = [_number(label) for label in set(label_N) if not _missing(label)]
     few_and_whole = len(values) <= CLASSES_GUESSED_MAX and all(value.is_integer() for value in values)
     return "classification" if np.isnan(values).any() or few_and_whole else "regression"
@@ -76,9 +76,9 @@ def _missing(label: str) -> bool:
 def class_numbers(
     label_N: Sequence[str], rows: Sequence[int], column: str, classes: tuple[str, ...], mistakes: FileMistakes
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Class numbers (N,) and names; the names in order of size if all are numbers, else by alphabet.
+    """Return class numbers (N,) and names; names are sorted by value if all are numbers, else by alphabet.
 
-    `classes`, if given, fixes names and order: peers with files of their own must agree on them.
+    `classes`, if given, fixes names and order: peers with separate files must agree on them.
     """
     for row, label in zip(rows, label_N, strict=True):
         if _missing(label):
@@ -115,7 +115,7 @@ def _in_order(label: str) -> tuple[bool, float, str]:
 def users(
     name_N: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Whose example each is, (N,), and the users' names."""
+    """Return each example's user, (N,), and the names of the users."""
     for row, name in zip(rows, name_N, strict=True):
         if not name:
             mistakes.add(f"row {row}, column {column}", "nobody is named; fill it in or delete the row", column)
@@ -124,7 +124,7 @@ def users(
 
 
 def drawn_test_part(y: NDArray[np.generic], task: Task, test_fraction: float | None) -> NDArray[np.bool_] | None:
-    """A test part of that fraction, class by class, always the same for the same labels; None if none is asked for."""
+    """Draw a test part of that fraction, class by class, the same for the same labels; None without a fraction."""
     if test_fraction is None:
         return None
     kind_N = y if task == "classification" else np.zeros(len(y))
@@ -132,7 +132,7 @@ def drawn_test_part(y: NDArray[np.generic], task: Task, test_fraction: float | N
 
 
 def described(task: Task, classes: Sequence[str], *, guessed: bool) -> str:
-    """What was taken for what, in words."""
+    """Return as text how the labels were read, and whether that was guessed."""
     what = f"{len(classes)} classes" if task == "classification" else "numbers to predict"
     other = "regression" if task == "classification" else "classification"
     return f"read as {what}" + (f" (guessed; write task={other} if that is wrong)" if guessed else "")

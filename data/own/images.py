@@ -1,4 +1,4 @@
-"""A folder of images of one's own: one folder for each class, its images inside. Needs the extra `fedpeer[images]`."""
+"""A user's own folder of images: one folder with the images of each class. Needs the extra `fedpeer[images]`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ def images(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A folder with a folder of images for each class; x (N, C, H, W) in [0, 1].
+    """Folder with a folder of images for each class; x (N, C, H, W) in [0, 1].
 
-    resize: width, or width+height, to which all are brought, else their sizes must agree; colours: what all are brought
-    to, else all must be grey or all RGB; classes: the class names in order, else the folders' names by alphabet.
+    Args:
+        resize: width, or width+height, to which all images are scaled; default: all must have the same size.
+        colours: colours to which all images are converted; default: all must be grey, or all RGB.
+        classes: the class names in order; default: the folders' names by alphabet.
 
     Raises:
         DataError: with the file of every mistake.
@@ -80,7 +82,7 @@ def _inside(folder: Path, mistakes: FileMistakes) -> list[Path]:
 
 
 def _read(file: Path, size: tuple[int, int] | None, mode: str | None, mistakes: FileMistakes) -> NDArray[np.uint8]:
-    """(C, H, W) in 0..255; an empty array after a mistake."""
+    """Read one image, (C, H, W) in 0..255; return an empty array after a mistake."""
     import PIL.Image
 
     place = f"{file.parent.name}/{file.name}"

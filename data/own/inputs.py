@@ -1,4 +1,4 @@
-"""New examples for a trained model: the same features as it was trained on, without labels."""
+"""Reads new examples for a trained model: the features that it was trained on, without labels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from fedpeer.data.own.table import batches
 def read_inputs(
     file: TextIO, name: str, features: Sequence[str], shape: tuple[int, ...], delimiter: str = ","
 ) -> NDArray[np.float32]:
-    """(N, *shape) from a CSV whose first line names the columns; `name` stands in the messages.
+    """Read examples, (N, *shape), from a CSV whose first line names the columns.
 
-    With names the features are found by them, in any order, and other columns are passed over. Without (`features` is
-    empty) every column is a feature, in order.
+    Args:
+        name: name of the file in the messages.
+        features: names of the feature columns, which may be in any order; other columns are skipped. Empty: every
+            column is a feature, in order.
 
     Raises:
-        DataError: columns missing, or cells that are no numbers; all at once, with row and column.
+        DataError: missing columns, or cells that are not numbers; all at once, with row and column.
     """
     mistakes = FileMistakes(name)
     try:
@@ -47,7 +49,7 @@ def read_inputs(
 
 
 def _columns(header: Sequence[str], features: Sequence[str], count: int, mistakes: FileMistakes) -> list[int]:
-    """Which columns are the features, in the model's order; stops if they are not there."""
+    """Return the indices of the feature columns in the model's order; raise a DataError if any is missing."""
     if not any(header):
         raise mistakes.stop("", "the file is empty; its first line must name the columns")
     if not features:

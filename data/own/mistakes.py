@@ -1,4 +1,4 @@
-"""All mistakes of a user's file in one message, each with its place, the problem and the way out."""
+"""Collects all mistakes in a user's file into one message, each with its place, the problem and the way out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fedpeer.data.dataset import DataError
 
-#: Mistakes that are written out; more do not fit on one screen with their ways out.
+#: Mistakes in one message; more, with their ways out, do not fit on one screen.
 SHOWN_MAX = 10
 
 
 class FileMistakes:
-    """Collects the mistakes of one file; of those that are alike (same `group`) the first is kept, others counted."""
+    """The mistakes in one file; of similar ones (same `group`) the first is kept and the others are counted."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -30,7 +30,11 @@ class FileMistakes:
         self._alike[key] = self._alike.get(key, 0) + 1
 
     def stop_if_any(self) -> None:
-        """Raises: DataError: if anything was noted."""
+        """Stop reading if there are mistakes.
+
+        Raises:
+            DataError: all mistakes so far.
+        """
         if not self._found:
             return
         lines = [
@@ -45,12 +49,16 @@ class FileMistakes:
         raise DataError(f"{self.file} has {len(lines)} problems, so it was not read.\n\n  {listed}")
 
     def stop(self, place: str, problem: str) -> DataError:
-        """The error of a mistake after which reading on makes no sense."""
+        """Return the error for a mistake after which the file cannot be read any further."""
         return DataError(f"{self.file}: " + ": ".join(filter(None, (place, problem))))
 
 
 def check_there(path: str) -> None:
-    """Raises: DataError: if there is no such file, with the nearest name beside it."""
+    """Check that a file exists.
+
+    Raises:
+        DataError: it does not; the message has the nearest name in the same folder.
+    """
     file = Path(path)
     if file.is_file():
         return

@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV and Parquet. One column is the label, the others are features, all of them numbers."""
+"""Users' own tables: CSV and Parquet. One column is the label, the others are features, all of them numbers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedpeer.data.dataset import DataError, Dataset, Task
 from fedpeer.data.own.columns import class_numbers, column_numbers, described, drawn_test_part, guessed_task, users
 from fedpeer.data.own.mistakes import FileMistakes, check_there
 
-#: Rows converted at once: large enough for numpy to be quick, small enough that the text of a big file is not held.
+#: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
 BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedColumns:
-    """What the user said about the columns."""
+    """The user's settings about columns."""
 
     label: str
     task: Task | None
@@ -39,7 +39,7 @@ class WantedColumns:
 
 @dataclass(kw_only=True)
 class Columns:
-    """A table on its way in: features as numbers, batch by batch; label and user as text, whole."""
+    """A table while it is read: features as numbers, batch by batch; labels and users as text."""
 
     rows: list[int] = field(default_factory=list)  # the line of the file on which each row begins
     labels: list[str] = field(default_factory=list)
@@ -58,10 +58,14 @@ def csv(
     test_fraction: float | None = None,
     delimiter: str = ",",
 ) -> Dataset:
-    """A CSV file whose first line names the columns, UTF-8.
+    """CSV file (UTF-8) whose first line names the columns.
 
-    label: the column to predict; user: the column that says whose row it is; drop: columns to leave out; classes: the
-    class names in order, which peers with files of their own must agree on; delimiter: one character, or "tab".
+    Args:
+        label: the column to predict.
+        user: the column with the user of each row.
+        drop: columns to leave out.
+        classes: the class names in order; peers with separate files must agree on them.
+        delimiter: one character, or "tab".
 
     Raises:
         DataError: with file, row (line of the file) and column of every mistake.
@@ -84,7 +88,7 @@ def csv(
 
 
 def separator_of(delimiter: str) -> str:
-    """The character between two cells, from a user's word for it."""
+    """Return the character between two cells; the user may write "tab" for it."""
     separator = {"tab": "\t", "\\t": "\t"}.get(delimiter, delimiter)
     if len(separator) != 1:
         raise DataError(f'delimiter = "{delimiter}": use one character, or the word tab')
@@ -112,7 +116,7 @@ def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: File
 
 
 def batches(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple[list[int], list[list[str]]]]:
-    """Rows with as many cells as the header, and the line on which each begins; blank lines are passed over."""
+    """Yield batches of rows as wide as the header, with the line on which each row begins; skip blank lines."""
     numbered = _numbered(reader, width, mistakes)
     while batch := list(itertools.islice(numbered, BATCH_ROWS)):
         yield [line for line, _ in batch], [row for _, row in batch]
@@ -148,7 +152,7 @@ def parquet(
     drop: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """A Parquet file (extra `fedpeer[parquet]`); settings as for `csv`, and row 1 is the first row of the data."""
+    """Parquet file (extra `fedpeer[parquet]`); settings as for `csv`; row 1 is the first row of the data."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -188,7 +192,7 @@ def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: FileMi
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
-    """All that can be wrong with the column names; stops if anything is. A Parquet file has no line of names."""
+    """Raise a DataError with all mistakes in the column names; Parquet (no `separator`) has no header line."""
     line = "row 1" if separator else ""
     if separator and len(header) == 1:
         others = {";": ";", "\t": "tab", "|": "|"}

@@ -1,12 +1,12 @@
-"""Who holds what of a data set: a base split, and the differences put on top of it, as pure functions with a seed.
+"""Splits of a data set among peers: a base split, and modifiers on top of it, as pure functions with a generator.
 
 A rule is written as pieces joined by `/`, the base split first: `blocks:87/swap:8+9,on=1-7` gives each peer 87
-consecutive examples and exchanges the labels 8 and 9 for the first seven peers. Each piece follows the grammar that all
-choices share, `name[:value][,key=value]`; `/` is free in it (`+` separates values, `,` settings) and needs no quotes in
-a shell. In YAML a rule is this string or the list of its pieces.
+consecutive examples and exchanges the labels 8 and 9 for the first seven peers. Each piece is a choice like all others,
+`name[:value][,key=value]`, in which `/` has no other meaning (`+` separates values, `,` settings); `/` needs no quotes
+in a shell. In YAML a rule is this text or the list of its pieces.
 
-`SPLITS` holds the base splits, `MODIFIERS` what may follow. Whoever reads a rule looks the first piece up in the one
-and the others in the other, binds their settings, and hands them to `make_split`.
+`SPLITS` has the base splits, `MODIFIERS` the pieces after them. The reader of a rule looks up the first piece in
+`SPLITS` and the others in `MODIFIERS`, binds their settings, and passes them to `make_split`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MODIFIERS: dict[str, Callable[..., Split]] = {
 
 
 def pieces(rule: str) -> tuple[str, ...]:
-    """The pieces of a rule.
+    """Return the pieces of a rule.
 
     >>> pieces("blocks:87/swap:8+9,on=1-7")
     ('blocks:87', 'swap:8+9,on=1-7')
 
     Raises:
-        DataError: if one of them is empty.
+        DataError: a piece is empty.
     """
     found = tuple(piece.strip() for piece in rule.split("/"))
     if not all(found):
@@ -65,12 +65,12 @@ def make_split(
     peers: int | None,
     draws: np.random.Generator,
 ) -> Split:
-    """Apply a base split from `SPLITS` and then functions from `MODIFIERS`, their settings bound.
+    """Apply a base split from `SPLITS` and then functions from `MODIFIERS`, all with their settings bound.
 
     The same arguments and the same state of `draws` give the same split.
 
     Raises:
-        DataError: if the data set cannot be divided that way; the message says what to change.
+        DataError: the data set cannot be divided that way; the message says what to change.
     """
     base, *modifiers = rule
     split = base(dataset, peers, draws)
@@ -80,10 +80,10 @@ def make_split(
 
 
 def undivided(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Split:
-    """One peer that holds everything: a test part (see `held_out`), and the rest to train on.
+    """Return a split with one peer that holds everything: a test part (see `held_out`), and the rest to train on.
 
     Raises:
-        DataError: if nothing is left for one of them.
+        DataError: nothing is left to train on or to test on.
     """
     test_N = held_out(dataset, test_fraction, draws)
     if test_N.all():
@@ -92,11 +92,11 @@ def undivided(dataset: Dataset, test_fraction: float | None, draws: np.random.Ge
 
 
 def default_split(dataset: Dataset, peers: int | None) -> str:
-    """The rule for a data set whose user names none.
+    """Return the default rule of a data set.
 
-    The digits: at most 87 each, 8 and 9 exchanged for 7 of 16 peers (the share of the partial averaging paper, 2021,
-    section V.3), at least 405 left to test on; shuffled, since the file is sorted by writer. Elsewhere what is natural:
-    subclasses, else users, else IID.
+    Digits: at most 87 examples per peer, 8 and 9 exchanged for 7 of 16 peers (the share in the partial averaging paper,
+    2021, section V.3), at least 405 left to test on; shuffled, because the file is sorted by writer. Other data sets:
+    by subclass if there are subclasses, else by user, else IID.
     """
     if dataset.name == "digits":
         count = peers or PEERS

@@ -1,12 +1,12 @@
-"""The base splits: which examples each peer trains and tests on. What a peer calls them is in `differences.py`.
+"""Base splits: the examples on which each peer trains and tests. Changes of labels are in `differences.py`.
 
-Every function takes a data set, the number of peers (None: the split's own number) and a generator, and returns a
-`Split`. Training shares are disjoint, no test example is anybody's training example, and every peer has at least one
-of each, or a `DataError` says which peer has not and what to change.
+Every function takes a data set, the number of peers (None: the split's default) and a generator, and returns a `Split`.
+Training shares are disjoint, no test example is a training example of any peer, and every peer has at least one of
+each; otherwise a `DataError` names the peer and what to change.
 
-The test part is the official one where there is one. Otherwise, or if `test_fraction` is given, that fraction of all
-examples is held back, class by class, before anything is dealt out; a natural user's test part is taken from this
-user's own examples.
+The test part is the official one if there is one. Otherwise, or if `test_fraction` is given, that fraction of all
+examples is held out, class by class, before the rest is divided; a natural user's test part is drawn from this user's
+own examples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def user(
 ) -> Split:
     """Each peer is one natural user (writer, patient, sensor), those with the most examples first.
 
-    The official test part is used if every one of these users has examples on both sides of it.
+    The official test part is used if each of these users has examples in it and outside it.
     """
     if dataset.user_N is None:
         raise DataError(f"{dataset.name} does not say whose example is whose; use another split, such as iid")
@@ -84,7 +84,7 @@ def blocks(
 ) -> Split:
     """Peer p trains on the p-th block of `size` consecutive examples; all test on the same ones.
 
-    Without an official test part the test examples are those after the last block. `test` keeps the first so many.
+    Without an official test part the test examples are those after the last block; `test` keeps only the first ones.
     Blocks follow the official order, or a random one with `shuffle`, for files that are sorted by writer or by class.
 
     Source: partial averaging, 2021, section V.3.
@@ -138,8 +138,8 @@ def dirichlet(
 ) -> Split:
     """Each class is divided among the peers in proportions drawn from Dir(alpha): small alpha, large differences.
 
-    A peer left with fewer than `least` training examples takes some from the largest share. Peers test on test examples
-    in the class proportions of their own training.
+    A peer with fewer than `least` training examples gets some from the largest share. A peer's test examples have the
+    class proportions of its training examples.
 
     Source: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution, 2019.
     """
@@ -166,7 +166,7 @@ def dirichlet(
 
 
 def _in_proportion(counts_C: NDArray[np.int64], tests_C: Sequence[Indices]) -> Indices:
-    """As many test examples as there can be with the class proportions of `counts_C`, and at least one if any fits."""
+    """Return as many test examples as possible in the class proportions of `counts_C`, and at least one if any fits."""
     available_C = np.array([len(tests) for tests in tests_C])
     part_C = np.where(available_C > 0, counts_C, 0) / counts_C.sum()
     held = np.flatnonzero(part_C)

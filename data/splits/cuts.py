@@ -1,7 +1,7 @@
-"""How examples are dealt out, as small pure functions on indices; the splits in `bases.py` are made of these.
+"""Divides examples into parts, with small pure functions on indices; the base splits are made of these.
 
-Nothing here knows peers' tasks or reads a file. Whatever is random comes from the generator handed in, and every
-function ends: a share that came out too small is filled from the largest one, nothing is drawn again.
+Nothing here knows the peers' tasks or reads a file. All randomness comes from the generator that is passed, and every
+function terminates: a share that is too small is filled from the largest one, nothing is drawn again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpeer.data.dataset import DataError
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: Held back for testing where a data set has no test part of its own; three quarters to a quarter, as in the papers.
+#: Held out for testing if a data set has no official test part: a quarter, as in the papers.
 TEST_FRACTION = 0.25
 
 
@@ -31,16 +31,16 @@ def cut_examples(order: Indices, cut_indices: Sequence[int] | Indices) -> list[I
 
 
 def random_cuts(count: int, parts: int, draws: np.random.Generator) -> Indices:
-    """`parts - 1` distinct places in 1..count-1, sorted, every set of places equally likely."""
+    """Draw `parts - 1` distinct places in 1..count-1, sorted; every set of places is equally likely."""
     assert 1 <= parts <= count
     return np.sort(draws.choice(count - 1, size=parts - 1, replace=False)) + 1
 
 
 def deal(kinds: Sequence[int], each: int, peers: int, draws: np.random.Generator) -> list[list[int]]:
-    """Deal every peer `each` different kinds from a shuffled pack, which is refilled when it is used up.
+    """Deal every peer `each` different kinds from a shuffled pack, which is refilled when it is empty.
 
-    Every kind is held by as many peers as any other, give or take one. Where `each` divides the number of kinds,
-    consecutive peers of one pack hold complementary kinds.
+    Numbers of holders of any two kinds differ by at most one. If `each` divides the number of kinds, the peers of one
+    pack hold complementary kinds.
 
     Source: Zhu et al. 2023, appendix A, step (i).
     """
@@ -52,7 +52,7 @@ def deal(kinds: Sequence[int], each: int, peers: int, draws: np.random.Generator
         while len(hand) < each:
             if not pack:
                 pack = [int(kind) for kind in draws.permutation(np.asarray(kinds))]
-            # A pack refilled in the middle of a hand may begin with a kind that the hand has: skip it, it stays.
+            # A pack refilled in the middle of a hand may begin with a kind that the hand has: it stays in the pack.
             kind = next(kind for kind in pack if kind not in hand)
             pack.remove(kind)
             hand.append(kind)
@@ -61,9 +61,9 @@ def deal(kinds: Sequence[int], each: int, peers: int, draws: np.random.Generator
 
 
 def fill(shares: Sequence[Indices], least: int) -> tuple[list[Indices], int]:
-    """Move examples from the largest share to the smaller ones until each has `least`; how many moved.
+    """Move examples from the largest share to smaller ones until each has `least`; return the shares and the moves.
 
-    Deterministic: peers in order, each time the last example of the first among the largest shares.
+    It is deterministic: peers in order, and each time the last example of the first of the largest shares.
     """
     sizes = np.array([len(share) for share in shares])
     assert sizes.sum() >= least * len(shares), "checked by the caller, who can say what to change"
@@ -81,16 +81,16 @@ def fill(shares: Sequence[Indices], least: int) -> tuple[list[Indices], int]:
 
 
 def held_back(count: int, fraction: float) -> int:
-    """How many of `count` >= 2 examples are for testing: about the fraction, never none and never all."""
+    """Return how many of `count` >= 2 examples are for testing: about the fraction, at least one and not all."""
     assert count >= 2
     return min(max(round(fraction * count), 1), count - 1)
 
 
 def checked_fraction(test_fraction: float | None) -> float:
-    """The fraction asked for, or the usual one.
+    """Return the user's fraction, or the default.
 
     Raises:
-        DataError: if it is not strictly between 0 and 1.
+        DataError: the fraction is not strictly between 0 and 1.
     """
     if test_fraction is None:
         return TEST_FRACTION
@@ -100,7 +100,7 @@ def checked_fraction(test_fraction: float | None) -> float:
 
 
 def stratified(kind_N: NDArray[np.generic], fraction: float, draws: np.random.Generator) -> Mask:
-    """(N,) bool: a random test part with the same kinds in it; a kind with a single example keeps it for training."""
+    """Draw a test part, (N,) bool, kind by kind; a kind with a single example keeps it for training."""
     test_N = np.zeros(len(kind_N), dtype=np.bool_)
     for kind in np.unique(kind_N):
         members = draws.permutation(np.flatnonzero(kind_N == kind))

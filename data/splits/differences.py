@@ -1,10 +1,10 @@
-"""What makes peers' tasks differ on top of any base split: exchanged labels, permuted pixels, equal sizes.
+"""Modifiers of a base split that make peers' tasks differ: exchanged labels, permuted pixels; and equal sizes.
 
-Each function takes a data set, a split and a generator and returns the split with some shares changed, so that they
-compose in any order. Labels are changed for training and test alike: the peer's task is another one.
+Each function takes a data set, a split and a generator and returns the split with some shares changed, so they compose
+in any order. Labels are changed for training and test alike: the peer has another task.
 
-`on` says which peers: `on=1-7` is peer1 to peer7, `on=2+5` is peer2 and peer5, and nothing is every peer. A class is
-given by its name or its number.
+`on` selects peers: `on=1-7` is peer1 to peer7, `on=2+5` is peer2 and peer5; by default all. A class is given by its
+name or its number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def swap(
 def cycle(
     dataset: Dataset, split: Split, draws: np.random.Generator, *, rate: int = 2, on: tuple[str, ...] = ()
 ) -> Split:
-    """The last `rate` labels moved on by one, the last to the first of them; 0 changes nothing.
+    """Last `rate` labels moved on by one, the very last to the first of them; 0 changes nothing.
 
     Source: partial averaging, 2021, section V.3.f, the cycle (10 - r ... 9).
     """
@@ -118,7 +118,7 @@ def truncate(
 
 
 def _changed(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Share, int], Share]) -> Split:
-    """The split with `change(share, peer)` in the place of the shares that `on` names."""
+    """Return the split with `change(share, peer)` in place of the shares of the peers in `on`."""
     chosen = peer_numbers(on, len(split.shares), rule)
     shares = tuple(change(share, peer) if peer in chosen else share for peer, share in enumerate(split.shares))
     rule = f"{rule},on={'+'.join(on)}" if on else rule
@@ -126,7 +126,7 @@ def _changed(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Sha
 
 
 def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
-    """`("1-7", "9")` to {0, ..., 6, 8}; nothing to all."""
+    """Convert ("1-7", "9") to {0, ..., 6, 8}, and () to all peers."""
     if not on:
         return set(range(peers))
     chosen: set[int] = set()
@@ -142,7 +142,7 @@ def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
 
 
 def _relabelled(share: Share, map_C: NDArray[np.int64], note: str) -> Share:
-    """What the peer called a until now it calls map_C[a] from now on."""
+    """Return the share with label a renamed to map_C[a], on top of earlier changes."""
     before_C = np.arange(len(map_C)) if share.label_map_C is None else share.label_map_C
     return replace(share, label_map_C=map_C[before_C], note=_joined(share.note, note))
 

@@ -1,7 +1,7 @@
 """Base splits by kind: each peer holds some of the classes, or one subclass of each class (concept drift).
 
-First it is drawn who holds which kinds, then the examples of each kind are cut among its holders. See `bases.py` for
-what all base splits promise.
+The kinds are dealt to the peers first; then the examples of each kind are cut among its holders. `bases.py` has the
+guarantees of all base splits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits.cuts import Indices, Mask, cut_examples, deal, random_cuts
 from fedpeer.data.splits.shares import classes_of, counted_words, held_out, split_of, wanted_peers, worded
 
-#: Where a kind is cut: into equal parts, at random places, or at the same random places for every kind.
+#: How a kind is cut: into equal parts, at random places, or at the same random places for every kind.
 _Cuts = Literal["equal", "per-class", "shared"]
 
 
@@ -43,9 +43,10 @@ def slicing(
 ) -> Split:
     """Random slicing: each peer holds `each` classes (default: half of them), in shares of very different sizes.
 
-    `cuts=per-class` cuts each class at places of its own, as the paper's text says. `cuts=shared` uses the same places
-    for every class, as its released program does: then every peer holds as many examples of each of its classes, and
-    the peers among whom all classes are dealt out hold equally many. Peers test on all test examples of their classes.
+    `cuts=per-class` cuts each class at its own places, as the paper's text says. `cuts=shared` uses the same places for
+    every class, as the paper's program does: then a peer holds equally many examples of each of its classes, and the
+    peers that share one pack of all classes hold equally many in total. Peers test on all test examples of their
+    classes.
 
     Source: Zhu et al., Confidence-aware Personalized Federated Learning, 2023, appendix A.
     """
@@ -64,8 +65,8 @@ def drift(
 ) -> Split:
     """Concept drift: each peer knows one subclass of every class (a bed, a chair, ... as furniture).
 
-    `cuts` as in `slicing`, here for each subclass; `equal` gives peers equally many. Peers test on the test examples of
-    their own subclasses.
+    `cuts` is as in `slicing`, for each subclass; `equal` gives the holders of a subclass equally many examples. Peers
+    test on the test examples of their own subclasses.
 
     Source: Zhu et al. 2023, appendix A.
     """
@@ -142,7 +143,7 @@ def _by_kind(
             parts = np.array_split(order, len(peers))
         else:
             parts = cut_examples(order, common if cuts == "shared" else random_cuts(len(order), len(peers), draws))
-        for peer, part in zip(peers, parts, strict=cuts != "shared"):  # shared: the last part may find no holder
+        for peer, part in zip(peers, parts, strict=cuts != "shared"):  # shared: the last part may have no holder
             piles[peer].append(part)
     trains = [draws.permutation(np.concatenate(pile)) for pile in piles]
     tests = [np.flatnonzero(test_N & np.isin(kind_N, hand)) for hand in hands]

@@ -1,4 +1,4 @@
-"""What the base splits have in common: the test part, the checks that a split can be made, the split itself."""
+"""Functions that all base splits use: the test part, the checks that a split is possible, the split itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
 from fedpeer.data.splits.cuts import Indices, Mask, checked_fraction, stratified
 
-#: Peers where neither the user nor the data says how many: the papers' number.
+#: Number of peers if neither the user nor the data has one: that of the papers.
 PEERS = 16
 
 
@@ -21,10 +21,10 @@ def split_of(
     left: int = 0,
     notes: Sequence[str] | None = None,
 ) -> Split:
-    """The split of these shares; `left` training examples are in none of them.
+    """Return the split of these shares; `left`: number of training examples that no peer has.
 
     Raises:
-        DataError: if a peer has nothing to test on.
+        DataError: a peer has nothing to test on.
     """
     for peer, test in enumerate(tests):
         if not len(test):
@@ -42,7 +42,7 @@ def split_of(
 
 
 def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
-    """(N,) bool, what is for testing: the official part, or a drawn one if there is none or a fraction is asked for."""
+    """Return the test part, (N,) bool: the official one, or a random one if there is none or a fraction is given."""
     fraction = fraction_of(dataset, test_fraction)
     if test_fraction is None and dataset.test_N is not None:
         return dataset.test_N
@@ -52,11 +52,11 @@ def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Gen
 
 
 def fraction_of(dataset: Dataset, test_fraction: float | None) -> float:
-    """The share held back for testing: the one asked for, or the usual one.
+    """Return the fraction to hold out for testing: the user's, or the default.
 
     Raises:
-        DataError: it is no such share, or the test part cannot be drawn: of a pattern that is to be completed, a test
-            example is a part.
+        DataError: the fraction is invalid, or the test part cannot be drawn at random: that of patterns to complete has
+            incomplete ones.
     """
     if dataset.task == "completion" and (test_fraction is not None or dataset.test_N is None):
         raise DataError(f"{dataset.name} is tested on incomplete patterns, its own test part; leave test_fraction out")
@@ -64,21 +64,25 @@ def fraction_of(dataset: Dataset, test_fraction: float | None) -> float:
 
 
 def classes_of(dataset: Dataset, rule: str) -> tuple[str, ...]:
-    """The classes, or a DataError if there are none."""
+    """Return the names of the classes; raise a DataError for another task."""
     if dataset.task != "classification":
         raise DataError(f"{rule} needs classes, but {dataset.name} has {ASKED[dataset.task]}; use iid, blocks or user")
     return dataset.classes
 
 
 def wanted_peers(peers: int | None, usual: int = PEERS) -> int:
-    """The number asked for, or the usual one."""
+    """Return the user's number of peers, or the default."""
     if peers is not None and peers < 1:
         raise DataError(f"{peers} peers cannot hold anything; use 1 or more")
     return usual if peers is None else peers
 
 
 def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> None:
-    """Raises: DataError: if `least` training examples at each peer are more than there are."""
+    """Check that there are `least` training examples for each peer.
+
+    Raises:
+        DataError: there are not.
+    """
     if least < 1:
         raise DataError(f"least = {least}: every peer needs an example; use 1 or more")
     if examples < peers * least:
@@ -89,7 +93,7 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
 
 
 def worded(rule: str, **settings: object) -> str:
-    """The rule with those settings that are not None, in the choices' grammar."""
+    """Return the rule with the settings that are not None, as the text of a choice."""
     said = [f"{key}={str(value).lower()}" for key, value in settings.items() if value is not None]
     return ",".join([rule, *said])
 

@@ -1,4 +1,4 @@
-"""A split in numbers, as plain JSON: what the preview draws, and what a run's folder keeps for its report."""
+"""A split in numbers, as plain JSON, for the preview and for the report of a run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fedpeer.data.dataset import Dataset, Share, Split
 
 
 def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
-    """Who holds how much of what.
+    """Count what each peer holds.
 
     Returns:
-        rule, dataset, task, classes, remarks, and `peers`: for each its id, note, numbers of training and test
-        examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or, for
-        regression, `train_quantiles`: smallest, quartiles and largest of each output; for
-        completion these of the number of ones in a pattern.
+        rule, dataset, task, classes, remarks, and `peers`: for each peer its id, note, numbers of training and test
+        examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class; for regression
+        `train_quantiles` instead: smallest, quartiles and largest of each output; for completion those of the number of
+        ones in a pattern.
     """
     return {
         "rule": split.rule,
