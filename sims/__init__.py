@@ -1,1 +1,1 @@
-"""Virtual worlds: engines that run many peers on one machine, and what is asked of them."""
+"""Simulations: the engines that run many peers on one machine, and the requests and records of their runs."""

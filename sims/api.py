@@ -1,4 +1,4 @@
-"""`fedpeer.simulate` for Python: a module, data and settings in; results, models and a report out."""
+"""`fedpeer.simulate`, the Python API: takes a module, data and settings; returns results, models and a report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedpeer.sims.simulate import run_prepared as carry_out
 
 @dataclass(frozen=True)
 class Results:
-    """What a simulation gave.
+    """The results of a simulation.
 
     summary    the object that `fedpeer simulate --json` prints
     folder     the run's folder, with metrics, models and `report.html`
@@ -44,12 +44,21 @@ class Results:
     folder: Path
 
     def score(self, method: str) -> float:
-        """Mean accuracy over peers and seeds (a fraction), or mean error for regression."""
+        """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression."""
         found = self.summary["methods"][method]
         return float(found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"])
 
     def state_dict(self, method: str, peer: str, seed: int | None = None) -> dict[str, torch.Tensor]:
-        """A peer's trained parameters, for `module.load_state_dict(..., strict=False)` (counters are not kept)."""
+        """Return a peer's trained parameters; load them by `module.load_state_dict(..., strict=False)`.
+
+        Counters, such as those of batch normalisation, are not among them.
+
+        Args:
+            seed: one of the run's seeds; default: the first.
+
+        Raises:
+            KeyError: the run has no such peer.
+        """
         seed = self.summary["seeds"][0] if seed is None else seed
         stored = load_file(self.folder / "models" / f"{method}-seed{seed}.safetensors")
         found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
@@ -74,25 +83,30 @@ def simulate(
     out: str | Path = "fedpeer-runs",
     tell: Tell = lambda event: None,
 ) -> Results:
-    """Let many peers learn on this machine, by several methods on the same split, and compare.
+    """Train many peers on this machine by several methods on the same split of the data, and compare the methods.
 
     Args:
         data: a `fedpeer.Dataset`, `(x, y)` arrays or tensors, a PyTorch data set, or a name such as "digits".
-        network: an `nn.Module` (its form; the start is drawn by `learning.start`), or a name such as "mlp:64+30+10".
-        federation: what `federation.yaml` holds, as a mapping or a `Federation`.
-        methods: algorithms to compare.
-        seeds: one run of each method a seed.
+        network: an `nn.Module`, of which only the architecture counts (`learning.start` draws the initial parameters),
+            or a name such as "mlp:64+30+10".
+        federation: the settings of `federation.yaml`, as a mapping or a `Federation`.
+        methods: the algorithms to compare.
+        seeds: each method runs once with each seed.
+        device: "cpu", "cuda", "mps" or "auto" (the fastest available).
+        workers: worker processes of the vector engine on a CPU; default: one per core, or one per run if several runs
+            are distributed over a Ray cluster.
         engine: "vector"; "ray": the same on a Ray cluster; "network": whole peers in virtual time; or "processes": real
-            ones, which read their data and network themselves.
-        faults: what goes wrong in the network, as `--faults` says it.
-        address: of the Ray cluster, HOST:PORT or "auto"; one of this machine alone where it is left out.
-        shards: of the ray engine; where they are left out several runs are spread whole, and one has a shard a CPU.
+            peer processes, which read their data and network themselves.
+        faults: the faults of the network engine, as in `--faults`.
+        address: address of the Ray cluster, HOST:PORT or "auto"; default: a cluster of this machine alone.
+        shards: shards of the ray engine; default: one per CPU for a single run; several runs are distributed whole.
+        out: folder in which the run's folder is made.
         tell: called with each `fedpeer.sims.events` event.
 
     Returns:
         The results; everything is also in a folder under `out`.
 
-    `docs/python.md` has an example that runs as it stands.
+    `docs/python.md` has an example that can be run unchanged.
     """
     dataset = None if data is None or isinstance(data, str) else data if isinstance(data, Dataset) else of_objects(data)
     module = network if isinstance(network, nn.Module) else None
@@ -102,7 +116,7 @@ def simulate(
         "device": device, "workers": workers, "engine": engine, "faults": faults, "address": address, "shards": shards
     }  # fmt: skip
     request = _request(federation, names, methods, seeds, run_options, objects)
-    if dataset is not None:  # treated as a user's own file is
+    if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
     simulation = prepare_simulation(request, dataset=dataset, module=module)
@@ -120,10 +134,14 @@ def _request(
     run_options: Mapping[str, Any],
     objects: Sequence[str],
 ) -> SimulationRequest:
-    """Return what the arguments ask for. `names` of data and network that are given by name.
+    """Return the request that the arguments make.
+
+    Args:
+        names: data and network, where they are given by name.
+        objects: those of the two that are given as Python objects.
 
     Raises:
-        ConfigError: everything that is wrong with them.
+        ConfigError: all problems of the arguments.
     """
     options, problems = typed(RunOptions, run_options)
     assert options is not None, "every option has a default"
@@ -158,7 +176,7 @@ def _written(federation: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 def _choice(path: SettingPath, text: object, problems: list[ConfigProblem]) -> Choice | None:
-    """The choice that an argument names; None where it names none."""
+    """Parse an argument into a choice; None, with the problem added, if it is none."""
     try:
         return None if text is None else parse_choice(str(text))
     except ChoiceError as error:

@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""Descriptions of how a process ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def how_ended(code: int) -> str:
-    """Of an exit code, or minus the number of the signal that ended the process.
+    """Describe an exit code; a negative one is minus the number of the signal that ended the process.
 
     >>> how_ended(1), how_ended(-9)
     ('exit code 1', 'signal 9 (SIGKILL)')

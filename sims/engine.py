@@ -1,8 +1,8 @@
-"""What a simulation asks of an engine, and what each of the four cannot play.
+"""The interface of a simulation engine, and the checks that a request suits its engine.
 
-An engine holds all peers of one method and seed. The vector engine multiplies matrices, the ray engine spreads that
-over a cluster, the network engine plays whole peers in virtual time, the processes engine starts real ones; a
-simulation records them all alike.
+An engine holds all peers of one method and seed. The vector engine multiplies matrices, the ray engine distributes that
+over a cluster, the network engine runs whole peers in virtual time, the processes engine starts real ones. A simulation
+records all of them in the same way.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fedpeer.sims.vector.engine import RoundTimes
 
 
 class Engine(Protocol):
-    """All peers of one method and seed. Entered before the first round; what it holds is let go at the exit.
+    """All peers of one method and seed. A context manager: entered before the first round, frees its resources at the
+    exit.
 
-    round      rounds finished
-    weights    push-sum weights of each group's members after it, in units of their mean at the start
-    traffic    messages and bytes that each peer sent in it for averaging
-    x_Pn       the parameters of all peers at its end, or when they were last evaluated
+    round      number of finished rounds
+    weights    push-sum weights of each group's members after the last round, in units of their mean at the start
+    traffic    messages and bytes that each peer sent for averaging in the last round
+    x_Pn       parameters of all peers at the end of the last round, or at their last evaluation
     """
 
     round: int
@@ -42,33 +43,37 @@ class Engine(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def step(self) -> RoundTimes:
-        """One round. Raises Stopped, EngineError."""
+        """Run one round. Raises Stopped, EngineError."""
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part, or on what was kept back (vector engine)."""
+        """Return (score, loss) of each peer on its own test part, or on its validation part (vector engine)."""
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
-        """The same of the server's model, or of what each peer holds for it; None where there is none."""
+        """Return (score, loss) per peer of the server's model, or of the peer's estimate of it; None if there is none."""
 
     def statistics(self) -> dict[str, list[float]]:
-        """What an algorithm tells of each peer, when it is evaluated."""
+        """Return the algorithm's own statistics, by name one number per peer."""
 
     @property
     def relations_PP(self) -> Tensor | None:
-        """How related the peers' tasks are, where an algorithm with a server learns it."""
+        """Relations between the peers' tasks, if an algorithm with a server learns them; else None."""
 
     def disagreement(self) -> dict[str, float]:
-        """Of each group: how far its members are from one another, relative to their norm."""
+        """Return each group's disagreement: how far its members are apart, relative to their norm."""
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `restore` needs: tensors, and a small JSON-able state."""
+        """Return the input of `restore`: tensors, and a small JSON-serialisable state."""
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot. Its tensors may lie in a file, and must not be written."""
+        """Resume from a snapshot. Its tensors may be mapped from a file and must not be written."""
 
 
 def combination_of(request: SimulationRequest, objects: Sequence[str] = ()) -> Combination:
-    """A request as the rule book sees it. `objects` was handed over in Python: "data", "network"."""
+    """Return the request as a combination for the rules.
+
+    Args:
+        objects: the inputs given as Python objects: "data", "network".
+    """
     return Combination(
         federation=request.federation,
         methods=request.methods,
@@ -84,10 +89,10 @@ def combination_of(request: SimulationRequest, objects: Sequence[str] = ()) -> C
 
 
 def hold(together: Combination, words: Vocabulary = KEYWORDS) -> None:
-    """Refuse settings that do not go together.
+    """Check that the settings can be combined.
 
     Raises:
-        ConfigError: all that is wrong, in the words of the door where the user stands.
+        ConfigError: all problems; settings are named as in `words` (keys, options or keywords).
     """
     problems = problems_of(together, words)
     if problems:
@@ -95,7 +100,7 @@ def hold(together: Combination, words: Vocabulary = KEYWORDS) -> None:
 
 
 def check_engine(request: SimulationRequest, objects: Sequence[str], words: Vocabulary = KEYWORDS) -> None:
-    """Refuse what the engine cannot play.
+    """Check that the engine supports the request.
 
     Raises:
         ConfigError, ChoiceError: the user's mistakes, with the way out.

@@ -1,6 +1,6 @@
-"""What a simulation tells whoever watches it: small frozen facts, no behaviour.
+"""Progress events of a simulation: small frozen records without behaviour.
 
-The command line draws them, tests collect them. They say what has happened, never what to do.
+The command line draws them, tests collect them. They report what has happened, never what to do.
 """
 
 from __future__ import annotations
@@ -11,23 +11,29 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationStarted:
-    """Data is loaded, plans are compiled, workers run. `cells` are the (method, seed) pairs still to do, in order."""
+    """The simulation has started: data are loaded, plans compiled, workers running.
+
+    cells        the (method, seed) pairs still to do, in order
+    parameters   scalars of one peer's network
+    at_once      at most so many cells run at once
+    measure      the unit of `RoundDone.score_P`
+    """
 
     run: str
     dataset: str
     peers: int
     rounds: int
     cells: tuple[tuple[str, int], ...]
-    parameters: int  # scalars of one peer's network
+    parameters: int
     workers: int
     device: str
-    at_once: int = 1  # cells under way at once, as far as there are so many
-    measure: Literal["accuracy", "error"] = "accuracy"  # what `RoundDone.score_P` is
+    at_once: int = 1
+    measure: Literal["accuracy", "error"] = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodStarted:
-    """One method begins with one seed, at `first_round` (1 unless resumed)."""
+    """A method has started with one seed, at `first_round` (1 unless resumed)."""
 
     method: str
     seed: int
@@ -40,9 +46,9 @@ class RoundDone:
     """A round is finished: trained, averaged and, if it was due, evaluated.
 
     score_P    accuracy as a fraction (classification) or error (regression) of each peer on its own test part; None
-               when this round was not evaluated
+               if this round was not evaluated
     seconds    wall time of this round without evaluation
-    bytes_sent, messages_sent   of all peers together, in this round
+    bytes_sent, messages_sent   total over all peers in this round
     """
 
     method: str
@@ -76,7 +82,7 @@ class WorkerReplaced:
 
 @dataclass(frozen=True, kw_only=True)
 class RunBegun:
-    """A whole run of one method and one seed, one of several: its data and network come first, then `MethodStarted`."""
+    """One of several distributed runs has begun; it prepares data and network before `MethodStarted`."""
 
     method: str
     seed: int
@@ -84,12 +90,15 @@ class RunBegun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLost:
-    """The process or machine of a whole run died; it is played again as it began, and the result is the same."""
+    """The process or machine of a distributed run died; the run is repeated from its start, with the same result.
+
+    round   the last round of which the leading process received an event; 0: none
+    """
 
     method: str
     seed: int
     reason: str  # "its machine is lost"
-    round: int  # the last that was heard of
+    round: int
 
     @property
     def words(self) -> str:
@@ -98,7 +107,7 @@ class RunLost:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """Something a user should know: a repaired share, an edge added to connect a group."""
+    """A message for the user, such as a repaired share or an edge added to connect a group."""
 
     text: str
 

@@ -1,9 +1,9 @@
-"""What a run of the vector engine on a CPU will take, before it begins: on the disk, and in memory.
+"""Estimates of the disk and memory that a run of the vector engine on a CPU will need.
 
-What peers have learnt lies in files of the run's folder (`vector/workspace.py`), and only those clients of a server
-that have ever trained have a state of their own. The disk is told exactly where all train; where some are drawn, for
-the number that is to be expected. Memory is what all processes take together: the libraries, the data, the workers, and
-what stays of the states (`vector/resident.py`).
+The peers' states are in files of the run's folder (`vector/workspace.py`); a client of a server has a state of its own
+only once it has trained. The disk estimate is exact if all peers train, and an expected value if some are drawn. Memory
+is the total of all processes: the libraries, the data, the workers, and the resident part of the states
+(`vector/resident.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from fedpeer.runs.summary import count_text
 from fedpeer.sims.request import cores
 from fedpeer.sims.simulation import Simulation
 
-#: Bytes of the leading process with its libraries, of a worker with what training takes, and of what the leading
-#: process knows of a peer: measured, `python -m benchmarks.learning_scale` shows them. And of large states what
-#: all processes look at between two times that their pages are given back, at the most: where all peers train, some
-#: 2 GB, and a tenth of it where few do.
+#: Bytes: the leading process with its libraries; a worker with the memory of training; what the leading process knows
+#: of one peer (these three measured by `python -m benchmarks.learning_scale`); and the most of large states that all
+#: processes touch between two releases of their pages (some 2 GB if all peers train, a tenth of it if few do).
 LEADER, WORKER, A_PEER, IN_USE = 200_000_000, 140_000_000, 10_000, 2_000_000_000
 _FLOAT = 4
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes: of states while a method is played, on the disk at the most, in memory at the most."""
+    """Bytes of the states while a method runs, and the most bytes needed on the disk and in memory."""
 
     states: int
     disk: int
@@ -37,7 +36,7 @@ class Footprint:
 
 
 def footprint(simulation: Simulation) -> Footprint | None:
-    """Of the largest method; None where the vector engine does not play it on a CPU."""
+    """Return the footprint of the largest method; None unless the vector engine runs it on a CPU."""
     request, world = simulation.request, simulation.world
     if request.engine != "vector" or simulation.device != "cpu":
         return None
@@ -49,21 +48,25 @@ def footprint(simulation: Simulation) -> Footprint | None:
             drawn = taking_part(peers, learning.participation)
             some = not (kept.everyone or learning.everyone_trains)
             trained = round(peers * (1 - (1 - drawn / peers) ** learning.rounds)) if some else peers
-            # Two sides and the update; at the end the models of all.
+            # Both sides of the state, and the update; at the end the models of all peers.
             states = trained * (2 * kept.own + kept.update) + peers * model
             saved, gathered = trained * kept.own, 2 * drawn * kept.update
         else:
             saved, gathered = peers * (model * simulation.plans[str(method)].vectors + kept.own), 0
             states = 2 * saved
         largest, checkpoint, at_once = max(largest, states), max(checkpoint, saved), max(at_once, gathered)
-    # A checkpoint is written beside the last one; the models of each method and seed stay.
+    # A checkpoint is written beside the previous one; the models of each method and seed stay.
     models = len(request.methods) * len(request.seeds) * peers * model
     memory = memory_of(peers, min(request.workers or cores(), peers), _FLOAT * world.dataset.x.size, largest)
     return Footprint(largest, largest + 2 * checkpoint + models, memory + at_once)
 
 
 def memory_of(peers: int, workers: int, inputs: int, states: int) -> int:
-    """Bytes of memory at the most, for so many bytes of inputs and of states, beside the updates of a round.
+    """Return the most bytes of memory needed, without the updates of a round.
+
+    Args:
+        inputs: bytes of the data set's inputs.
+        states: bytes of the peers' states.
 
     >>> memory_of(peers=1_000, workers=2, inputs=0, states=10**12) == memory_of(1_000, 2, 0, 10**10)
     True
@@ -72,10 +75,10 @@ def memory_of(peers: int, workers: int, inputs: int, states: int) -> int:
 
 
 def check_disk(simulation: Simulation, folder: Path) -> None:
-    """Refuse a run that the disk of this folder has no room for.
+    """Check that the disk of this folder has space for the run.
 
     Raises:
-        RunError: with what it takes, what there is, and the way out.
+        RunError: with the space needed, the space free, and the way out.
     """
     found = footprint(simulation)
     if found is None:
@@ -90,7 +93,7 @@ def check_disk(simulation: Simulation, folder: Path) -> None:
 
 
 def footprint_text(found: Footprint, peers: int) -> str:
-    """In a sentence."""
+    """Return the footprint as a sentence for the user."""
     return (
         f"the states of {peers:,} peers lie on the disk, in the run's folder: up to {count_text(found.disk, 'B')}, "
         f"and at most some {count_text(found.memory, 'B')} of memory"

@@ -1,4 +1,4 @@
-"""From a world to the tensors of a vector run: examples in peer order, targets as peers see them, first weights."""
+"""Conversion of a world into the job and tensors of a vector run: examples in peer order, targets as peers see them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def engine_of(
     """Return the vector engine of one method in this world.
 
     Args:
-        job: what `job_of` has found before.
-        asked: of the engine: workers, folder, replaced, refused, stop, elsewhere.
+        job: an earlier result of `job_of`; None: made here.
+        options: further arguments of the engine: workers, folder, replaced, refused, stop, elsewhere.
     """
     plan = plan_of(world, method_of(method))
     return VectorEngine(
@@ -50,7 +50,7 @@ def engine_of(
 
 
 def job_of(world: World, device: str) -> Job:
-    """What a worker must know about this world and the federation's algorithm."""
+    """Return what a worker must know about this world and the federation's algorithm."""
     learning = world.federation.learning
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
@@ -91,13 +91,13 @@ def _holdings(world: World) -> list[PeerExamples]:
 
 
 def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tensor]:
-    """Some real examples with their targets, as a peer sees them."""
+    """Return the inputs of the peer's first training examples, as stored, and their targets, as the peer sees them."""
     x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[held.train_M[:count]]))
     return x.to(world.shape.dtype), torch.from_numpy(held.train_y[:count])
 
 
 def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspace]:
-    """A function that makes the workspace."""
+    """Return a function that makes the workspace; on a CPU, without memory for what peers learn."""
     holdings = _holdings(world)
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
@@ -116,7 +116,7 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
 
 
 def sample_weights(world: World) -> NDArray[np.float64] | None:
-    """n_i / mean(n), with which each averaging starts under `weights: samples`."""
+    """Return n_i / mean(n), (P,), the weights with which each averaging starts under `weights: samples`; else None."""
     if world.federation.learning.weights == "uniform":
         return None
     counts = np.array([len(share.train_M) for share in world.split.shares], np.float64)
@@ -133,7 +133,7 @@ def _part(index: Sequence[NDArray[np.int64]], targets: Sequence[NDArray[np.gener
 
 
 def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
-    """How each of the peers sees the inputs, or None if all see them as they are. Either all have a scale or none."""
+    """Stack how the peers see the inputs; None if all see them unchanged. Either all peers have a scale or none."""
     if not any(views):
         return None
     given = [BatchView() if view is None else view for view in views]
@@ -149,13 +149,14 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
 
 
 def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """For each group its members' rows and columns, and for what is local: "local 1", ... one entry a kind of peer."""
+    """Return the members' columns and rows by group. Local parameters are the entries "local 1", ..., one for each kind
+    of peer."""
     index, rows = {}, {}
     number = {peer: place for place, peer in enumerate(plan.peers)}
     for group in plan.groups:
         arrays = [group.indices[peer] for peer in group.members]
         alike = all(each is arrays[0] for each in arrays)
-        # Where all members agree the order does not matter here, and ascending is kinder to the cache.
+        # If all members have the same indices, their order does not matter here, and ascending suits the cache.
         index[group.id] = torch.from_numpy(np.sort(arrays[0]) if alike else np.stack(arrays))
         rows[group.id] = torch.tensor([number[peer] for peer in group.members])
     kinds: dict[int, list[str]] = {}

@@ -1,6 +1,6 @@
-"""From a request to a simulation that is ready to run: everything a user can have got wrong is found here.
+"""Preparation of a simulation from a request, which finds all of the user's mistakes.
 
-Data is loaded, networks are built and traced, plans compiled and graphs drawn before a run folder exists, so that a
+Data are loaded, networks built and traced, plans compiled and graphs drawn before a run folder exists, so that a
 mistake leaves nothing behind.
 """
 
@@ -37,9 +37,12 @@ def prepare_simulation(
     module: nn.Module | None = None,
     words: Vocabulary = KEYWORDS,
 ) -> Simulation:
-    """Load, build, trace, compile. `dataset` and `module` stand in for what the federation names.
+    """Load the data, build and trace the networks, compile the plans, and check all of it.
 
-    `words` is how the user's door calls settings.
+    Args:
+        dataset: used instead of the data set that the federation names.
+        module: used instead of the network that the federation names.
+        words: how the user's interface names settings.
 
     Raises:
         ConfigError, DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
@@ -70,7 +73,7 @@ def prepare_simulation(
         )
         clustering_task_of(first, found_method)
         if found_method.linear is not None:
-            from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
+            from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
             memory = workspace_of(first, plans[str(method)], device)()
             PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *found_method.linear)
@@ -88,7 +91,7 @@ def prepare_simulation(
 
 
 class LastDataset:
-    """Loads data sets, and keeps the last one for runs that have the same one after another."""
+    """Loader of data sets that keeps the last one, for consecutive runs on the same data."""
 
     def __init__(self) -> None:
         self._held: tuple[Choice, Dataset] | None = None

@@ -1,4 +1,4 @@
-"""What a simulation leaves in its run folder: rows of measurements, descriptions for the report, the summary."""
+"""The contents of a simulation's run folder: rows of measurements, descriptions for the report, the summary."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from fedpeer.slicing.describe import describe_slices, slices_svg
 from fedpeer.slicing.plan import Plan
 from fedpeer.topology.describe import layout_of_graph
 
-#: Folder in a run's, where cells that are spread over a cluster have theirs until all are finished.
+#: Folder in the run's folder that holds the folders of distributed cells until all of them are finished.
 CELLS = "cells"
 
-#: (score, loss) of each peer, as the engine evaluates.
+#: (score, loss) of each peer, from an evaluation.
 Results = list[tuple[float, float]]
 
 
 def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequence[str] = ()) -> RunFolder:
-    """Make the folder of a run: what was asked, with all that was left open filled in, and where it runs.
+    """Make the folder of a run, with its settings (open ones filled in) and its environment.
 
-    `command` repeats it. `objects` says what was handed over as Python objects ("data", "network"): such a run can
-    only be repeated from Python.
+    Args:
+        command: the command line that repeats the run.
+        objects: the inputs given as Python objects ("data", "network"); such a run can be repeated from Python only.
 
     Raises:
-        RunError: the disk has no room for it, or the folder cannot be made.
+        RunError: the disk has too little space, or the folder cannot be made.
     """
     check_disk(simulation, root)
     settings = simulation.resolved.to_json()
@@ -56,7 +57,7 @@ def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequ
 
 
 def record_row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
-    """One line of `metrics.jsonl`, but for method and seed. Scores are null in rounds that were not evaluated."""
+    """Return a line of `metrics.jsonl` without method and seed. Scores are null in rounds that were not evaluated."""
     messages, amount = engine.traffic
     score = "error" if world.dataset.task == "regression" else "accuracy"
     return {
@@ -73,9 +74,10 @@ def record_row(world: World, engine: Engine, seconds: float, results: Results | 
 
 
 def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
-    """What else an evaluated round has: the server's scores, those on what was kept back, an algorithm's own numbers.
+    """Return the further entries of an evaluated round: scores of the server's model, validation scores, the
+    algorithm's statistics; each only if there are any.
 
-    Left out where there is no such thing. `tested` is how many examples each peer was tested on.
+    `tested` is the number of each peer's test examples.
     """
     found: dict[str, Any] = {"tested": [len(share.test_M) for share in world.split.shares]}
     kept_back = bool(world.federation.simulation.validation)
@@ -91,7 +93,7 @@ def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
 
 
 def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
-    """The parameters of all peers under names such as "peer1/hidden1.weight"."""
+    """Return the parameters of all peers by names such as "peer1/hidden1.weight"."""
     return {
         f"{peer}/{name}": value
         for peer, x_n in zip(world.peers, engine.x_Pn, strict=True)
@@ -100,13 +102,13 @@ def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def card(world: World) -> dict[str, Any]:
-    """What must be known to use these models."""
+    """Return the description that is needed to use these models."""
     holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
     return Card.of(world, world.dataset, holdings).model_dump(mode="json")
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:
-    """What the report draws: the split; slices and graphs of the first method that slices, or else that shares."""
+    """Record what the report draws: the split, and slices and graphs of the first method that slices or else averages."""
     run.describe("split", split_summary(simulation.dataset, simulation.world.split))
     shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
     sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]
@@ -117,7 +119,7 @@ def describe_run(run: RunFolder, simulation: Simulation) -> None:
 
 
 def describe_relations(run: RunFolder, engine: Engine, world: World, method: str) -> None:
-    """How related the peers' tasks are, by method, where one has learnt it; of the last seed."""
+    """Record the relations between the peers' tasks by method, if the method has learnt any; the last seed's stay."""
     relations_PP = engine.relations_PP
     if relations_PP is not None:
         known = run.read("relations") or {}
@@ -125,14 +127,16 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
 
 
 def describe_timeline(run: RunFolder, engine: Engine, method: str) -> None:
-    """What the peers did over virtual time, by method, where something was asked to go wrong; of the last seed."""
+    """Record the peers' timeline in virtual time by method, if faults were requested; the last seed's stays."""
     if isinstance(engine, Timed) and engine.timeline.faults != Faults():
         run.describe("timeline", (run.read("timeline") or {}) | {method: engine.timeline.to_json()})
 
 
 def describe_groups(run: RunFolder, method: str, seed: int, world: World, decided: FederationSettings) -> str:
-    """Who was found to be alike, in a sentence; the file that it names has the partial models for a federation's file
-    (each is written as JSON, which is YAML)."""
+    """Write the groups that clustering found into a file, and return a sentence that names the groups and the file.
+
+    The file has the partial models for a federation file (each written as JSON, which is valid YAML).
+    """
     written = world.federation.partial_models
     found = {name: each for name, each in decided.partial_models.items() if name not in written}
     path = run.path / "models" / f"{method}-seed{seed}-partial_models.yaml"
@@ -167,7 +171,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
-    """The `--json` object, from what the folder holds."""
+    """Return the `--json` object, computed from the run folder."""
     found = {
         "schema": 1,
         "run": run.id,
@@ -182,7 +186,7 @@ def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
 
 
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
-    """What the noise on updates comes to for the peer that was asked most often, or None where there is none."""
+    """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates."""
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
     options = privacy_of(learning.privacy)
     if options is None:

@@ -1,4 +1,4 @@
-"""What is asked of a simulation: a federation, methods to compare, seeds; plain data that a run folder keeps."""
+"""The request of a simulation: a federation, methods to compare, seeds. Plain data that the run folder keeps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName, FederationSettings
 
-#: What is compared when nobody says otherwise.
+#: The methods that are compared by default.
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
-    """One `fedpeer simulate`.
+    """The request of one `fedpeer simulate`.
 
     methods    algorithms to compare, in the order of the table
-    seeds      one run of each method a seed
-    device     "cpu", "cuda", "mps" or "auto" (the fastest there is)
-    workers    worker processes of the vector engine on a CPU; None: one a core, or one where runs are spread
-    faults     what goes wrong in the network engine, as `sims/network/faults.py` reads it; "" for nothing
-    address    of the Ray cluster, HOST:PORT or "auto"; "" for one of this machine alone
-    shards     of the ray engine; None: one a CPU of the cluster, or whole runs are spread
+    seeds      each method runs once with each seed
+    device     "cpu", "cuda", "mps" or "auto" (the fastest available)
+    workers    worker processes of the vector engine on a CPU; None: one per core, or one per run if whole runs are
+               distributed
+    faults     the faults of the network engine, as `sims/network/faults.py` reads them; "": none
+    address    address of the Ray cluster, HOST:PORT or "auto"; "": a cluster of this machine alone
+    shards     shards of the ray engine; None: one per CPU of the cluster for one run; several are distributed whole
     """
 
     federation: FederationSettings
@@ -39,11 +40,11 @@ class SimulationRequest:
 
     @property
     def spread(self) -> bool:
-        """Whether whole runs are spread over a Ray cluster: there are several, and nobody asked for shards."""
+        """Whether whole runs are distributed over a Ray cluster: there are several, and no shards were requested."""
         return self.engine == "ray" and self.shards is None and len(self.methods) * len(self.seeds) > 1
 
     def alone(self, method: Choice, seed: int) -> SimulationRequest:
-        """One run of a spread request, as the vector engine plays it."""
+        """Return the request of a single run for the vector engine, taken from a request with several on Ray."""
         return replace(
             self,
             methods=(method,),
@@ -56,12 +57,12 @@ class SimulationRequest:
 
     @property
     def only(self) -> tuple[str, int]:
-        """Method and seed of a request that has one of each."""
+        """Method and seed, if there is only one of each."""
         (method,), (seed,) = self.methods, self.seeds
         return str(method), seed
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `settings.json`; `from_json` gives an equal request back."""
+        """Return plain data for `settings.json`; `from_json` makes an equal request of it."""
         cluster = {"address": self.address, "shards": self.shards} if self.engine == "ray" else {}
         return {
             "federation": self.federation.model_dump(mode="json"),
@@ -84,11 +85,11 @@ class SimulationRequest:
             workers=data["workers"],
             engine=data["engine"],
             faults=data["faults"],
-            address=data.get("address", ""),  # of a Ray cluster only
+            address=data.get("address", ""),  # stored for the ray engine only
             shards=data.get("shards"),
         )
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,9 @@
-"""A simulation: every method with every seed, on one of the engines, recorded as it goes.
+"""The main loop of a simulation: every method with every seed, on one of the engines, recorded after each round.
 
-A (method, seed) pair is a cell. Cells are done one after the other; after each round the run folder holds what was
-measured, and a checkpoint (at times, and when asked to stop) from which a second call goes on to the very numbers of
-an uninterrupted run. Or they are spread over a Ray cluster (`ray/cells.py`), each with a folder of its own meanwhile.
+A (method, seed) pair is a cell. Cells run one after the other. After each round its measurements are in the run folder;
+a checkpoint is written from time to time and on a stop. A second call resumes from it and reaches exactly the numbers
+of an uninterrupted run. Alternatively, cells are distributed over a Ray cluster (`ray/cells.py`), each with a folder of
+its own until all are finished.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from fedpeer.sims.vector.workspace import tensor
 if TYPE_CHECKING:
     from fedpeer.sims.ray.cluster import Cluster
 
-#: Seconds between two checkpoints; also at least CHECKPOINT_SHARE times what the last one took, so that saving large
-#: states never takes more than a twentieth of the time.
+#: Least seconds between two checkpoints. The pause is also at least CHECKPOINT_SHARE times as long as the last save, so
+#: that saving large states never takes more than a twentieth of the time.
 CHECKPOINT_SECONDS, CHECKPOINT_SHARE = 60.0, 20.0
 
-#: Times that one method with one seed goes on from a checkpoint after machines were lost.
+#: Attempts at one cell when machines are lost; each after the first resumes from a checkpoint.
 _LOSSES_MAX = 3
 
-#: A mean loss that no learning gives: a cross-entropy begins near 2, a squared error of numbers left in their own units
-#: may be millions.
+#: A mean loss above this counts as diverged: a cross-entropy starts near 2, a squared error of targets in their own
+#: units may be millions.
 _LOST = 1e9
 
 Tell = Callable[[Event], None]
@@ -63,7 +64,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Stage:
-    """What all cells are played on."""
+    """The surroundings that all cells share."""
 
     simulation: Simulation
     cluster: Cluster | None
@@ -78,10 +79,10 @@ def run_prepared(
     tell: Tell = lambda event: None,
     stop: threading.Event | None = None,
 ) -> dict[str, Any]:
-    """Do what was prepared, or the rest of it if the run folder holds a checkpoint or finished cells.
+    """Run a prepared simulation, or the rest of it if the run folder holds a checkpoint or finished cells.
 
     Returns:
-        The summary (the `--json` object) of what was measured; also written into the run folder, with its status:
+        The summary of the measurements (the `--json` object). The run folder gets it too, with the run's status:
         "finished", or "interrupted" if `stop` was set meanwhile.
 
     Raises:
@@ -129,7 +130,7 @@ def run_prepared(
 
 
 def _outside_memory(simulation: Simulation) -> list[str]:
-    """What is said where peers' states are too large to stay in memory."""
+    """Return the remark, if any, that the peers' states are too large for memory and stay on the disk."""
     found = footprint(simulation)
     return (
         [footprint_text(found, len(simulation.world.peers))]
@@ -139,7 +140,8 @@ def _outside_memory(simulation: Simulation) -> list[str]:
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
-    """Processes that train: those of the vector engine, none where a device does the work; all real peers; or this."""
+    """Return how many processes train: the shards or runs at once on a cluster; the vector engine's workers, none if a
+    device does the work; one per peer of the processes engine; one for the network engine."""
     if cluster is not None:
         request = simulation.request
         return cluster.places if request.spread else cluster.shards(request.shards)
@@ -149,7 +151,7 @@ def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
 
 
 def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cluster | None]:
-    """Ray is imported only if it is asked for."""
+    """Join the Ray cluster that the request asks for. Ray is imported only then."""
     request = simulation.request
     if request.engine != "ray":
         return nullcontext()
@@ -159,7 +161,7 @@ def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cl
 
 
 def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
-    """Whole runs on the cluster. Raises Stopped."""
+    """Distribute whole runs over the cluster. Raises Stopped."""
     from fedpeer.sims.ray.cells import play_cells
 
     assert stage.cluster is not None, "it is spread over one"
@@ -171,7 +173,7 @@ def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> N
 
 
 def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
-    """One method with one seed, as often from its last checkpoint as whole machines are lost with what they held."""
+    """Run a cell to its end; if machines are lost with the peers' states, resume from the last checkpoint."""
     for left in reversed(range(_LOSSES_MAX)):
         try:
             _play(stage, cell, resumed)
@@ -188,7 +190,7 @@ def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
 
 
 def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
-    """One method with one seed, from its start or from a checkpoint."""
+    """Run a cell from its start or from a checkpoint."""
     run, tell, world = stage.run, stage.tell, stage.simulation.worlds[cell.seed]
     learning = world.federation.learning
     engine = _engine_of(stage, cell)
@@ -242,7 +244,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
 
 
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
-    """Who plays the peers of this cell."""
+    """Make the engine of this cell."""
     simulation, run, tell, stop = stage.simulation, stage.run, stage.tell, stage.stop
     world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse_choice(cell.method)
 
@@ -261,7 +263,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
             if linear is None:
                 engine = PooledEngine(*options, stop=stop)
             else:
-                from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # compiles: half a second
+                from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
                 engine = PooledLinearEngine(*options, *linear, stop=stop)
         case "network":
@@ -295,7 +297,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
 
 
 def _elsewhere(cluster: Cluster | None, shards: int | None) -> Elsewhere | None:
-    """Who opens the machines of a cluster, if there is one."""
+    """Return the function that opens an executor on the cluster, if there is one."""
     if cluster is None:
         return None
     from fedpeer.sims.ray.ray_worker_pool import opened
@@ -304,17 +306,17 @@ def _elsewhere(cluster: Cluster | None, shards: int | None) -> Elsewhere | None:
 
 
 def _cells(simulation: Simulation) -> list[_Cell]:
-    """All, in the order in which they are played."""
+    """Return all cells in the order in which they run."""
     return [_Cell(method, seed) for seed in simulation.request.seeds for method in simulation.plans]
 
 
 def _of_cell(checkpoint: _Checkpoint | None, cell: _Cell) -> _Checkpoint | None:
-    """The checkpoint, where it is this cell's."""
+    """Return the checkpoint if it belongs to this cell."""
     return checkpoint if checkpoint and _Cell(*checkpoint[1]["cell"]) == cell else None
 
 
 def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: float) -> float:
-    """Write a checkpoint; the seconds it took."""
+    """Write a checkpoint and return the seconds that it took."""
     began = time.monotonic()
     tensors, state = engine.snapshot()
     named = {name: value.cpu() for name, value in tensors.items()}
@@ -324,7 +326,7 @@ def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: f
 
 
 def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cell], _Checkpoint | None]:
-    """The finished cells and the checkpoint of the one under way; rows that no checkpoint covers are dropped."""
+    """Return the finished cells and the checkpoint of the unfinished one; drop rows that no checkpoint covers."""
     checkpoint = run.load_checkpoint()
     last = {_Cell(row["method"], row["seed"]): row["round"] for row in run.rows()}
     done = {cell for cell in cells if last.get(cell) == rounds}

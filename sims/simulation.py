@@ -1,4 +1,4 @@
-"""A simulation that is ready to run; `prepare.py` makes one of a request."""
+"""A simulation that is ready to run, as `prepare.py` makes it from a request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedpeer.slicing.plan import Plan
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """What the files of a method hold of a peer.
+    """The size of one peer's states in the files of a method.
 
-    own        bytes of what it keeps for itself; beside the parameters, where there is no server
-    update     bytes of what it sends to a server
-    everyone   whether all train in each round, whoever takes part
+    own        bytes of the state that the peer keeps; without a server, the averaged parameters come on top
+    update     bytes of its update for a server; 0 without a server
+    everyone   whether all peers train in each round, not only the participants
     """
 
     own: int
@@ -30,15 +30,15 @@ class KeptFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """A request with everything it needs.
+    """A request with everything needed to run it.
 
-    objects    what came as a Python object and not by name: "dataset", "module"
-    worlds     one a seed: data, split, network
-    jobs       one a seed: how the vector engine trains its peers
-    faults     what goes wrong in the network engine
-    plans      one a method (by its words, such as "partial-averaging,cross_model=true")
-    kept       of each method what its files hold of a peer, in the vector engine
-    device     where it runs: "cpu", "cuda", "mps"
+    objects    the inputs given as Python objects, not by name: "dataset", "module"
+    worlds     by seed: data, split, network
+    jobs       by seed: how the vector engine trains the peers
+    faults     the faults of the network engine
+    plans      by method as written, such as "partial-averaging,cross_model=true"
+    kept       by method: the size of one peer's states in the vector engine's files
+    device     the device it runs on: "cpu", "cuda", "mps"
     """
 
     request: SimulationRequest
@@ -53,10 +53,10 @@ class Simulation:
 
     @property
     def resolved(self) -> SimulationRequest:
-        """The request with everything filled in that it left open; asked again, it gives the same run."""
+        """The request with all open settings filled in; running it again gives the same run."""
         return replace(self.request, federation=self.world.federation, device=self.device)
 
     @property
     def world(self) -> World:
-        """The first seed's."""
+        """The world of the first seed."""
         return self.worlds[self.request.seeds[0]]

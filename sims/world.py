@@ -1,7 +1,6 @@
-"""From settings to a world: the data and who holds it, and with them what `learning.assembly` makes of the settings.
+"""The world of one seed: the data set, its split among the peers, and what `learning.assembly` makes of the settings.
 
-Everything a user can have got wrong that only shows when data and network are there is raised here, before any worker
-starts.
+Mistakes of the user that show only once data and network are present are raised here, before any worker starts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from fedpeer.slicing.plan import Plan
 class World(Assembly):
     """One seed's federation, ready to be trained by any method.
 
-    federation     with all that was left open filled in, what is read by simulations only too
+    federation     all open settings are filled in, including those that only simulations read
     """
 
     dataset: Dataset
@@ -33,14 +32,14 @@ class World(Assembly):
     peers: tuple[str, ...]
 
     def held(self, peer: int) -> PeerExamples:
-        """What peer number `peer` (0, 1, ...) holds."""
+        """Return the examples of peer number `peer` (0, 1, ...)."""
         normalise = self.federation.simulation.normalise
         assert normalise is not None, "filled in by `build`"
         return held(self.dataset, self.split, peer, normalise)
 
 
 def build_world(federation: FederationSettings, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
-    """Split the data, build (unless one is given) and trace the network, fill in what the federation leaves open."""
+    """Split the data, build the network (unless `module` is given), trace it, and fill in open settings."""
     split = dataset_split(dataset, federation, seed)
     assembly = assemble(
         federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation)
@@ -57,5 +56,5 @@ def build_world(federation: FederationSettings, dataset: Dataset, seed: int, mod
 
 
 def plan_of(world: World, method: Method) -> Plan:
-    """Who averages what under this method."""
+    """Return the plan of this method: who averages what."""
     return plan_for(world.federation, world.network, world.peers, method)
