@@ -49,7 +49,7 @@ class Engine(Protocol):
         """Return (score, loss) of each peer on its own test part, or on its validation part (vector engine)."""
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
-        """Return (score, loss) per peer of the server's model, or of the peer's estimate of it; None if there is none."""
+        """Return (score, loss) per peer of the server's model or the peer's estimate of it; None if there is none."""
 
     def statistics(self) -> dict[str, list[float]]:
         """Return the algorithm's own statistics, by name one number per peer."""

@@ -108,7 +108,7 @@ def card(world: World) -> dict[str, Any]:
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:
-    """Record what the report draws: the split, and slices and graphs of the first method that slices or else averages."""
+    """Record what the report draws: the split; slices and graphs of the first method that slices, or else averages."""
     run.describe("split", split_summary(simulation.dataset, simulation.world.split))
     shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
     sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]

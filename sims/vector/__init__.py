@@ -1,6 +1,6 @@
 """The vector engine: all peers' parameters in one tensor, trained in blocks by worker processes or on one device.
 
-`engine.py` leads the rounds, of equals (`gossip_rounds.py`) or with a server (`server_rounds.py`); `tasks.py` is what a
-worker does, `task_executors.py` whoever does the tasks, `pool.py` keeps workers alive, `workspace.py` is the memory
-they share.
+`engine.py` leads the rounds, which are peer-to-peer (`gossip_rounds.py`) or client-server (`server_rounds.py`). Their
+tasks (`tasks.py`) are run by executors (`task_executors.py`): a pool of worker processes (`pool.py`) or a device.
+`workspace.py` is the memory that all of them share.
 """

@@ -1,9 +1,11 @@
-"""Peers that find out themselves who is alike: the vector engine under one plan, and from then on under another.
+"""The vector engine for peers that find their groups themselves: it runs under one plan, and after the search under
+another.
 
-For `seeking.after` rounds the partial model whose members are sought is nobody's, and some of each peer's examples are
-kept back. Then groups are found as `algorithms/assignment.py` says, a plan is compiled with a model for each of them,
-and learning goes on from the present parameters, with all examples. What the search would send is counted with the
-round behind which it takes place; nothing of it is known to one peer that the others would not be told.
+In the first `clustering.after` rounds the partial model with automatic members belongs to no peer, and each peer keeps
+some of its examples back. Then groups are found by the rules of `algorithms/assignment.py`, a plan with one partial
+model per group is compiled, and training continues from the current parameters with all examples. The messages that the
+search would send are counted in the round after which it takes place. The search uses nothing that peers would not send
+each other.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
-#: Told once: the federation with the groups that were found.
+#: Called once with the federation that contains the groups found.
 _Found = Callable[[FederationSettings], None]
 
 
 class ClusteringEngine:
-    """All peers of one method and seed, who seek with whom to share; an `Engine`."""
+    """An `Engine` for peers that search for the groups with which they share a partial model."""
 
     def __init__(
         self,
@@ -62,16 +64,16 @@ class ClusteringEngine:
     ) -> None:
         """
         Args:
-            found: told once.
-            asked: of the vector engine: workers, folder, replaced, stop.
+            found: called once with the federation that contains the groups found.
+            options: further arguments of the vector engine: workers, folder, replaced, stop.
         """
         self._job, self._world, self._method, self._sought = replace(job, algorithm=method), world, method, task
         self._found, self._options = found, options
         length, size = task.compared_PD.shape[1], task.clustering.sketch
         self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
         self._sketch_PS = np.zeros((len(world.peers), self._sketch.size))
-        self._groups: tuple[tuple[int, ...], ...] | None = None  # numbers of peers; None: not found yet
-        self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes of the round of the search
+        self._groups: tuple[tuple[int, ...], ...] | None = None  # indices of peers; None: not found yet
+        self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the search
         self._back: WorkspacePart | None = None
         self.round, self.weights = 0, dict[str, NDArray[np.float64]]()
 
@@ -84,7 +86,7 @@ class ClusteringEngine:
         self._engine.__exit__(*raised)
 
     def step(self) -> RoundTimes:
-        """One round; behind the last one of the search the groups are found."""
+        """Run one round; after the round of the search, find the groups."""
         times = self._engine.step()
         if self._groups is None:
             self._add_up()
@@ -100,7 +102,7 @@ class ClusteringEngine:
 
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
-        """Messages and bytes that each peer sent in the last finished round: for averaging, and in the search."""
+        """Messages and bytes that each peer sent in the last finished round, for averaging and the search."""
         if self.round != self._sought.clustering.after:
             return self._engine.traffic
         return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
@@ -113,11 +115,14 @@ class ClusteringEngine:
         return self._engine.evaluate(validation=validation)
 
     def evaluate_server(self, *, validation: bool = False) -> None:
-        """Peers are equals."""
+        """Return None: there is no server."""
 
     def statistics(self) -> dict[str, list[float]]:
-        """The number of each peer's group, 0 for none; and, where the simulation knows which peers see their data in
-        the same way, the adjusted Rand index of the groups with that (1: found all, 0: as chance has it)."""
+        """Return the number of each peer's group, 0 for none, and the adjusted Rand index of the groups.
+
+        The index compares the groups with the peers' true kinds (1: all found, 0: as by chance); it is left out if all
+        peers see their data in the same way.
+        """
         if self._groups is None:
             return {}
         group_P = np.zeros(len(self._world.peers), np.int64)
@@ -134,19 +139,19 @@ class ClusteringEngine:
 
     @property
     def relations_PP(self) -> None:
-        """Peers are equals."""
+        """Nothing: only algorithms with a server learn relations."""
 
     def disagreement(self) -> dict[str, float]:
         return self._engine.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """That of the vector engine, and where the search stands."""
+        """Return the vector engine's snapshot and the state of the search."""
         tensors, state = self._engine.snapshot()
         search = {"groups": self._groups, "spent": self._spent_P2.tolist()}
         return {**tensors, "sketch": torch.from_numpy(self._sketch_PS)}, {**state, "search": search}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self._sketch_PS = tensors["sketch"].numpy().copy()
         found = state["search"]["groups"]
         self._spent_P2 = np.array(state["search"]["spent"], np.int64)
@@ -165,7 +170,7 @@ class ClusteringEngine:
         self.round, self.weights = self._engine.round, self._engine.weights
 
     def _playing(self, federation: FederationSettings, *, seeks: bool = False) -> VectorEngine:
-        """The vector engine under this federation's plan; while peers seek, some examples are kept back."""
+        """Return the vector engine under this federation's plan; before the search, with examples kept back."""
         world = self._world
         plan = plan_for(federation, world.network, world.peers, method_of(self._method))
         memory = workspace_of(world, plan, self._job.device)
@@ -193,7 +198,7 @@ class ClusteringEngine:
         return self._world.federation.decided(self._sought.name, named)
 
     def _go_on(self, federation: FederationSettings, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Under another plan, from there."""
+        """Continue from this snapshot under another federation's plan."""
         engine = self._playing(federation).__enter__()
         weights = {id: state["weights"].get(id, value.tolist()) for id, value in engine.weights.items()}
         engine.restore(tensors, {**state, "weights": weights})
@@ -201,7 +206,7 @@ class ClusteringEngine:
         self._engine = engine
 
     def _add_up(self) -> None:
-        """How what each peer trained differs from the average that came of it."""
+        """Add to the sketches how each peer's trained parameters differ from the average after them."""
         before_Pn = self._engine.trained_Pn
         if before_Pn is not None:
             index_PD = torch.from_numpy(self._sought.compared_PD).to(before_Pn.device)
@@ -209,7 +214,7 @@ class ClusteringEngine:
             self._sketch_PS += self._sketch(apart_PD.cpu().numpy().astype(np.float64))
 
     def _search(self) -> tuple[tuple[int, ...], ...]:
-        """The groups; what the search sends is counted."""
+        """Return the groups, and count what the search sends."""
         everyone, overlay = range(len(self._world.peers)), self._sought.overlay
         self._spend(everyone, *map(np.array, self._engine.traffic))
         flood, words = flood_along(overlay), normalised_sketches(self._sketch_PS)
@@ -223,15 +228,17 @@ class ClusteringEngine:
             Gain.all(Gain.of(tried[node][peer], tried[merge][peer]) for node in pair for peer in nodes[node])
             for merge, pair in enumerate(tree, len(everyone))
         ]
-        self._spend(everyone, flood.messages_P, flood.bytes_of(0))  # each peer's gains of all its trials are one thing
+        self._spend(everyone, flood.messages_P, flood.bytes_of(0))  # a peer floods the gains of all its trials together
         for members in nodes[len(everyone) :]:
             gained_P = flood_along(overlay, members).items_P * GAIN_BYTES
             self._spend(everyone, np.zeros_like(gained_P), gained_P)
         return groups(tree, merges_taken(gains))
 
     def _trial(self, members: Sequence[int]) -> dict[int, NDArray[np.float64]]:
-        """The losses of each member on what it kept back, with the members' average in place of its own slice; of one
-        alone, as it is."""
+        """Return each member's losses on its kept-back examples, with the members' average in place of its own slice.
+
+        A single member's parameters are unchanged, and nothing is sent.
+        """
         world, x_Pn = self._world, self._engine.x_Pn
         weights_P = sample_weights(world)
         weights_M = np.ones(len(members)) if weights_P is None else weights_P[list(members)]

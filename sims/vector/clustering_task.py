@@ -1,6 +1,6 @@
-"""What peers seek that find out themselves who is alike, and what they and a judge must have for it.
+"""The task of a clustering: which partial model needs members, and the inputs of the search for them.
 
-The rules are in `algorithms/assignment.py`; `clustering_engine.py` plays them.
+The rules are in `algorithms/assignment.py`; `clustering_engine.py` carries them out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ClusteringTask:
-    """What is sought in a world.
+    """The partial model whose groups are to be found, and where its parameters are.
 
-    name        of the partial model
-    slice_PD    where what its groups will average lies in each peer's x_n
-    compared_PD where that lies in which disagreement is looked at: what all average and leads to the outputs, whose
-                weights feel first what is asked of them; all that they average, where it has no such weights
-    overlay     of all peers, along which sketches and gains are spread
+    name          the partial model
+    clustering    the settings of the search
+    slice_PD      indices in each peer's x_n of the parameters that the new groups will average
+    compared_PD   indices in each peer's x_n of the parameters whose disagreement is compared: those averaged by all
+                  that lead into the outputs, since these react first to differences between the tasks; if there are
+                  none, all that are averaged by all
+    overlay       the overlay of all peers, over which sketches and gains are flooded
     """
 
     name: str
@@ -44,7 +46,7 @@ class ClusteringTask:
 
 
 def clustering_task_of(world: World, method: Method) -> ClusteringTask | None:
-    """What is sought under this method; None: nothing.
+    """Return the clustering task of this method, or None if it has none.
 
     Raises:
         AssignmentError, SlicingError: what does not fit, and what to change.
@@ -84,8 +86,11 @@ def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:
 def split_network(
     part: WorkspacePart, share: float, draws: Draws, peers: Sequence[str]
 ) -> tuple[WorkspacePart, WorkspacePart]:
-    """What peers train on in the meantime, and the share of each one's examples that it keeps back: one or more of
-    them, drawn from the stream (seed, peer, "kept back")."""
+    """Split the training examples for the time of the search: those to train on, and those that each peer keeps back.
+
+    A peer keeps back this share of its examples, at least one and not all, drawn from the stream (seed, peer,
+    "kept back").
+    """
     sides: tuple[list[Indices], list[Indices]] = ([], [])
     for peer, (first, last) in zip(peers, zip(part.first_P1, part.first_P1[1:], strict=False), strict=True):
         order = draws.numpy("kept back", peer).permutation(last - first)
@@ -103,7 +108,7 @@ def _rows(part: WorkspacePart, rows: Sequence[Indices]) -> WorkspacePart:
 
 
 def kinds(world: World) -> list[int]:
-    """What the peers themselves are not told: those with the same number see labels and features in the same way."""
+    """Return the true kind of each peer, unknown to the peers: equal kinds see labels and features in the same way."""
     numbers: dict[tuple[bytes | None, ...], int] = {}
     maps = [(share.label_map_C, share.feature_map_F) for share in world.split.shares]
     return [numbers.setdefault(tuple(map(_words, pair)), len(numbers)) for pair in maps]

@@ -1,8 +1,8 @@
-"""The vector engine: leads the rounds of one method with one seed, of equals or of a server's clients.
+"""The vector engine, which leads the rounds of one method with one seed, peer-to-peer or client-server.
 
-A round is: some peers train, and what they send is combined (`rounds.py`). Each phase is a list of independent tasks;
-on a CPU worker processes take them, on a GPU they run here, one block holding all peers. How tasks are cut depends on
-shapes and device only, never on the number of workers, so the numbers do not either.
+In a round some peers train, and then what they send is combined (`rounds.py`). Each phase is a list of independent
+tasks. On a CPU worker processes run them; on a GPU they run in this process, with all peers in one block. The division
+into tasks depends on shapes and device only, never on the number of workers, and so do the results.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ from fedpeer.slicing.plan import Plan
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """Wall seconds of the two phases of a round."""
+    """Wall time of the two phases of a round, in seconds."""
 
     train: float
     average: float
 
 
 class Elsewhere(Protocol):
-    """Opens the hands of a job that is played on other machines. The workspace has all but memory for what is learnt,
-    and is given some that is empty."""
+    """A function that opens the executor of a job on other machines.
+
+    Its workspace comes without memory for the learned tensors (`LEARNT`) and is given zeros for them.
+    """
 
     def __call__(
         self,
@@ -74,7 +76,7 @@ class Elsewhere(Protocol):
 
 
 class VectorEngine:
-    """All peers of one method and seed. Use as a context manager: workers and files live as long as it."""
+    """All peers of one method and seed. A context manager: its workers and files exist until the exit."""
 
     def __init__(
         self,
@@ -94,21 +96,24 @@ class VectorEngine:
     ) -> None:
         """
         Args:
-            averaging: how each group of the plan averages.
+            averaging: by group of the plan, how it averages.
             memory: makes the workspace.
-            drawn: (n,) initial parameters by the name of the draw: a peer's; "" for the one that all have in common.
-            weights_P: push-sum weights with which each averaging starts (`weights: samples`); None: carried on from 1.
-            replaced: told of a worker that died, and of what.
-            refused: told of an update that is left out, whose it is and why.
-            elsewhere: opens other machines; None: this one.
+            drawn: returns initial parameters (n,) by the name of their draw: a peer's id, or "" for a common start.
+            weights_P: push-sum weights at the start of each averaging (`weights: samples`); None: they begin as 1 and
+                carry over from one averaging to the next.
+            workers: the most worker processes on a CPU.
+            folder: in which the files of the states are made; None: the system's temporary folder.
+            replaced: called with a worker that died and the reason.
+            refused: called with the peer whose update is left out and the reason.
+            elsewhere: opens an executor on other machines; None: this machine.
         """
         self._job, self._plan, self._averaging = job, plan, averaging
         self._memory, self._drawn, self._sample_weights = memory, drawn, weights_P
         self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
         self._stop, self._elsewhere = stop or threading.Event(), elsewhere
         self._evaluated: dict[tuple[int, bool], BlockScores] = {}
-        self.round = 0  # rounds finished
-        self._trained: Sequence[int] | None = None  # who has trained in the next round, where that is not combined yet
+        self.round = 0  # number of finished rounds
+        self._trained: Sequence[int] | None = None  # the peers that have trained in a round that is not combined yet
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -139,7 +144,7 @@ class VectorEngine:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The workers' process numbers; empty on a device."""
+        """Process ids of the workers; empty on a device."""
         return self._session.hands.process_ids
 
     @property
@@ -149,7 +154,7 @@ class VectorEngine:
 
     @property
     def x_Pn(self) -> Tensor:
-        """The models of all peers at the end of the last finished round: what each of them predicts with."""
+        """The models with which the peers predict, at the end of the last finished round."""
         if not self._own:
             return self.estimate_Pn
         self._session.hands.gather()
@@ -162,26 +167,26 @@ class VectorEngine:
 
     @property
     def estimate_Pn(self) -> Tensor:
-        """The model in what all peers hold for the average at the end of the last finished round."""
+        """The peers' estimates of the averaged model at the end of the last finished round."""
         self._session.hands.gather()
         return self.workspace.x[self._rounds.source][:, : self._job.layout.n]
 
     @property
     def trained_Pn(self) -> Tensor | None:
-        """With what all equals went into the averaging of the round just finished; None where it had none."""
+        """The vectors with which the peers entered the averaging of the last finished round; None if it had none."""
         assert isinstance(self._rounds, GossipRounds), "equals average"
         return self.workspace.x[1 - self._rounds.source] if self._rounds.averages(self.round) else None
 
     @property
     def server_n(self) -> Tensor | None:
-        """The server's model, where there is one."""
+        """The server's model, if the algorithm has one. Only for algorithms with a server."""
         assert has_server(self._algorithm), "asked where there is a server"
         assert isinstance(self._rounds, ServerRounds)
         return self._algorithm.server_model(self._rounds.server)
 
     @property
     def relations_PP(self) -> Tensor | None:
-        """How related the peers' tasks are, where an algorithm with a server learns it."""
+        """Relations between the peers' tasks, if an algorithm with a server learns them; else None."""
         return self._rounds.relations_PP if isinstance(self._rounds, ServerRounds) else None
 
     @property
@@ -190,10 +195,10 @@ class VectorEngine:
         return self._rounds.traffic(self.round)
 
     def step(self) -> RoundTimes:
-        """One round.
+        """Run one round.
 
         Raises:
-            Stopped: if asked to stop meanwhile; `snapshot` then still gives the last consistent state.
+            Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
         """
         number, began = self.round + 1, time.perf_counter()
         if self._trained is None:
@@ -207,30 +212,31 @@ class VectorEngine:
         return RoundTimes(trained - began, time.perf_counter() - trained)
 
     def evaluate(self, *, validation: bool = False) -> list[Score]:
-        """(score, loss) of each peer's own model on its own test part, or on what was kept back."""
+        """Return (score, loss) of each peer's own model on its own test part, or on its validation part."""
         return self._scored(validation).own
 
     def evaluate_server(self, *, validation: bool = False) -> list[Score] | None:
-        """The same of the server's model, or of each peer's estimate where it is not what the peer predicts with."""
+        """Return (score, loss) per peer of the server's model, or of the peer's estimate if it predicts with another
+        model; else None."""
         return self._scored(validation).shared
 
     def statistics(self) -> dict[str, list[float]]:
-        """What the algorithm tells of each peer."""
+        """Return the algorithm's own statistics, by name one number per peer."""
         return self._scored(False).statistics
 
     def disagreement(self) -> dict[str, float]:
-        """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
         return self._rounds.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, not copied, and a small JSON-able state."""
+        """Return everything needed to resume: tensors, not copied, and a small JSON-serialisable state."""
         self._session.hands.gather()
         halfway = self._trained is not None and self._session.hands.halfway
         tensors, state = self._rounds.snapshot(trained=halfway)
         return tensors, {"round": self.round, **state}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self.round, self._evaluated = state["round"], {}
         self._trained = range(len(self._job.peers)) if state["trained"] is True else None
         self._rounds.restore(tensors, state)
@@ -239,7 +245,7 @@ class VectorEngine:
         return self._session.hands.run(tasks)
 
     def _hands(self, plain: Workspace, stepper: Stepper) -> TaskExecutor:
-        """Whoever does the tasks; the workspace is opened."""
+        """Open the workspace and return the executor of the tasks."""
         job = self._job
         if self._elsewhere is not None:
             self.workspace = plain
@@ -256,7 +262,7 @@ class VectorEngine:
         return LocalTaskExecutor(Worker(job, self.workspace, stepper), pool, self._stop)
 
     def _begin(self, first_P: Sequence[int]) -> None:
-        """Fill in the first states and what equals begin to average."""
+        """Fill in the first states and, between peers, the first averaged vectors."""
         job, states = self._job, self._session.states
         states.first_P.copy_(torch.tensor(first_P))
         example = list({kind: peer for peer, kind in reversed([*enumerate(first_P)])}.items())
@@ -273,7 +279,7 @@ class VectorEngine:
                 self.workspace.x[0][some.start : some.stop] = combined(averaged)
 
     def _values(self, peers: Sequence[int]) -> Tensor:
-        """(B, n) initial parameters of some peers."""
+        """Return the initial parameters of some peers, (B, n)."""
         if self._job.learning.common_start:
             values_Bn = self._drawn("").expand(len(peers), -1)
         else:
@@ -281,7 +287,7 @@ class VectorEngine:
         return values_Bn.to(self._job.device)
 
     def _scored(self, validation: bool) -> BlockScores:
-        """Scores are asked for by three names; peers are examined once."""
+        """Return the scores after this round; peers are evaluated once, however many methods ask."""
         if (self.round, validation) not in self._evaluated:
             source = self._rounds.source
             tasks = [EvaluateBlock(each, self._session.sides_of(each), validation, source) for each in self._blocks]
@@ -293,7 +299,7 @@ class VectorEngine:
 
 @dataclass(frozen=True)
 class Forms:
-    """States of one peer and of a server before the first round; where there is no server, None for what is its."""
+    """Initial states of one peer and of the server; without a server all but the client's are None."""
 
     client: Any
     sent: Any = None
@@ -304,7 +310,7 @@ class Forms:
 def formed(
     job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper
 ) -> tuple[AnyAlgorithm, Forms]:
-    """Return the algorithm, and what its states are like. One client of a server is trained a little for it.
+    """Return the algorithm and examples of its states. With a server, one client trains briefly to find the update's.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
@@ -321,8 +327,7 @@ def formed(
 
 
 def dry_run(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan) -> tuple[AnyAlgorithm, Forms]:
-    """Do as `formed`, and train one of equals a little too, so that whatever does not fit shows before anything else is
-    begun.
+    """Do the same as `formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
@@ -338,8 +343,10 @@ def dry_run(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan
 
 
 def _first_rows(job: Job, workspace: Workspace) -> list[int]:
-    """Of each peer the number of its first state: one for all that learn from equally many examples, if all start from
-    the same draw, or else one each."""
+    """Return the index of each peer's first state.
+
+    With a common start, peers with equally many examples share one; otherwise each peer has its own.
+    """
     peers = range(len(job.peers))
     if not job.learning.common_start:
         return list(peers)
@@ -348,7 +355,7 @@ def _first_rows(job: Job, workspace: Workspace) -> list[int]:
 
 
 def _room(job: Job, forms: Forms, first_P: Sequence[int]) -> States:
-    """Room for states of all peers, on a CPU without memory, which files give."""
+    """Allocate states for all peers; on a CPU without memory, which files provide later."""
     where, peers = "meta" if job.device == "cpu" else job.device, len(job.peers)
 
     def room(state: Any, *count: int) -> Any:

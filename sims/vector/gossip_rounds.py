@@ -1,7 +1,7 @@
-"""Rounds of equals in the vector engine: every group averages, and what is in no group is carried over.
+"""Peer-to-peer rounds of the vector engine: every group averages, and parameters in no group are copied over.
 
-A round goes from one side of x to the other and back: all peers train (side A -> side B), and what came of it is mixed
-(B -> A). Where a round has no averaging, B is the side of the next one.
+A round goes from one side of x to the other and back: all peers train (side A -> side B), and the results are mixed
+(B -> A). If a round has no averaging, the next one starts from side B.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fedpeer.sims.vector.tasks import Keep, Mix, Mixing, Spread, Task
 from fedpeer.sims.vector.workspace import other
 from fedpeer.slicing.plan import Group, Plan
 
-#: Scalars of a block of columns over all members of a group: 2 MiB in float64, so that the block, its float64 copy and
+#: Scalars in a block of columns over all members of a group: 2 MiB in float64, so that the block, its float64 copy and
 #: the result stay in the cache (measured: 10 ms for 16 x 270,000, against 26 ms in blocks four times as large).
 _MIXED_AT_ONCE = 256 * 1024
-#: An effective matrix with fewer entries than this share is kept sparse.
+#: An effective matrix with a smaller share of non-zero entries is kept sparse.
 _SPARSE_BELOW = 0.1
-#: What leaves of states are called in a checkpoint, where that is not "state NAME".
+#: Names in a checkpoint of leaves of the states that are not called "state NAME" there.
 _STORED = {"optimizer_k": "s"}
-#: A column block of a group: its id, from, to.
+#: A block of columns of a group: the group's id, first column, end.
 Columns = tuple[str, int, int]
 
 
 class GossipRounds:
-    """All groups of a plan."""
+    """The rounds of all groups of a plan."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class GossipRounds:
         averaging: Mapping[str, Averaging],
         weights_P: NDArray[np.float64] | None = None,
     ) -> None:
-        """`weights_P`: push-sum weights with which each averaging starts (`weights: samples`); None: carried on."""
+        """
+        Args:
+            weights_P: push-sum weights at the start of each averaging (`weights: samples`); None: carried over.
+        """
         self._session, self._plan, self._averaging, self._sample_weights = session, plan, averaging, weights_P
         self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
         self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
@@ -63,7 +66,7 @@ class GossipRounds:
             self._drifting = EventTriggered(self._session.workspace.x[0], self._plan, self._averaging)
 
     def averages(self, number: int) -> bool:
-        """Whether round 1, 2, ... ends with an averaging."""
+        """Return whether round 1, 2, ... ends with an averaging."""
         return any(each.due(number - 1) for each in self._averaging.values())
 
     def open(self, number: int) -> Sequence[int]:
@@ -122,7 +125,7 @@ class GossipRounds:
         session, self.source = self._session, 0
         session.workspace.x[1 if state["trained"] else 0].copy_(tensors["x"])
         begun = state["trained"] or state["round"] > 0
-        # The side from which they were trained where training is done; what lies there is not looked at again.
+        # If training is done, the sides from which it was done; their contents are not read again.
         session.sides[:] = [1 if state["trained"] else 0] * len(session.sides)
         for name, leaf in leaves_of(session.states.clients[0]).items():
             stored = tensors.get(_STORED.get(name, f"state {name}"))
@@ -138,7 +141,7 @@ class GossipRounds:
         session.hands.resume(session.sides)
 
     def _start_weights(self, group: Group) -> NDArray[np.float64]:
-        """(M,) the weights with which the members begin this round's averaging, in units of their mean."""
+        """Return the members' weights at the start of this round's averaging, (M,), in units of their mean."""
         if self._own_weights:
             members = self._members[group.id]
             sides = [other(side) for side in self._session.sides_of(members)]
@@ -150,8 +153,9 @@ class GossipRounds:
         return self.weights[group.id]
 
     def _prepare_mixing(self, number: int) -> None:
-        """Tell the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates; what a phase of
-        noise leaves in these, diag(1 / w') M B, is added behind them.
+        """Send the workers this round's matrices T = diag(1 / w') M diag(w), which act on estimates.
+
+        The noise that a noise phase leaves in the estimates, diag(1 / w') M B, is added after mixing.
         """
         self._mixed_weights = {}
         self._noise = {}
@@ -162,7 +166,7 @@ class GossipRounds:
             mixing: Mixing
             if self._drifting is not None and self._drifting.inactive(group.id):
                 after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
-            elif policy.exact:  # all masked shares come together in every mean
+            elif policy.exact:  # every mean contains all masked shares, so their noise cancels
                 after, mixing = weights, weights / weights.sum()
             else:
                 matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
@@ -182,7 +186,7 @@ class GossipRounds:
     def _made_up(
         self, group: Group, policy: Averaging, number: int, weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """The weights (M,) behind the phase of noise of a round, and B (M, D): what each was sent less what it sent."""
+        """Return the weights after the noise phase of a round, (M,), and B, (M, D): noise received less noise sent."""
         if policy.noise is None or not policy.masked:
             return weights, None
         noise_MD = np.zeros((len(group.members), group.length))

@@ -1,7 +1,7 @@
-"""Worker processes that are watched: a dead one is seen, named and replaced, and its task is done again.
+"""A pool of worker processes: one that dies is reported and replaced, and its task is done again.
 
-Workers start by `forkserver` with torch preloaded (a plain fork after torch has used threads hangs), take one torch
-thread each, and are told tasks one at a time over a pipe. They ignore Ctrl-C: the process that leads decides.
+Workers start by `forkserver` with torch preloaded (a plain fork after torch has used threads hangs), use one torch
+thread each, and receive tasks one at a time over a pipe. They ignore Ctrl-C; the leading process decides.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ from fedpeer.sims.vector import worker as worker_process
 from fedpeer.sims.vector.tasks import Mixing, Task
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
-#: Deaths at one and the same task before the run is given up: once may be the machine, three times is the task.
+#: Deaths at the same task after which the run is given up: one may be due to the machine, three are due to the task.
 DEATHS_PER_TASK_MAX = 3
 
 
 class EngineError(RuntimeError):
-    """The engine cannot go on: a task failed in every worker that took it. The message holds the worker's own words."""
+    """The engine cannot continue: a task failed in every worker that took it. The message has the worker's traceback
+    or the reason of its death."""
 
 
 class StateLostError(EngineError):
-    """What the engine held of its peers is lost; a checkpoint may have it."""
+    """The peers' states are lost from the engine's memory; a checkpoint may have them."""
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: somebody asked
+class Stopped(Exception):  # noqa: N818 - not an error but a request
     """The run was asked to stop in the middle of a phase."""
 
 
 class PoolWorker(Protocol):
-    """Whoever does an engine's tasks: the workers here, or shards on other machines."""
+    """What runs an engine's tasks: the workers of this machine, or shards on other machines."""
 
     @property
     def process_ids(self) -> tuple[int, ...]: ...
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
-        """From now on the group averages by this matrix."""
+        """Set the matrix by which the group averages from now on."""
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Do all tasks, each once as far as anyone can tell; results in the order of the tasks."""
+        """Run all tasks, with the effect of running each once, and return their results in the same order."""
 
 
 @dataclass
@@ -62,7 +63,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """`workers` processes on one job. Use as a context manager, so that no process outlives the run."""
+    """The worker processes of one job. A context manager, so that no process outlives the run."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class WorkerPool:
         self._job, self._handles, self._replaced, self._stop = job, handles, replaced, stop
         self._mixing: dict[str, Mixing] = {}
         self._reason = ""
-        # Workers import the user's script only where the network is defined in it.
+        # Workers import the user's script only if the network is defined in it.
         self._needs_script = any(type(each).__module__ == "__main__" for each in job.module.modules())
         self._workers = [self._start(f"worker{number}") for number in range(1, workers + 1)]
 
@@ -97,11 +98,11 @@ class WorkerPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The operating system's numbers of the living workers, for those who measure or sabotage them."""
+        """Process ids of the workers, for measurements and for tests that kill them."""
         return tuple(worker.process.pid or 0 for worker in self._workers)
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
-        """Give every worker (and every later replacement) the group's matrix, unless they have it already."""
+        """Send every worker (and every later replacement) the group's matrix, unless they already have it."""
         known = self._mixing.get(group)
         if isinstance(known, np.ndarray) and isinstance(mixing, np.ndarray) and np.array_equal(known, mixing):
             return
@@ -111,11 +112,11 @@ class WorkerPool:
                 worker.pipe.send(("mixing", group, mixing))
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Do all tasks, each once as far as anyone can tell; results in the order of the tasks.
+        """Run all tasks, with the effect of running each once, and return their results in the same order.
 
         Raises:
-            Stopped: if the stop event is set meanwhile; unfinished tasks are abandoned.
-            EngineError: if a task raises, or kills DEATHS_PER_TASK_MAX workers.
+            Stopped: the stop event was set; unfinished tasks are abandoned.
+            EngineError: a task raised an exception, or killed DEATHS_PER_TASK_MAX workers.
         """
         results: list[Any] = [None] * len(tasks)
         waiting, deaths, left = deque(range(len(tasks))), [0] * len(tasks), len(tasks)
@@ -124,7 +125,7 @@ class WorkerPool:
         while left:
             if self._stop.is_set():
                 raise Stopped
-            # The wait ends at an answer or a death; its limit is how late a stop may be noticed.
+            # The wait ends at an answer or a death; its timeout bounds how late a stop is noticed.
             ready = wait([w.pipe for w in self._workers] + [w.process.sentinel for w in self._workers], timeout=0.2)
             for worker in list(self._workers):
                 if worker.pipe in ready:
@@ -156,7 +157,7 @@ class WorkerPool:
                 worker.pipe.send(("task", worker.task, tasks[worker.task]))
 
     def _receive(self, worker: _Worker) -> tuple[int, Any] | None:
-        """An answer, or None if the worker is dead."""
+        """Return a worker's answer, or None if the worker is dead."""
         try:
             kind, number, content = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -166,7 +167,7 @@ class WorkerPool:
         return number, content
 
     def _replace(self, worker: _Worker) -> int | None:
-        """Start another process under the same name; the task it leaves behind, if any."""
+        """Start another process under the same name; return the dead one's unfinished task, if any."""
         worker.process.join()
         code = worker.process.exitcode or 0
         self._reason = how_ended(code)
@@ -202,10 +203,10 @@ class WorkerPool:
 
 @contextlib.contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the leading process's script into a new one.
+    """Keep multiprocessing from importing the leading process's script into a new process.
 
-    It does so for the sake of what is defined there; our workers need nothing of it, so a user's script needs no guard
-    and a worker starts in a tenth of the time.
+    Multiprocessing imports it for the definitions in it. Workers need none of them here; so a user's script needs no
+    `__main__` guard, and a worker starts in a tenth of the time.
     """
     script = sys.modules["__main__"]
     spec, path = script.__spec__, script.__dict__.pop("__file__", None)

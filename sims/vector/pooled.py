@@ -1,7 +1,7 @@
-"""All examples in one place: one model trained on what all peers hold, as each of them sees it.
+"""Centralised training: one model trained on the examples of all peers, as each peer sees them.
 
-No federation can do that; it is what learning together is compared with. A round is as many updates as those of all
-peers together, over the examples of all of them shuffled as one. The model is scored on each peer's test part.
+No federation can do this; it is the baseline for learning together. A round has as many steps as all peers together
+take, over all examples shuffled as one set. The model is scored on each peer's test part.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.tasks import workbench
 from fedpeer.sims.vector.workspace import Job, Workspace
 
-#: Updates between two looks at whether to stop.
+#: Steps between two checks for a stop.
 _UPDATES_AT_ONCE = 256
 
 
 class PooledEngine:
-    """One model of one seed, in the leading process: its updates follow one from the other."""
+    """One model with one seed, trained in the leading process since its steps cannot run in parallel."""
 
     def __init__(self, job: Job, workspace: Workspace, start_n: Tensor, *, stop: threading.Event | None = None) -> None:
         """
         Args:
-            workspace: its examples; nothing else of it is used.
+            workspace: only its examples are used.
             start_n: (n,) initial parameters.
         """
         self._job, self._workspace, self._stop = job, workspace, stop or threading.Event()
@@ -48,7 +48,7 @@ class PooledEngine:
         self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
         self._x_TF = _seen(workspace)
         self.weights: dict[str, NDArray[Any]] = {}
-        self.round = 0  # rounds finished
+        self.round = 0  # number of finished rounds
 
     def __enter__(self) -> Self:
         return self
@@ -58,19 +58,19 @@ class PooledEngine:
 
     @property
     def x_Pn(self) -> Tensor:
-        """The one model, as each peer has it."""
+        """The model, repeated for each peer."""
         return self._x_n.expand(len(self._job.peers), -1)
 
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
-        """Nothing is sent but the examples themselves, before it begins."""
+        """Zero: nothing is sent but the examples, before training starts."""
         return [0] * len(self._job.peers), [0] * len(self._job.peers)
 
     def step(self) -> RoundTimes:
-        """One round.
+        """Run one round.
 
         Raises:
-            Stopped: if asked to stop meanwhile; the state is then that before the round.
+            Stopped: the run was asked to stop; the state is then the one before the round.
         """
         number, began = self.round + 1, time.perf_counter()
         examples, steps, batch = len(self._x_TF), sum(self._job.steps_P), max(self._job.batch_P)
@@ -81,7 +81,7 @@ class PooledEngine:
                 raise Stopped
             places = torch.from_numpy(order[first : first + _UPDATES_AT_ONCE]).to(self._x_n.device)
             batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
-            # Whatever is dropped out is drawn anew in each piece.
+            # Each piece draws its dropout masks from a key of its own.
             key = self._job.draws.key(f"dropout {first}", "", number)
             state, sent = self._training.train(state, ServerModel(x_n), batches, [key])
             x_n = sent.model_n
@@ -89,7 +89,7 @@ class PooledEngine:
         return RoundTimes(time.perf_counter() - began, 0.0)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """(score, loss) of the model on each peer's test part, or on what was kept back."""
+        """Return (score, loss) of the model on each peer's test or validation part."""
         found = []
         for peer, scale in enumerate(self._job.score_scale_P):
             part, view = self._workspace.scored(peer, validation=validation), self._workspace.seen_by([peer])
@@ -98,24 +98,24 @@ class PooledEngine:
         return found
 
     def evaluate_server(self, *, validation: bool = False) -> None:
-        """There is one model, and no server."""
+        """Return None: there is no server."""
 
     def statistics(self) -> dict[str, list[float]]:
         return {}
 
     @property
     def relations_PP(self) -> None:
-        """Nobody asks how tasks are related."""
+        """Nothing: relations between tasks are not learned."""
 
     def disagreement(self) -> dict[str, float]:
         return {}
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on: tensors, and a small JSON-able state."""
+        """Return everything needed to resume: tensors, and a small JSON-serialisable state."""
         return {"x": self._x_n, "s": self._state.optimizer_k}, {"round": self.round, "fresh": not self._state.trained}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot, to the very numbers of an uninterrupted run."""
+        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self._x_n = tensors["x"].to(self._job.device, copy=True)
         trained = self._state.trained.new_tensor(not state["fresh"])
         self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), trained)
@@ -123,7 +123,7 @@ class PooledEngine:
 
 
 def _seen(workspace: Workspace) -> Tensor:
-    """(T, *F) the training inputs of all peers, one after the other, each as its peer sees it."""
+    """Return the training inputs of all peers, (T, *F), one peer after the other, each as its peer sees it."""
     rows, first_P1 = workspace.train.index_T, workspace.train.first_P1
     x_TF = torch.index_select(workspace.x_NF, 0, rows)
     for peer, (first, last) in enumerate(np.stack([first_P1[:-1], first_P1[1:]], axis=1).tolist()):

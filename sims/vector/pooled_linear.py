@@ -1,11 +1,11 @@
-"""One linear model of all examples in one place, by MOCHA's local solver: what MOCHA's tasks are compared with.
+"""Centralised training of a linear model on all examples by MOCHA's local solver: the baseline for MOCHA's tasks.
 
-MOCHA's own rounds come to this model too (`mocha,omega=global`), but by steps so careful that hundreds of them end far
-from it: where one model serves T nodes, what they say adds up T times. Here the solver goes through the examples of
-all of them, one after the other, and a round is some passes.
+MOCHA's own rounds converge to this model too (`mocha,omega=global`), but with steps so small that it is still far off
+after hundreds of rounds: with one model for T nodes, the nodes' changes add up T times. Here the solver goes through
+the examples of all nodes in sequence, and a round is some passes.
 
-The objective is T times the mean hinge loss of all examples, and lam/2 |w|^2: that of `omega=global`, but for that each
-example counts alike, and not each task.
+The objective is T times the mean hinge loss of all examples, plus lam/2 |w|^2. It is that of `omega=global`, except
+that each example has the same weight, not each task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedpeer.sims.vector.workspace import Job, Workspace
 
 
 class PooledLinearEngine(PooledEngine):
-    """See the top of this file."""
+    """One linear model with one seed, trained by MOCHA's local solver."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class PooledLinearEngine(PooledEngine):
     ) -> None:
         """
         Args:
-            lam: > 0, weight of the regulariser.
-            passes: > 0, over all examples in a round.
+            lam: weight of the regulariser, > 0.
+            passes: passes over all examples in a round, > 0.
 
         Raises:
             AlgorithmError: the network or the loss is not that of a linear model, or a number is out of its bounds.
@@ -79,7 +79,7 @@ class PooledLinearEngine(PooledEngine):
         return RoundTimes(time.perf_counter() - began, 0.0)
 
     def statistics(self) -> dict[str, list[float]]:
-        """Each peer's share of the duality gap and of the primal objective, so that their sums are those."""
+        """Return for each peer an equal share of the duality gap and of the primal objective; their sums are those."""
         w_F, peers = self._w_F, len(self._job.peers)
         primal = loss_of(HINGE, self._task, w_F) + self._lam / 2 * float(w_F.square().sum())
         gap = gap_of(HINGE, self._task, self._alpha_S, w_F)

@@ -1,4 +1,4 @@
-"""What the fork server does once, so that no worker has to: import torch and the engine, load the compiled loop.
+"""Imports that the fork server does once for all workers: torch, the engine and the compiled training loop.
 
 Imported by the fork server only.
 """

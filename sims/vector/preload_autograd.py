@@ -1,4 +1,4 @@
-"""As `preload`, for jobs with torch's optimisers: building the first one imports a second's worth of torch."""
+"""The imports of `preload`, and torch's optimisers: building the first one imports modules for a second."""
 
 from __future__ import annotations
 

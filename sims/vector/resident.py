@@ -1,9 +1,9 @@
-"""Peers' states out of memory: the pages of their files are given back while nobody looks at them.
+"""Release of the memory of large states: processes return pages of the states' files to the kernel.
 
-States lie in files that every process maps. What a process has touched counts as its own until the kernel wants it
-back; with many peers that would soon be all of them. So where states are many each process gives their pages back
-several times a second. Nothing is lost by it: the file has them, first in the kernel's cache and then on the disk,
-and whoever looks again finds them there. A file system in memory (tmpfs) has no disk behind it, and helps nobody.
+States are in files that every process maps. Pages that a process has touched count as its memory until the kernel
+reclaims them; with many peers those would soon be all pages. So with large states each process releases them several
+times a second. Nothing is lost: the file keeps them, first in the kernel's cache and then on the disk, and the next
+access reads them again. On a file system in memory (tmpfs), which has no disk behind it, this has no benefit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from contextlib import contextmanager
 
 from fedpeer.sims.vector.workspace import Workspace
 
-#: Bytes of states in all up to which everything may stay where it is.
+#: Total bytes of states up to which all of them may stay in memory.
 RESIDENT_MAX = 2**30
-#: Seconds between two times: a disk that gives 1 GB a second fills 100 MB of pages meanwhile.
+#: Seconds between two releases: a disk that reads 1 GB a second fills 100 MB of pages in this time.
 EVERY_SECONDS = 0.1
 
 
 @contextmanager
 def given_back(workspace: Workspace) -> Iterator[None]:
-    """Give this process's pages of large states back meanwhile; where the system cannot, or they are small, nothing."""
+    """Release this process's pages of large states while the context is open.
+
+    Does nothing if the states are small, or the system has no `madvise`.
+    """
     size = sum(len(mapping) for mapping in workspace.mappings)
     if size <= RESIDENT_MAX or not hasattr(mmap, "MADV_DONTNEED"):
         yield

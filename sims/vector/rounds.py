@@ -1,5 +1,5 @@
-"""What the vector engine's two kinds of rounds have in common: by gossip (`gossip_rounds.py`), or by a server
-(`server_rounds.py`). A round is: some peers train, what they send is combined.
+"""The common interface of the vector engine's rounds, by gossip (`gossip_rounds.py`) or by a server
+(`server_rounds.py`). In a round some peers train, and then what they send is combined.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass
 class Session:
-    """What an engine and its rounds share.
+    """The objects that an engine shares with its rounds.
 
-    run       does tasks, by the hands
-    sides     on which each peer's state lies, as the last finished round left it
-    refused   told of an update that is left out, whose it is and why
+    run       runs tasks on the executor
+    sides     by peer the side of its state after the last finished round
+    refused   called with the peer whose update is left out and the reason
     """
 
     job: Job
@@ -47,39 +47,43 @@ class Session:
 
 
 class VectorRounds(Protocol):
-    """How what peers send is combined.
+    """The rounds of an engine, by gossip or by a server.
 
     weights   push-sum weights of each group's members after the last round, in units of their mean at the start
-    source    the side of x from which equals train
+    source    the side of x from which peers train between which averaging takes place
     """
 
     weights: dict[str, NDArray[np.float64]]
     source: int
 
     def begin(self) -> None:
-        """Before the first round."""
+        """Prepare the first round."""
 
     def open(self, number: int) -> Sequence[int]:
-        """Who trains in round 1, 2, ..., told what they receive."""
+        """Open round 1, 2, ...: pass on what clients receive, and return the peers that train."""
 
     def close(self, number: int, trained: Sequence[int]) -> None:
-        """Combine what those who have trained send.
+        """Combine what the peers that have trained send.
 
         Raises:
-            Stopped: if asked to stop meanwhile; `snapshot` then still gives the last consistent state.
+            Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
         """
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
-        """Messages and bytes that each peer would send in this round, the last one finished."""
+        """Return the messages and bytes that each peer would send in this round, the last finished one."""
 
     def disagreement(self) -> dict[str, float]:
-        """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
 
     def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything needed to go on; `trained`: from the middle of a round, whose training is done."""
+        """Return everything needed to resume.
+
+        Args:
+            trained: whether a round is open whose training is done and belongs to the snapshot.
+        """
 
     def restore(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Resume from a snapshot."""
 
 
 def blocks_of_peers(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
@@ -96,5 +100,5 @@ def blocks_of_peers(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def column_slices(rows: int) -> Iterator[range]:
-    """Yield so many rows, a few at a time."""
+    """Yield ranges that together cover so many rows, a few rows each."""
     yield from (range(at, min(at + ROWS_AT_ONCE, rows)) for at in range(0, rows, ROWS_AT_ONCE))

@@ -1,7 +1,6 @@
-"""Rounds with a server in the vector engine, which opens and closes them in the leading process.
+"""Client-server rounds of the vector engine, which opens and closes them in the leading process.
 
-They give the numbers of a federation in which nobody is late: all who take part in a round send, and all that they send
-counts.
+They compute a federation without delays: all participants of a round send an update, and every valid update counts.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from fedpeer.sims.vector.workspace import FIRST, other
 
 
 class ServerRounds:
-    """A server and its clients.
+    """The rounds of a server and its clients.
 
-    server   its state after the last round
+    server   the server's state after the last round
     """
 
     def __init__(self, session: Session, algorithm: Coordinated, server: Any) -> None:
@@ -44,7 +43,7 @@ class ServerRounds:
 
     @property
     def relations_PP(self) -> Tensor | None:
-        """How the clients' tasks are related, in the order of the peers, where the algorithm learns it."""
+        """Relations between the clients' tasks, in the order of the peers, if the algorithm learns them; else None."""
         relations_NN = self._algorithm.relations(self.server)
         if relations_NN is None:
             return None
@@ -75,9 +74,10 @@ class ServerRounds:
         session.hands.finished(trained, session.sides_of(trained), self.source, mixed=False)
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
-        """Who took part sends an update, the coordinator all others the model.
+        """Return each peer's messages and bytes: participants send an update, the coordinator sends all others the
+        model.
 
-        The coordinator is taken to be the first peer by id; its own update goes nowhere.
+        The coordinator is assumed to be the first peer by id; its own update is not sent.
         """
         job = self._session.job
         messages, amount = [0] * len(job.peers), [0] * len(job.peers)
@@ -96,8 +96,9 @@ class ServerRounds:
         return {}
 
     def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Of each client that has ever trained the side that it is on: on the other one a worker may be writing for a
-        round that was stopped.
+        """Return the server's state, and of each client that has ever trained its state on the current side.
+
+        A worker may still be writing to the other side, for a round that was stopped.
         """
         session = self._session
         tensors = {f"server {name}": leaf for name, leaf in leaves_of(self.server).items()}
@@ -121,7 +122,7 @@ class ServerRounds:
         session.hands.tell("server", self.server)
 
     def _sound(self, sending: Sequence[int]) -> list[int]:
-        """Return those whose updates are made of numbers; of the others it is told why not."""
+        """Return the peers whose updates are finite; report the others."""
         sent = leaves_of(self._session.states.sent)
         sound = torch.ones(len(sending), dtype=torch.bool)
         for leaf in sent.values():
@@ -134,7 +135,7 @@ class ServerRounds:
         return [peer for peer, good in zip(sending, sound.tolist(), strict=True) if good]
 
     def _near(self, sending: Sequence[int], round: int) -> list[int]:
-        """Return those whose updates are not left out for how far they moved; of the others it is told."""
+        """Return the peers whose updates pass the algorithm's check of how far they moved; report the others."""
         found: list[Rejection | None] = [None] * len(sending)
         if sending:
             found = left_out(self._algorithm, self._learning, self.server, self._updates(sending), round)
@@ -149,6 +150,6 @@ class ServerRounds:
         return map_leaves(lambda leaf: leaf[rows], self._session.states.sent)
 
     def _update_bytes(self, peer: int) -> int:
-        """What the update takes on the wire: zeros, where there are many, travel as one bit."""
+        """Return the update's bytes on the wire, where zeros take one bit each if there are many."""
         rows = (leaf[peer] for leaf in leaves_of(self._session.states.sent).values())
         return wire_bytes(b"".join(raw(row.cpu()) for row in rows))

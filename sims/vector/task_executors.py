@@ -1,6 +1,7 @@
-"""Whoever does an engine's tasks: worker processes or a device here; shards on other machines (`sims/ray/`).
+"""Executors of an engine's tasks: worker processes or a device of this machine, or shards on others (`sims/ray/`).
 
-An engine leads and never asks where. What is done away from here also lies away from here, until it is gathered.
+An engine leads and does not know where its tasks run. Results of tasks on other machines stay there until they are
+gathered.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.sims.vector.pool import Stopped, WorkerPool
 from fedpeer.sims.vector.tasks import Mixing, Several, Task, Worker
 
-#: Messages by which a phase's tasks are handed out: enough for the workers to end together.
+#: Messages in which the tasks of a phase are distributed: enough that workers finish at about the same time.
 _MESSAGES = 32
-#: Peers whose states are begun, settled or read at once in the leading process.
+#: Peers whose states the leading process starts, settles or reads at once.
 ROWS_AT_ONCE = 64
-#: What all clients of a server are told.
+#: The kinds of state that a server shares with all clients.
 Told = Literal["received", "server"]
 
 
 class TaskExecutor(Protocol):
-    """See the top of this file.
+    """Runs an engine's tasks, here or on other machines.
 
-    halfway   whether what was trained is still there after a stop in the middle of a round
+    halfway   whether the results of training survive a stop in the middle of a round
     """
 
     halfway: bool
@@ -38,37 +39,45 @@ class TaskExecutor(Protocol):
     def process_ids(self) -> tuple[int, ...]: ...
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Do all tasks, which are of one phase, each once as far as anyone can tell; results in their order.
+        """Run all tasks of a phase, with the effect of running each once, and return their results in the same order.
 
         Raises:
             Stopped, EngineError: as `WorkerPool.run` does.
         """
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
-        """From now on the group averages by this matrix."""
+        """Set the matrix by which the group averages from now on."""
 
     def tell(self, what: Told, state: Any) -> None:
-        """From now on this is what a server has told, or is."""
+        """Set the server's broadcast ("received") or the server's state ("server") for all tasks from now on."""
 
     def weights(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> NDArray[np.float64] | None:
-        """(M,) the algorithm's own weights of the members of a group, whose states lie on these sides."""
+        """Return the algorithm's own weights of a group's members, (M,), whose states are on these sides."""
 
     def fetch(self, peers: Sequence[int]) -> None:
-        """Have here what these clients have sent."""
+        """Bring these clients' updates into the leading process's memory."""
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
-        """Have clients keep what is to be kept of a round (`Worker.settle`)."""
+        """Settle what clients keep of a round (`Worker.settle`)."""
 
     def finished(self, peers: Sequence[int], sides: Sequence[int], source: int, *, mixed: bool) -> None:
-        """A round is over: the states of these peers, who trained, lie on these sides now, and x on side `source`,
-        where it has just been mixed or not."""
+        """Record the end of a round.
+
+        Args:
+            peers: the peers that trained.
+            sides: where their states are now.
+            source: where x is now.
+            mixed: whether x has just been mixed.
+        """
 
     def gather(self) -> None:
-        """Have all here as it was at the end of the last round."""
+        """Bring everything into the leading process's memory, as it was at the end of the last round."""
 
     def resume(self, sides: list[int]) -> None:
-        """Go on from what the leader has put into its own memory, states on these sides and x on side 0; the sides are
-        changed where states are put elsewhere."""
+        """Resume from the leading process's memory: states on these sides, x on side 0.
+
+        An executor that puts the states on other sides changes `sides`.
+        """
 
 
 class LocalTaskExecutor:
@@ -81,7 +90,7 @@ class LocalTaskExecutor:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The workers' process numbers; empty on a device."""
+        """Process ids of the workers; empty on a device."""
         return self._pool.process_ids if self._pool else ()
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:

@@ -1,7 +1,7 @@
-"""What a worker does: train a block of peers, average a block of columns, evaluate a block of peers.
+"""The tasks of a worker: train a block of peers, average a block of columns, evaluate a block of peers.
 
-A task is small and frozen; it reads one side of the workspace and writes the other (or returns numbers), so doing it
-twice gives what doing it once gives, and which worker does it makes no difference.
+A task is small and frozen. It reads one side of the workspace and writes the other (or returns numbers), so repeating
+it changes nothing, and it does not matter which worker runs it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Score: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True)
 class TrainBlock:
-    """A round of these peers: their states from these sides to the others.
+    """Train these peers for one round: their states are read from these sides and written to the others.
 
-    Equals train from side `source` of x to the other one; clients of a server from what it told them.
+    Without a server, peers also train from side `source` of x to the other; clients train from the server's broadcast.
     """
 
     peers: tuple[int, ...]
@@ -47,7 +47,7 @@ class TrainBlock:
 
 @dataclass(frozen=True)
 class EvaluateBlock:
-    """Score these peers on their own test part, or on what was kept back; equals with side `source` of x."""
+    """Score these peers on their own test or validation part; without a server, with side `source` of x."""
 
     peers: tuple[int, ...]
     sides: tuple[int, ...]
@@ -57,11 +57,12 @@ class EvaluateBlock:
 
 @dataclass(frozen=True)
 class BlockScores:
-    """What an evaluation gives for each peer.
+    """The results of an evaluation, for each peer.
 
-    own          of the model that it predicts with
-    shared       of what all share, the server's model or the peer's estimate; None where that is its own, or no model
-    statistics   the algorithm's own
+    own          scores of the model with which the peer predicts
+    shared       scores of the server's model or the peer's estimate of the average; None if that is the peer's own
+                 model, or the server has no model
+    statistics   the algorithm's own statistics
     """
 
     own: list[Score]
@@ -81,7 +82,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Keep:
-    """Carry what a set of peers averages with nobody to the other side, unchanged. `index` names the columns."""
+    """Copy the local parameters of some peers to the other side. `index` names the entry of peers and columns."""
 
     index: str
     source: int
@@ -89,7 +90,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Spread:
-    """How far the members of a group are apart in its columns start..stop, on side `source` of x."""
+    """Measure how far the members of a group are apart in its columns start..stop, on side `source` of x."""
 
     group: str
     start: int
@@ -99,7 +100,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Several:
-    """These one after the other, told and answered at once: for tasks that take hardly longer than a message."""
+    """Run several tasks one after the other, in one message and answer: tasks may take hardly longer than a message."""
 
     tasks: tuple[Task, ...]
 
@@ -111,7 +112,7 @@ Mixing: TypeAlias = NDArray[np.float64] | csr_array
 
 @dataclass
 class Worker:
-    """A worker's own things: the job, the memory, the way to train, and the mixing matrices it was last told."""
+    """The state of a worker: the job, the memory, the stepper, and the latest mixing matrices."""
 
     job: Job
     workspace: Workspace
@@ -135,7 +136,7 @@ class Worker:
 
     @cached_property
     def algorithm(self) -> AnyAlgorithm:
-        """As a worker needs it: nothing is drawn there."""
+        """The algorithm as a worker needs it: without draws of initial parameters."""
         job = self.job
         return algorithm_of(job.algorithm, job.learning, workbench(job, self.stepper, self.workspace), imported)
 
@@ -145,7 +146,7 @@ class Worker:
         return self.workspace.states
 
     def weights(self, peers: Sequence[int], sides: Sequence[int], group: str) -> NDArray[np.float64] | None:
-        """Return (m,) the algorithm's own weights of members of a group after their training, where it has any."""
+        """Return the algorithm's own weights of members of a group after their training, (m,), if it has any."""
         index = self.workspace.index[group]
         weights = self.algorithm.weights(
             self.states.of(peers, sides), (index if index.dim() == 1 else index[0]).cpu().numpy()
@@ -153,9 +154,13 @@ class Worker:
         return None if weights is None else weights.cpu().numpy()
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
-        """Write what clients keep of a round, where that is not simply what training made of them.
+        """Settle what clients keep of a round, for algorithms in which that depends on whether an update counted.
 
-        `sides` are those before it. Not to be done twice: what is settled stands where the training's result was.
+        Must not be repeated: the result takes the place of the state after training.
+
+        Args:
+            sides: sides of the states before the round.
+            counted: whether each client's update counted.
         """
         assert has_server(self.algorithm), "equals settle nothing"
         others = [other(side) for side in sides]
@@ -179,7 +184,7 @@ def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
 
 
 def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) -> tuple[Batches, list[int]]:
-    """Return batches and keys of a block of peers, which have equal batches and steps."""
+    """Return the batches and random keys of a block of peers, which have equal batch sizes and steps."""
     batch, steps = job.batch_P[peers[0]], job.steps_P[peers[0]]
     orders = np.stack(
         [round_order(workspace.train.count(p), round, steps, batch, job.draws, job.peers[p]) for p in peers]
@@ -191,7 +196,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
 
 
 def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:
-    """Train a block, and write states and what is sent."""
+    """Train a block; write the new states and what is sent."""
     states = workspace.states
     assert states is not None, "there are peers to be trained"
     batches, keys = work_of(job, workspace, task.peers, task.round)
@@ -199,7 +204,7 @@ def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: 
     received = states.received
     if states.sent is None:
         received = divided(algorithm.start_averaged(job.like_n), workspace.x[task.source][rows])
-    if len(task.peers) == 1:  # without the leading dimension: quicker, and what a real peer does
+    if len(task.peers) == 1:  # without the leading dimension: faster, and as a real peer does it
         own = received if states.sent is not None else map_leaves(lambda leaf: leaf[0], received)
         found = algorithm.train(map_leaves(lambda leaf: leaf[0], client), own, batches.peer(0), keys)
         trained, sent = (map_leaves(lambda leaf: leaf[None], each) for each in found)
@@ -215,7 +220,7 @@ def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: 
 
 
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
-    """x' = T @ x on a block of columns, a piece at a time; each parameter is read once and written once."""
+    """Compute x' = T @ x on a block of columns, piece by piece; each parameter is read once and written once."""
     target = workspace.x[1 - task.source]
     if not isinstance(mixing, np.ndarray):
         mixing = mixing.astype(np.float32)
@@ -224,7 +229,7 @@ def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
 
 
 def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
-    """(M,) squared distances of the members from their mean, and the squared norm of the mean, in these columns."""
+    """Return the members' squared distances from their mean, (M,), and the mean's squared norm, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0
     for _, block_MD in _pieces(workspace, task):
@@ -236,9 +241,9 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
 
 
 def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[tuple[Tensor, Tensor]]:
-    """The task's columns a piece at a time: their places in all of x as one vector, and their values, (M, D) each.
+    """Yield the task's columns piece by piece: their indices into x as one flat vector, and their values, (M, D) each.
 
-    One call gathers and one scatters, however many the members are.
+    Thus one call gathers and one scatters, however many members there are.
     """
     source, index = workspace.x[task.source], workspace.index[task.group]
     row_M1 = workspace.rows[task.group].to(index.device).unsqueeze(1)
@@ -248,12 +253,12 @@ def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[tuple[Tensor, 
         yield place_MD, source.view(-1).index_select(0, place_MD.view(-1)).view(place_MD.shape)
 
 
-#: Scalars averaged at once: their places are 1 MiB, so that all stays in the cache from gathering to scattering.
+#: Scalars averaged at once: their indices take 1 MiB, so everything stays in the cache from gathering to scattering.
 _MIXED_IN_CACHE = 128 * 1024
 
 
 def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
-    """(M, D): T @ x, computed in float64 for small groups."""
+    """Return T @ x, (M, D), computed in float64 for small groups."""
     if not isinstance(mixing, np.ndarray):
         return torch.from_numpy(mixing @ block_MD.cpu().numpy()).to(block_MD.device)
     wide = widest(block_MD.device)
@@ -264,13 +269,13 @@ def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
     return (torch.from_numpy(mixing).to(exact).to(block_MD.device) @ block_MD.to(exact)).to(block_MD.dtype)
 
 
-#: Above this size the product costs more than reading the parameters, and float32 halves it; the rows of a mixing
-#: matrix sum to one, so its rounding is relative to the values themselves.
+#: In larger groups the product takes longer than reading the parameters, and float32 halves its time. The rows of a
+#: mixing matrix sum to one, so the rounding error is relative to the values themselves.
 _FLOAT64_MEMBERS = 64
 
 
 def _keep_columns(workspace: Workspace, task: Keep) -> None:
-    """A row at a time: the local columns of all peers together may be as large as x."""
+    """Copy local columns row by row: those of all peers together may be as large as x."""
     source, target, index = workspace.x[task.source], workspace.x[1 - task.source], workspace.index[task.index]
     for row in workspace.rows[task.index].tolist():
         target[row].scatter_(0, index, source[row].index_select(0, index))
@@ -306,7 +311,7 @@ def _evaluate_block(
 def _scores(
     job: Job, workspace: Workspace, stepper: Stepper, peers: Sequence[int], x_Bn: Tensor, *, validation: bool
 ) -> list[Score]:
-    """Of each of these peers: a model of its own, on its test part or on what was kept back."""
+    """Score one model per peer, each on its peer's test or validation part."""
     view = workspace.seen_by(peers)
     return [
         evaluation.evaluate(
@@ -322,7 +327,7 @@ def _scores(
 
 
 def in_order_of_peers(blocks: Sequence[Sequence[int]], found: Sequence[BlockScores]) -> BlockScores:
-    """The blocks' results in peer order."""
+    """Merge the blocks' results in the order of the peers."""
     place = np.argsort([peer for block in blocks for peer in block])
 
     def ordered(parts: Sequence[list[Any]]) -> list[Any]:

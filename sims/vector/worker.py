@@ -1,4 +1,4 @@
-"""A worker process: where it begins, and its life."""
+"""The main function of a worker process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 
 def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
-    """One torch thread, no Ctrl-C; then tasks until the pipe closes (it does when the leading process ends)."""
+    """Run tasks until the pipe closes, which it does when the leading process ends.
+
+    A worker uses one torch thread and ignores Ctrl-C.
+    """
     torch.set_num_threads(1)
     _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -24,14 +27,17 @@ def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Glibc gives a freed block back to the system if it is larger than all freed before (up to 32 MiB), so that every
-    new one costs page faults: a tenth of an evaluation. Freeing one of nearly that size first ends this; elsewhere it
-    does nothing."""
+    """Make glibc keep freed memory for reuse.
+
+    Glibc returns a freed block to the system if it is larger than all freed before (up to 32 MiB), so every new one
+    causes page faults, a tenth of the time of an evaluation. Freeing a block of nearly that size first prevents this;
+    with other allocators it has no effect.
+    """
     torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def _serve_tasks(pipe: Connection, context: Worker) -> None:
-    """Take a task, do it, answer. What a task raises is sent back whole, for the leading process to show."""
+    """Receive tasks, run them and answer. The traceback of a failed task is sent back, for the user to see."""
     while True:
         try:
             kind, *content = pipe.recv()

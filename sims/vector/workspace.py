@@ -1,8 +1,8 @@
-"""The memory of one vector run: what all peers average and keep, the examples, and who averages what.
+"""The memory of one vector run: the averaged vectors, the peers' states, the examples, and who averages what.
 
-On a CPU every tensor is a file-backed mapping that worker processes open by name, so that nothing is copied between
-processes; on a device they are plain tensors of that device. What is averaged and the peers' states exist twice: a
-phase reads one side and writes the other, so a task that was cut short (its worker died) is simply done again.
+On a CPU every tensor is a file-backed mapping that worker processes open by name, so nothing is copied between
+processes. On a device they are plain tensors of that device. The averaged vectors and the states exist twice: a phase
+reads one side and writes the other, so a task that was interrupted (its worker died) can simply be repeated.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from fedpeer.slicing.flat import FlatLayout
 
 T = TypeVar("T")
 
-#: Fields of a workspace with what peers have learnt.
+#: Fields of a workspace that training changes.
 LEARNT = ("x", "states")
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
-    """The array's memory, which may be a file's or an object store's: to be read, never written."""
+    """Return a tensor in the array's memory. It may belong to a file or an object store: read it, never write it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -46,7 +46,7 @@ def tensor(array: NDArray[Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class Handle:
-    """A file-backed tensor by name: opened in any process, it is the same memory."""
+    """The name of a file-backed tensor; every process that opens it gets the same memory."""
 
     path: str
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class Handle:
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
     def open(self, mapped: Callable[[mmap.mmap], object] = lambda mapping: None) -> Tensor:
-        """The tensor; `mapped` is told of the mapping that it lies in, if it has any numbers."""
+        """Open the tensor. `mapped` is called with its mapping, unless the tensor is empty."""
         if self.bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype)
         with Path(self.path).open("r+b") as file:
@@ -67,39 +67,39 @@ class Handle:
 
 
 def _share_memory(folder: Path, name: str, value: Tensor) -> Handle:
-    """Write a tensor into a new file of the folder and give its handle."""
+    """Write a tensor into a new file of the folder and return its handle."""
     handle = allocate(folder, name, tuple(value.shape), value.dtype)
     handle.open().copy_(value)
     return handle
 
 
 def allocate(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Handle:
-    """A tensor of zeros in a new file: a hole that takes room when it is written."""
+    """Return the handle of zeros in a new file, which is sparse: it takes space only once it is written."""
     handle = Handle(str(folder / name), shape, dtype)
     with Path(handle.path).open("wb") as file:
         file.truncate(handle.bytes)
     return handle
 
 
-#: In place of a side: a peer that has never trained has no state of its own, but one of the first states.
+#: Stands for a side: a peer that has never trained has no state of its own yet, but shares one of the first states.
 FIRST = 2
 
 
 def other(side: int) -> int:
-    """Return the side to which a peer's next state goes."""
+    """Return the side to which a peer's next state is written."""
     return 1 if side == 0 else 0
 
 
 @dataclass
 class States:
-    """What an algorithm keeps of all peers, in its own types.
+    """An algorithm's states of all peers, in its own types.
 
-    clients    the peers' states (P, ...), on two sides; the leader keeps in mind on which one each present state is
-    first      the states before the first training (F, ...), one for all peers that begin alike
-    first_P    (P,) int64 which of these is each peer's
-    sent       what clients sent to a server (P, ...); None where there is no server
-    received   what a server told its clients
-    server     its state
+    clients    the peers' states (P, ...), on two sides; the leading process knows which side each peer's state is on
+    first      the states before the first training (F, ...), one for all peers that start alike
+    first_P    (P,) int64, the index in `first` of each peer's
+    sent       the clients' updates (P, ...); None without a server, as the next two
+    received   the server's broadcast to its clients
+    server     the server's state
     """
 
     clients: tuple[Any, Any]
@@ -110,7 +110,7 @@ class States:
     server: Any = None
 
     def of(self, peers: Sequence[int], sides: Sequence[int]) -> Any:
-        """Return the states of some peers, which lie on these sides; not copied where that can be."""
+        """Return the states of some peers, which are on these sides; as views where possible."""
         alike = len(set(sides)) == 1
         if alike and sides[0] != FIRST:
             return take_rows(self.clients[sides[0]], rows_of(peers))
@@ -122,7 +122,7 @@ class States:
         )
 
     def put(self, states: Any, peers: Sequence[int], sides: Sequence[int]) -> None:
-        """Write states of some peers onto these sides."""
+        """Write the states of some peers to these sides."""
         new = leaves_of(states)
         if len(set(sides)) == 1:
             for name, leaf in leaves_of(self.clients[sides[0]]).items():
@@ -135,20 +135,21 @@ class States:
 
 
 def rows_of(peers: Sequence[int]) -> slice | list[int]:
-    """Return a slice where the peers are consecutive, so that a block is a view and not a copy."""
+    """Return the peers as a slice if they are consecutive, so that a block is a view and not a copy."""
     first, last = peers[0], peers[-1] + 1
     return slice(first, last) if list(peers) == list(range(first, last)) else list(peers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One method with one seed, but for the tensors: what a worker must know to train, average and evaluate.
+    """What a worker must know of one method with one seed to train, average and evaluate, except the tensors.
 
-    module          the network; its own tensors are never used, only its form
-    way, block      how blocks of how many peers are trained (`steppers.choose`)
-    batch_P         batch size of each peer; `steps_P` its steps a round
-    score_scale_P   of each peer, what one unit of its regression targets is in units of the data; 1 for classes
-    algorithm       by its name and settings
+    module          the network; only its architecture is used, never its own tensors
+    way, block      how a block is trained, and how many peers a block has (`steppers.choose`)
+    batch_P         each peer's batch size
+    steps_P         each peer's steps per round
+    score_scale_P   one unit of each peer's regression targets in units of the data; 1 for classification
+    algorithm       its name and settings
     learning        the federation's settings: who takes part in a round, how updates are combined and made private
     """
 
@@ -173,17 +174,17 @@ class Job:
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
-        """Peers in the order of their ids, in which an algorithm with a server numbers its clients."""
+        """Indices of the peers in the order of their ids, the order in which an algorithm numbers its clients."""
         return tuple(sorted(range(len(self.peers)), key=self.peers.__getitem__))
 
     @cached_property
     def client_P(self) -> tuple[int, ...]:
-        """Each peer's number as a client."""
+        """Each peer's index as a client."""
         return tuple(np.argsort(self.clients).tolist())
 
     @cached_property
     def like_n(self) -> Tensor:
-        """(n,) without numbers, for the form of what is averaged."""
+        """A tensor (n,) without values, to show the structure of what is averaged."""
         return torch.empty(self.layout.n, device="meta")
 
     @property
@@ -191,16 +192,17 @@ class Job:
         return LOSSES[self.loss]
 
     def stepper(self) -> Stepper:
-        """The chosen way to train, ready to be used in this process."""
+        """Return the chosen stepper, ready to be used in this process."""
         return build_stepper(self.way, self.module, self.layout, self.criterion, self.optimizer)
 
 
 @dataclass(frozen=True)
 class WorkspacePart:
-    """The training or the test examples of all peers: rows of x_NF and targets, peer after peer.
+    """The training, test or validation examples of all peers: rows of x_NF and targets, peer after peer.
 
-    index_T   (T,) int64 rows of the data set; y_T (T,) or (T, outputs) targets as the peer sees them
-    first_P1  (P + 1,) where each peer's examples begin
+    index_T    (T,) int64, rows of the data set
+    y_T        (T,) or (T, outputs), targets as the peer sees them
+    first_P1   (P + 1,), where each peer's examples begin, and the end of the last peer's
     """
 
     index_T: Tensor
@@ -215,11 +217,13 @@ class WorkspacePart:
 class Workspace:
     """All tensors of a run.
 
-    x          both sides of what equals average (P, V * n), V vectors of a peer one after the other
-    index      by group (D,) columns of x where its members agree, else (M, D)
-    rows       by group (M,) rows of x
-    states     what the algorithm keeps
-    mappings   in which x and states lie, where they are in files
+    x          both sides of what peers average (P, V * n), the V vectors of a peer one after the other
+    x_NF       the inputs of the data set
+    view       how each peer sees the inputs; None if all see them unchanged
+    index      by group the columns of x, (D,) if they are the same for all members, else (M, D)
+    rows       by group the rows of x, (M,)
+    states     the algorithm's states
+    mappings   the mappings of x and states, if they are in files
     """
 
     x: tuple[Tensor, Tensor]
@@ -234,7 +238,7 @@ class Workspace:
     mappings: tuple[mmap.mmap, ...] = ()
 
     def to(self, device: str) -> Workspace:
-        """The same on a device; x is there already."""
+        """Return the workspace on a device, where x is already. States and mappings are left out."""
 
         def moved(part: WorkspacePart) -> WorkspacePart:
             return WorkspacePart(part.index_T.to(device), part.y_T.to(device), part.first_P1)
@@ -253,22 +257,26 @@ class Workspace:
         )
 
     def seen_by(self, peers: Sequence[int]) -> BatchView | None:
-        """The view of a block of peers."""
+        """Return how a block of peers sees the inputs; None if unchanged."""
         if self.view is None:
             return None
         return self.view.of(torch.as_tensor(peers, device=self.x_NF.device))
 
     def examples(self, part: WorkspacePart, peer: int) -> Examples:
-        """One peer's part."""
+        """Return one peer's examples of a part."""
         span = slice(part.first_P1[peer], part.first_P1[peer + 1])
         return Examples(self.x_NF, part.index_T[span], part.y_T[span])
 
     def scored(self, peer: int, *, validation: bool) -> Examples:
-        """What one peer is scored on."""
+        """Return the examples on which one peer is scored."""
         return self.examples(self.valid if validation else self.test, peer)
 
     def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:
-        """`orders` (B, S, b): numbers of each peer's own training examples."""
+        """Return the batches of a block of peers.
+
+        Args:
+            orders: (B, S, b), the numbers of each peer's own training examples.
+        """
         first = np.array([self.train.first_P1[p] for p in peers], np.int64)
         places = torch.from_numpy(orders + first[:, None, None]).to(self.x_NF.device)
         return Batches(self.x_NF, self.train.index_T[places], self.train.y_T[places], self.seen_by(peers))
@@ -276,7 +284,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class WorkspaceHandles:
-    """A workspace as names, to be sent to another process and opened there."""
+    """A workspace of handles, which can be sent to another process and opened there."""
 
     tree: Any
 
@@ -288,7 +296,7 @@ class WorkspaceHandles:
 
 
 def transformed(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
-    """Return a field of a workspace in which everything of this kind, however deep, is replaced by a function of it."""
+    """Return a workspace's field with all values of this kind replaced by their image, at any depth."""
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, tuple):
@@ -303,7 +311,7 @@ def transformed(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
 
 
 def on_disk(workspace: Workspace, folder: Path) -> WorkspaceHandles:
-    """Move a workspace of plain tensors into files; x and states are only allocated and must be filled afterwards."""
+    """Move a workspace of plain tensors into files. x and states are only allocated and must be filled afterwards."""
     number = itertools.count()
 
     def moved(field: str, value: Tensor) -> Handle:
