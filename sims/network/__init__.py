@@ -1,1 +1,1 @@
-"""A simulated world for whole peers: links, disks, clocks and faults, in virtual time, from one seed."""
+"""The network engine: whole peers over simulated links, disks and clocks, with faults, in virtual time."""

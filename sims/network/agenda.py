@@ -1,7 +1,7 @@
-"""Virtual time: what happens next, and nothing happens by itself.
+"""Virtual time: a queue of planned actions.
 
-Time counts in ticks, as the nodes do, and in fractions of them. Two things at the same time happen in the order in
-which they were planned, so a run depends on its seed alone.
+Time is measured in ticks, as in the nodes, and fractions of them. Actions at the same time run in the order in which
+they were planned, so a run depends on its seed alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Agenda:
         heappush(self._planned, (time, self._count, action))
 
     def step(self, until: float) -> bool:
-        """Let the next thing happen, unless it comes after `until`; then only the time passes, and False."""
+        """Run the next action and return True; if none comes until `until`, advance the time and return False."""
         if not self._planned or self._planned[0][0] > until:
             self.now = max(self.now, until)
             return False

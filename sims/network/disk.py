@@ -1,8 +1,8 @@
-"""A simulated disk that keeps what was saved and forgets what was not, with the faults that disks have.
+"""A simulated disk with the faults of real ones.
 
-It keeps its promises as the store of a real peer does (last two snapshots and the entries after each, batches all or
-none), but in memory and in virtual time: a save is begun, takes as long as its bytes do, and is durable when it is
-finished. A crash in between keeps it or loses it, as drawn.
+It has the guarantees of a real peer's store (the last two snapshots and the entries after each; batches all or none),
+but in memory and virtual time: a save begins, takes time by its bytes, and is durable when it has finished. Whether a
+save survives a crash in between is drawn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.rejection import Rejection
 
-#: As in a real peer: the newest snapshot, and the one that stands in for it.
+#: As in a real peer: the newest snapshot, and the one that replaces it if it is damaged.
 SNAPSHOTS_KEPT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRules:
-    """How long a save takes: `flush` ticks for each, and its bytes. 5 ms and 160 MB/s with ticks of 25 ms, a plain
-    solid-state disk. `longest`: ticks that a save may take beyond that, short times more often than long ones; 0: none.
+    """How long a save takes. The defaults are those of a plain solid-state disk with ticks of 25 ms.
+
+    flush            ticks of every save (5 ms)
+    bytes_per_tick   speed of writing (160 MB/s)
+    longest          most additional ticks, of which short times are more frequent than long ones; 0: none
     """
 
     flush: float = 0.2
@@ -33,7 +36,7 @@ class DiskRules:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A snapshot and what was saved after it."""
+    """A snapshot and the entries after it."""
 
     snapshot: bytes | None = None
     entries: list[bytes] = field(default_factory=list)
@@ -41,7 +44,7 @@ class _Stretch:
 
 
 class MemoryDisk:
-    """One peer's disk; outlives its processes."""
+    """One peer's disk, which outlives its processes."""
 
     def __init__(self, rules: DiskRules, draws: np.random.Generator) -> None:
         self._rules, self._draws = rules, draws
@@ -51,11 +54,11 @@ class MemoryDisk:
         self.full_until = 0.0
 
     def append(self, entries: Sequence[bytes]) -> float:
-        """Begin to save these; in how many ticks they are durable."""
+        """Begin to save these entries; return the ticks until they are durable."""
         return self._begin(list(entries), sum(map(len, entries)))
 
     def snapshot(self, data: bytes) -> float:
-        """Begin to save a whole state; in how many ticks it is durable."""
+        """Begin to save a whole state; return the ticks until it is durable."""
         return self._begin(data, len(data))
 
     def _begin(self, what: bytes | list[bytes], size: int) -> float:
@@ -65,7 +68,7 @@ class MemoryDisk:
         return ticks + self._rules.longest ** float(self._draws.random()) if self._rules.longest else ticks
 
     def finish(self) -> None:
-        """What was begun is durable."""
+        """Finish the save under way: it is durable now."""
         assert self._under_way is not None, "nothing was begun"
         if isinstance(self._under_way, bytes):
             self._kept = [*self._kept[1 - SNAPSHOTS_KEPT :], _Stretch(self._under_way)]
@@ -74,7 +77,7 @@ class MemoryDisk:
         self._under_way = None
 
     def crash(self, draws: np.random.Generator) -> bool:
-        """The process or the machine dies. Whether a save that was under way is there all the same."""
+        """Crash the process or the machine; return whether a save under way survived."""
         survives = bool(draws.random() < 0.5) and self._under_way is not None
         if survives:
             self.finish()
@@ -83,7 +86,7 @@ class MemoryDisk:
         return survives
 
     def recover(self) -> Recovered:
-        """What the next process finds."""
+        """Return what the next process finds."""
         remarks: list[Note | RejectEffect] = []
         if self._torn:
             remarks.append(Note("info", "journal_torn", "the last save was not finished"))
@@ -91,7 +94,7 @@ class MemoryDisk:
         used = self._kept
         if used[-1].damaged:
             remarks.append(RejectEffect(Rejection("snapshot_corrupt", "the newest snapshot; the one before is used")))
-            # As a real store does: the damaged one is removed, what was saved after it stays.
+            # As in a real store, the damaged snapshot is removed and the entries after it stay.
             used[-2:] = [replace(used[-2], entries=[*used[-2].entries, *used[-1].entries])]
         newest = used[-1]
         return Recovered(snapshot=newest.snapshot, entries=tuple(newest.entries), remarks=tuple(remarks))
@@ -99,12 +102,12 @@ class MemoryDisk:
     # ---- faults
 
     def damage(self) -> None:
-        """A bit of the newest snapshot flips, if there is one and one before it, or the beginning, stands in for it."""
+        """Flip a bit of the newest snapshot, if an earlier one or the journal from the start can replace it."""
         if len(self._kept) == SNAPSHOTS_KEPT:
             self._kept[-1] = replace(self._kept[-1], damaged=True)
 
     def copy(self) -> MemoryDisk:
-        """A backup."""
+        """Return a backup."""
         other = MemoryDisk(self._rules, self._draws)
         other._kept = [replace(each, entries=list(each.entries)) for each in self._kept]
         return other

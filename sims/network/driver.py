@@ -1,5 +1,5 @@
-"""What a simulated simulator is handed: how its machines are started, how bytes are made of what they say and save, and
-what work gives; and the processes that these machines live in.
+"""The simulator's interface to the nodes: how they are started, how messages and saves become bytes, how training runs;
+and the simulated processes in which the nodes run.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Machine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """What the simulator cannot do itself.
+    """The functions that the simulator needs and cannot provide itself.
 
-    start       the machine of a peer whose disk held this
-    save        (peer, Persist) -> its bytes
-    encode      (sender, its effect) -> the bytes of a message
-    decode      (receiver, its machine, sender, bytes) -> the event; or a refusal, and the bytes that answer it
-    answered    (sender, its machine, receiver, bytes) -> what the answer to a refused message is to the sender
-    nobody_listens  (sender, its machine, receiver) -> what it is to the sender that the receiver's process has ended
-    work        (peer, what takes long) -> the event with its result
-    work_ticks  how long that takes
-    lie         (names of lies, the liar's machine, that of the other, a number that rises) -> what it says to it
-    withholds   (names of lies, what a liar would say as any peer) -> whether it keeps that to itself
-    fact        (peer, effect) -> what it states, for the history's judges; None: nothing
-    amend       (peer, contract) -> None: its machine keeps this one, as the newest that the authority signed
+    start           (peer, content of its disk) -> its machine
+    save            (peer, Persist) -> bytes for the disk
+    encode          (sender, Send) -> bytes of the message
+    decode          (receiver, its machine, sender, bytes) -> the event; or a rejection, and the bytes of the answer
+    answered        (sender, its machine, receiver, bytes) -> the sender's event for the answer to a rejected message
+    nobody_listens  (sender, its machine, receiver) -> the sender's event if the receiver's process is not running
+    work            (peer, training or similar work) -> the event with its result
+    work_ticks      (peer, the same) -> the ticks that it takes
+    lie             (names of lies, the liar's machine, the victim's machine, a rising number) -> the messages to send
+    withholds       (names of lies, a regular message of the liar) -> whether the liar withholds it
+    fact            (peer, effect) -> the fact that it states, for the reference checks of the history; None: none
+    amend           (peer, contract) -> None; stores the newest contract that the authority signed on the peer's machine
     """
 
     start: Callable[[str, Recovered], Machine]
@@ -56,13 +56,21 @@ class Driver:
     amend: Callable[[str, SignedContract], None] = lambda peer, contract: None
 
 
-#: What waits to be fed to a machine: an event, or bytes of a message or of an answer that it has still to decode.
+#: An input that waits for a machine: an event, or a function that decodes a message or an answer when it is its turn.
 Fed = Event | Callable[[Machine], Event | None]
 
 
 @dataclass
 class SimulatedProcess:
-    """One life of a peer's process."""
+    """One process of a peer, from start to end.
+
+    rate          speed of its clock
+    leapt         ticks by which its clock has leapt forward
+    saving        number of saves under way
+    retry         ticks until a failed save is tried again
+    reads_from    tick at which it has read what arrived during a stall
+    busy_until    tick at which its training thread is free
+    """
 
     machine: Machine
     began: float
@@ -70,15 +78,15 @@ class SimulatedProcess:
     leapt: float = 0.0
     outbox: Outbox = field(default_factory=Outbox)
     inbox: deque[Fed] = field(default_factory=deque)
-    saving: int = 0  # how many saves are under way
+    saving: int = 0
     retry: float = RETRY_TICKS
     feeding: bool = False
     paused_until: float = 0.0
-    reads_from: float = 0.0  # when it has read what arrived while it stood still
-    busy_until: float = 0.0  # the thread that trains
+    reads_from: float = 0.0
+    busy_until: float = 0.0
 
     def next(self, now: float) -> Fed | None:
-        """What is fed to the machine next; None: nothing, for now."""
+        """Remove and return the machine's next input; None if there is none for now."""
         if now < self.paused_until or not self.inbox:
             return None
         if now >= self.reads_from:

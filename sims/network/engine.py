@@ -1,9 +1,9 @@
 """The network engine: all peers of one method and seed as whole nodes, in virtual time, over simulated links.
 
-It is asked the same things as the vector engine: to go on by a round, to evaluate, for parameters, weights and
-disagreement. What it measures is what the nodes say of themselves, and what went over the links.
+It has the interface of the vector engine: run a round, evaluate, return parameters, weights and disagreement. It
+measures what the nodes report of themselves, and the traffic on the links.
 
-A run is its seed, so a checkpoint is a number: going on from it means playing the same rounds again.
+A run follows from its seed, so a checkpoint is the number of a round: to resume is to run the same rounds again.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from fedpeer.slicing.plan import Plan
 
 T = TypeVar("T")
 
-#: The name of what it tells of each peer.
+#: Name of the statistic of this engine.
 SECONDS = "virtual seconds"
-#: Ticks in which a peer that is there has evaluated itself.
+#: Ticks after which a running peer has evaluated itself.
 _EVALUATION_TICKS = 200.0
-#: Ticks between two looks at whether somebody asked to stop.
+#: Ticks between two checks for a stop.
 _STOP_TICKS = 40.0
-#: Virtual seconds for which a peer that nobody answers waits at most.
+#: Longest wait, in virtual seconds, of a peer that nobody answers.
 ALONE_S = 600.0
-#: Deadlines of an exchange in which some peer gets further, whatever happens to others: a peer waits for one at most in
-#: each exchange, and starts anew after a crash.
+#: Deadlines of an exchange within which some peer makes progress, whatever happens to others: a peer waits for at most
+#: one in each exchange, and starts again after a crash.
 DEADLINES_MAX = 3
 
 
 @dataclass
 class _Seen:
-    """What one peer's node said of itself, by round."""
+    """The reports of one peer's node, by round."""
 
     done: int = 0
     weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
@@ -78,8 +78,8 @@ class NetworkEngine:
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
         self._patience, self._over = self._limit(node_factory), over(faults or Faults())
-        # Under `weights: samples` a node counts in examples; what is compared over runs counts in the mean of all. An
-        # algorithm may have units of its own in each group and round: then the mean is of those who are there.
+        # Under `weights: samples` the unit of a node's weights is one example; results use the mean over all peers, so
+        # that runs can be compared. Weights of an algorithm's own are in units of their mean in the group.
         by_examples = world.federation.learning.weights == "samples"
         self._unit = np.mean([each.examples for each in node_factory.trainers.values()]) if by_examples else 1.0
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
@@ -98,16 +98,17 @@ class NetworkEngine:
 
     @property
     def x_Pn(self) -> Tensor:
-        """The parameters of all peers at the end of the last evaluated round."""
+        """Parameters of all peers at the end of the last evaluated round."""
         return torch.stack([_latest(seen.models, self.round) for seen in self._seen.values()])
 
     def step(self) -> RoundTimes:
-        """Let everything happen until every peer has finished the next round; one that lies may stay behind, since
-        others cease to listen to it, and has its last numbers then.
+        """Run until every peer has finished the next round.
+
+        A liar may fall behind, since others stop listening to it; its latest numbers are used then.
 
         Raises:
-            Stopped: if asked to stop meanwhile.
-            EngineError: if no peer gets any further.
+            Stopped: the run was asked to stop.
+            EngineError: no peer makes progress.
         """
         began = time.perf_counter()
         self.round += 1
@@ -121,11 +122,13 @@ class NetworkEngine:
         return RoundTimes(0.0, time.perf_counter() - began)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part, as its node evaluated itself after this round; or before it,
-        if it was killed just then or skipped this one; or, if it was never evaluated yet, the next time.
+        """Return (score, loss) of each peer on its own test part, from its node's evaluation after this round.
+
+        If the peer was killed just then or skipped the round, it is from an earlier round; if the peer was never
+        evaluated before, from its next evaluation.
 
         Raises:
-            EngineError: nobody gets any further, or a peer lied before it was evaluated once.
+            EngineError: no peer makes progress, or a peer lied before its first evaluation.
         """
         within = self._simulator.now + _EVALUATION_TICKS
         honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
@@ -136,25 +139,28 @@ class NetworkEngine:
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
-        """The same of the server's model, as each peer holds it; None where there is none."""
+        """Return (score, loss) of each peer's copy of the server's model; None without a server."""
         if not all(seen.servers for seen in self._seen.values()):
             return None
         return [_latest(seen.servers, self.round) for seen in self._seen.values()]
 
     def statistics(self) -> dict[str, list[float]]:
-        """When each peer had finished this round, in virtual seconds after the start: where nobody waits, apart."""
+        """Return when each peer finished this round, in virtual seconds after the start.
+
+        The times differ much if peers do not wait for one another.
+        """
         return {SECONDS: [_latest(seen.moments, self.round) for seen in self._seen.values()]}
 
     @property
     def relations_PP(self) -> None:
-        """Peers are equals."""
+        """Nothing: this engine does not collect relations."""
 
     def disagreement(self) -> dict[str, float]:
-        """Of each group: the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
         x_Pn, found = self.x_Pn.double(), {}
         rows = {peer: row for row, peer in enumerate(self._world.peers)}
         for group in self._plan.groups:
-            # Of several averaged vectors, the first: a node shows its model.
+            # Of several averaged vectors only the first counts: a node reports its model.
             places = [group.indices[p][: group.length // self._plan.vectors] for p in group.members]
             each = zip(group.members, places, strict=True)
             values_MD = torch.stack([x_Pn[rows[p]][torch.from_numpy(index_D)] for p, index_D in each])
@@ -163,11 +169,11 @@ class NetworkEngine:
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `restore` needs: the number of the round."""
+        """Return the input of `restore`: the number of the round."""
         return {}, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Play again what was played before, to the very numbers."""
+        """Repeat the rounds before the snapshot, with exactly the same numbers."""
         while self.round < state["round"]:
             self.step()
 
@@ -185,14 +191,14 @@ class NetworkEngine:
                 raise EngineError(f"in {self._patience:.0f} ticks nobody got further; waiting for {behind}")
 
     def _due(self, peer: str) -> int:
-        """The round that a peer has to have finished by now."""
+        """Return the round that a peer must have finished by now."""
         return min(1, self.round) if peer in self._liars else self.round
 
     def _progress(self) -> int:
         return sum(seen.done for seen in self._seen.values())
 
     def _limit(self, node_factory: NodeFactory) -> float:
-        """Ticks in which some peer finishes a round, if any ever will."""
+        """Return the ticks within which some peer finishes a round, unless all are stuck."""
         gossip = self._world.federation.gossip
         exchanges = max((each.exchanges for each in node_factory.averaging()), default=0)
         alone = self._world.federation.learning.alone_limit or 0.0
@@ -220,8 +226,10 @@ class NetworkEngine:
 
 
 def _impatient(world: World) -> World:
-    """Return the world in which a peer alone goes on by itself after `ALONE_S` at most: others that have ended do not
-    come back here, and nobody looks at a banner."""
+    """Return the world with a peer's wait alone limited to `ALONE_S`.
+
+    Here peers that have stopped do not come back, and nobody watches the dashboard of a waiting peer.
+    """
     learning = world.federation.learning
     limit = ALONE_S if learning.alone_limit is None else min(learning.alone_limit, ALONE_S)
     learning = learning.model_copy(update={"alone_limit": limit})
@@ -229,7 +237,7 @@ def _impatient(world: World) -> World:
 
 
 def _latest(by_round: dict[int, T], round: int) -> T:
-    """What was said in this round, or last before it, and of who came in later, first; what is older is forgotten."""
+    """Return the report of this round, or else the last one before it, or else the first one; delete older ones."""
     last = max((each for each in by_round if each <= round), default=min(by_round))
     for old in [each for each in by_round if each < last]:
         del by_round[old]

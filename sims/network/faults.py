@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated run, as plain data drawn from a seed; one line of text replays it.
+"""The faults of a simulated run, as plain data drawn from a seed; one line of text replays them.
 
-A run has two phases. Until tick `heal` anything on the list may happen; then every link delivers, everybody is started
-again, and what is promised for the time after has to come true.
+A run has two phases. Until tick `heal` any fault may happen. Then every link delivers, every peer is started again, and
+all guarantees for the time after faults must hold.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from fedpeer.data.dataset import DataError
 from fedpeer.data.splits.differences import peer_numbers
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
-#: kill      the process dies and is started again after `ticks`
-#: flip      the same, and a bit of the newest snapshot has flipped meanwhile
-#: old       the same, with a disk as it was some time ago
+#: kill      the process dies and is restarted after `ticks`
+#: flip      the same, and a bit of the newest snapshot flips meanwhile
+#: old       the same, with an older state of the disk
 #: lose      the same, with an empty disk
-#: pause     the process is stopped for `ticks` and goes on
-#: stall     the same for lack of time: when it goes on it is told of the time before it has read what arrived
+#: pause     the process is stopped for `ticks` and continues
+#: stall     the same for lack of CPU time: after it the process sees the current time before it has read what arrived
 #: step      its clock leaps forward by `ticks`
-#: full      its disk takes nothing for `ticks`
+#: full      its disk takes no saves for `ticks`
 Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
 
-#: The ways in which a peer can lie; `lies.py` says what each is.
+#: The ways in which a peer can lie; `lies.py` describes each.
 LIE_NAMES = ("life", "duplicate", "weight", "exchange", "value", "verdict", "contract", "roster", "term", "silent")
 
-#: Ticks that a process is away, stands still, leaps or cannot save: from a moment to half a minute.
+#: Most ticks for which a drawn fault keeps a process down, pauses it, leaps its clock or fills its disk: half a minute.
 TICKS_MAX = 1200.0
-#: Seconds of virtual time at which a fault may begin, and that it may last: a month.
+#: Most virtual seconds until a fault begins, and that it lasts: a month.
 _SECONDS_MAX = 30 * 86400.0
-#: Ticks beyond which a fault is taken not to end.
+#: Ticks beyond which a fault counts as endless.
 NEVER = 1e8
-#: Times as long as others that a peer may take to train.
+#: Largest factor by which a peer may be slower to train than others.
 _PACE_MAX = 1e4
 
 
 @dataclass(frozen=True)
 class Act:
-    """One thing that happens to one peer."""
+    """One fault of one peer."""
 
     tick: float
     kind: Kind
@@ -55,7 +55,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Lying:
-    """One peer that lies from tick `begin` to tick `end`, in these ways (`lies.py`), and does its part besides."""
+    """One peer that lies from tick `begin` to tick `end` in these ways (`lies.py`), besides its regular work."""
 
     begin: float
     end: float
@@ -65,11 +65,11 @@ class Lying:
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Everything that goes wrong.
+    """All faults of a run.
 
-    rates    speed of each peer's clock; 1 where nothing is said
-    paces    how many times as long as others a peer takes to train; 1 where nothing is said, and nothing heals it
-    heal     tick from which on nothing goes wrong any more; never, where nothing is said
+    rates   by peer, the speed of its clock; default 1
+    paces   by peer, the factor by which it takes longer to train; default 1; it also holds after `heal`
+    heal    the tick at which all other faults end; default: never
     """
 
     seed: int = 0
@@ -82,18 +82,18 @@ class Faults:
     heal: float = math.inf
 
     def line(self) -> str:
-        """As one line of JSON, from which `parsed` gives an equal one."""
+        """Return the faults as one line of JSON, which `parse_faults` reads."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def over(faults: Faults) -> float:
-    """Return the tick at which the last cut has ended and the last peer has come back, as far as that is planned."""
+    """Return the tick at which the last cut has ended and the last peer has come back; endless faults do not count."""
     ends = [cut.end for cut in faults.cuts] + [act.tick + act.ticks for act in faults.acts]
     return max([0.0, *(min(end, faults.heal) for end in ends if end < NEVER)])
 
 
 def parse_faults(line: str) -> Faults:
-    """The faults that `line` wrote."""
+    """Parse the output of `Faults.line`."""
     data = json.loads(line)
     return Faults(
         seed=data["seed"],
@@ -111,11 +111,14 @@ def parse_faults(line: str) -> Faults:
 
 
 def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
-    """What a user asks for: choices of `FAULTS` joined by `/`, of which a seed may be a number alone, or a line that a
-    run printed. `tick`: seconds of one.
+    """Parse a user's faults.
+
+    Args:
+        text: choices of `FAULTS` joined by `/`, of which a seed may be a number alone; or a line that a run printed.
+        tick: seconds of a tick.
 
     Raises:
-        ChoiceError: it is none of them; the message has the way out.
+        ChoiceError: the text is none of these; the message has the way out.
     """
     if text.startswith("{"):
         try:
@@ -237,7 +240,7 @@ def _acts(before: Faults, kind: Kind, peers: Sequence[str], span: tuple[float, f
 
 
 def _sides(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the peers that are named, and the others."""
+    """Return the named peers, and the others."""
     side = _chosen(name, on, peers)
     if len(side) == len(peers):
         raise ChoiceError(f"faults: {name} names all peers; leave out those from whom they are to be cut off")
@@ -245,7 +248,7 @@ def _sides(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[tuple[
 
 
 def _chosen(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[str, ...]:
-    """Return the peers that are named by their numbers."""
+    """Return the peers with these numbers."""
     try:
         return tuple(peers[number] for number in sorted(peer_numbers(on, len(peers), name)))
     except DataError as error:
@@ -253,14 +256,14 @@ def _chosen(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[str, 
 
 
 def _span(name: str, at: float, seconds: float, tick: float) -> tuple[float, float]:
-    """Return the ticks of the beginning and the end."""
+    """Return the ticks at which a fault begins and ends."""
     if not (0 <= at <= _SECONDS_MAX and 0 < seconds <= _SECONDS_MAX):
         raise ChoiceError(f"faults: {name} with at={at:g},for={seconds:g}: write seconds, for of more than 0")
     return at / tick, (at + seconds) / tick
 
 
-#: The kinds of faults that a user can ask for: `7` or `seed:7`, `links,loss=0.3`, `slow:1-4`, `cut:1,at=10,for=30`.
-#: Each is laid over those before it.
+#: The kinds of faults that a user can choose: `7` or `seed:7`, `links,loss=0.3`, `slow:1-4`, `cut:1,at=10,for=30`.
+#: Each is added to those before it.
 FAULTS: Mapping[str, Callable[..., Faults]] = {
     "seed": _seed,
     "links": _links,
@@ -276,10 +279,10 @@ FAULTS: Mapping[str, Callable[..., Faults]] = {
 def draw_faults(
     seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")
 ) -> Faults:
-    """A mix of faults of its own for each seed: each rate is drawn too, so that rare mixes appear.
+    """Draw a mix of faults from the seed. The rates are drawn too, so that rare mixes appear.
 
-    Loss and repeats reach 30 %, delays several ticks; up to three cuts of any shape, one-way ones among them; and up
-    to two acts of the given kinds for each peer.
+    Loss and repeats reach 30 %, delays several ticks; there are up to three cuts of any shape, including one-way ones,
+    and up to two faults of each given kind per peer.
     """
     draws = Draws(seed).numpy("faults")
     links = LinkRules(

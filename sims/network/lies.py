@@ -1,8 +1,8 @@
-"""Lies by name: messages that a lying peer sends beside its regular ones, with its own key over its own connections.
+"""Lies by name: messages that a lying peer sends besides its regular ones, with its own key over its own connections.
 
-A lie is a function of the liar's node, the node to which it lies, and a number that rises each time; it gives messages.
-It uses what acknowledgements and Hellos tell it of the other node, and no more. Its messages take the way of all
-messages: as bytes, through the codec and the admission policy of the recipient.
+A lie is a function that yields messages from the liar's node, the victim's node, and a number that rises each time. It
+uses only what acknowledgements and Hellos reveal of the victim. Its messages take the usual way: as bytes, through the
+codec and the admission policy of the recipient.
 """
 
 from __future__ import annotations
@@ -41,31 +41,30 @@ from fedpeer.peer.wire.roster import Roster, sign, to_bytes
 from fedpeer.peer.wire.versions import CAPABILITIES, NEWEST, VERSIONS
 from fedpeer.sims.network.faults import LIE_NAMES
 
-#: What a liar sends to one other, by its own node, the other's and a number that rises.
+#: What a liar sends to one victim, from its own node, the victim's node and a rising number.
 Lie = Callable[[Node, Node, int], Iterator[Send]]
 
-#: How deep a contract is nested.
+#: Depth of nesting of a contract.
 _NESTED = 962
-#: Of so many shares with exchanges that rise, so many are of exchanges that there may be.
+#: Of every SHARES shares of later rounds, the first POSSIBLE have a valid exchange.
 SHARES, POSSIBLE = 40, 30
-#: Parts of the estimate by which a poisoned share is away from it.
+#: Distance of a poisoned share from the estimate, as a fraction of the estimate.
 _POISON = 0.5
-#: Claims in one message.
+#: Claims per message.
 _CLAIMS = 8
 
 
 def _send(me: Node, to: Node, message: Message, *, version: int = NEWEST, to_incarnation: int | None = None) -> Send:
-    """The message, between the incarnations as which the other knows the two: whatever the liar's own node has come to
-    believe of its channels meanwhile."""
+    """Return the message as sent between the incarnations that the victim knows, whatever the liar's node believes."""
     known = to.durable.met.get(me.state.me, me.durable.incarnation)
     return Send(to.state.me, message, known, to_incarnation or to.durable.incarnation, version)
 
 
-# ------------------------------------------------------------------------------------------------- lives and processes
+# ------------------------------------------------------------------------------------------- incarnations and processes
 
 
 def lives(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Hellos that know of later incarnations and lives of the other, or of transfers that it has never made."""
+    """Send Hellos that refer to later incarnations and generations of the victim, or to transfers it never made."""
     later = to.durable.incarnation + 1 + number % 100
     for version in VERSIONS:
         yield _send(me, to, _hello(me, to, version), version=version, to_incarnation=2**62)
@@ -94,7 +93,7 @@ def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = N
 
 
 def _lane(me: Node, to: Node, group: str, more: int) -> ChannelState:
-    """As it is, but for so many that were taken more than were made."""
+    """Return the true state of the channel, but with so many more transfers taken than the victim made."""
     out, into = _ends(to, me, group)
     return ChannelState(
         group=group,
@@ -112,7 +111,7 @@ def _ends(of: Node, other: Node, group: str) -> tuple[Outgoing, Incoming]:
 
 
 def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """The other was started a second time."""
+    """Claim that the victim was started a second time."""
     for version in VERSIONS:
         said = RejectMessage(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
         yield _send(me, to, said, version=version)
@@ -122,13 +121,13 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def weight_lies(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Shares of weight 1, one after the other."""
+    """Send shares of weight 1, one after the other."""
     for group in _shared(me, to):
         yield _share(me, to, group, weight=1.0)
 
 
 def exchanges(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Shares of rounds to come, each later than the one before, and of exchanges that there are not."""
+    """Send shares of rounds to come, each later than the one before, and of exchanges that do not exist."""
     for group in _shared(me, to):
         most = to.state.exchanges_max(group)
         at = (to.durable.round + 1 + number // 2, number % most)
@@ -136,7 +135,7 @@ def exchanges(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def values(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Shares whose values lead away, by a little or by much, or are no numbers."""
+    """Send shares whose values are off by a little or a lot, or are NaN."""
     for group in _shared(me, to):
         value_D = to.durable.estimate_D(group)
         away = (1 + _POISON, 1 + _POISON, 100.0, float("nan"))[number % 4]
@@ -144,7 +143,7 @@ def values(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def _shared(me: Node, to: Node) -> list[str]:
-    """Groups of both, if the other knows the liar."""
+    """Return the groups of both, if the victim has met the liar."""
     return [group for group in me.durable.groups if me.state.me in to.durable.met and group in to.durable.groups]
 
 
@@ -157,7 +156,7 @@ def _share(
     value_D: Tensor | None = None,
     at: tuple[int, int] = (0, 0),
 ) -> Send:
-    """The next share on the channel, signed."""
+    """Return the next share on the channel, signed."""
     _, channel = _ends(to, me, group)
     round, exchange = max(channel.place, to.durable.groups[group].at, at)
     value_D = me.durable.estimate_D(group) if value_D is None else value_D
@@ -182,11 +181,11 @@ def _named(peer: Node) -> tuple[str, int]:
     return peer.state.me, peer.durable.incarnation
 
 
-# ------------------------------------------------------------------------------------------------- verdicts and papers
+# ----------------------------------------------------------------------------------------- claims, contracts, rosters
 
 
 def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Everybody else is dead, or suspect, and so is the other itself."""
+    """Claim that all other peers, including the victim, are dead or suspect."""
     state: State = ("dead", "suspect")[number % 2]
     statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
     claims = [_verdict(me, said, state) for said in statements if said is not None]
@@ -203,12 +202,12 @@ def _verdict(me: Node, said: Claim, state: State) -> Claim:
 
 
 def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """A contract whose reading takes more stack than there is."""
+    """Send a contract whose nesting exceeds the stack of a recursive parser."""
     yield _send(me, to, Contract(text=b"[" * _NESTED + b"]" * _NESTED))
 
 
 def rosters(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """A later roster, by an authority of its own."""
+    """Send a later roster, signed by an authority of the liar's own."""
     yield _send(me, to, RosterNews(number=2**20, text=_foreign(me.state.peer_groups.roster)))
 
 
@@ -223,30 +222,30 @@ def _foreign(roster: Roster) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- terms
 
 FAR = Progress(10**6, 10**6, 10**6)
-#: What is said in an election, by the liar's own machine and the number.
+#: Messages of an election, from the liar's own machine and the number.
 Said = Callable[[Election, int], Iterator[ballots.Message]]
 
 
 def rising(election: Election, number: int) -> Iterator[ballots.Message]:
-    """Higher terms without a signature."""
+    """Send higher terms without a signature."""
     term = election.stand.term + 1 + number % 40
     yield HeartbeatReply(term, Progress())
     yield VoteReply(term, bool(number % 2), False, b"")
 
 
 def standing(election: Election, number: int) -> Iterator[ballots.Message]:
-    """It stands, one term higher each time."""
+    """Request votes, each time in a higher term."""
     yield VoteRequest(election.stand.term + 1 + number % 15, False, election.voter_set.number, FAR)
 
 
 def promising(election: Election, number: int) -> Iterator[ballots.Message]:
-    """It promises its vote to whoever may ask, and then refuses it."""
+    """Promise a vote in the next term, and then refuse it."""
     yield VoteReply(election.stand.term + 1, True, True, b"")
     yield VoteReply(election.stand.term, False, False, b"")
 
 
 def crowned(election: Election, number: int) -> Iterator[ballots.Message]:
-    """It coordinates by its own vote."""
+    """Act as coordinator with its own vote alone."""
     me = election.me
     yield Heartbeat(
         LeaderCertificate(election.stand.term + 1, me, election.voter_set.number, ((me, bytes(64)),)), Progress()
@@ -257,7 +256,7 @@ TERMS: tuple[Said, ...] = (rising, standing, promising, crowned)
 
 
 def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """All that can be said of terms, in each group that has a coordinator."""
+    """Send all lies about terms, in each group that has a coordinator."""
     for group, consensus in me.consensus_by_group.items():
         election = consensus.round_commit.election
         if to.state.me in election.voter_set.members:
@@ -270,7 +269,7 @@ def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def nothing(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """Say nothing; what is withheld says it."""
+    """Send nothing: this lie only withholds messages (`withheld`)."""
     return iter(())
 
 
@@ -291,12 +290,12 @@ assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 
 
 def lies_to(names: Collection[str], me: Node, to: Node, number: int) -> Iterator[Send]:
-    """All that these lies say to one other at this time."""
+    """Yield all messages of these lies to one victim at this time."""
     if to.state.me in me.state.others:
         for name in names:
             yield from LIES[name](me, to, number)
 
 
 def withheld(names: Collection[str], message: Message) -> bool:
-    """Whether a liar keeps this to itself, which it would say as any peer: answers and acknowledgements."""
+    """Return whether a liar withholds this regular message: answers to pings and acknowledgements."""
     return "silent" in names and isinstance(message, Pong | Ack)

@@ -1,4 +1,4 @@
-"""Simulated links: when, how often and whether a message arrives. Messages are bytes; only their number counts here.
+"""Simulated links: whether, how often and when a message arrives. Only a message's size matters here.
 
 Each directed edge draws from a stream of its own, keyed by the run's seed and both names, so what happens on one edge
 does not depend on the traffic of another. Times are in ticks.
@@ -17,13 +17,13 @@ from fedpeer.algorithms.draws import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRules:
-    """How all links are.
+    """Properties of all links.
 
-    delay             ticks that every message takes at least
-    jitter            mean of what it takes beyond that, exponentially distributed
+    delay             least ticks that a message takes
+    jitter            mean of the additional ticks, exponentially distributed
     loss, repeat      shares of the messages that never arrive, or arrive twice
-    reorder           share that may be overtaken; all others arrive in the order in which they were sent
-    bytes_per_tick    what a link carries; messages queue behind one another
+    reorder           share of the messages that may be overtaken; all others arrive in the order of sending
+    bytes_per_tick    capacity of a link; messages queue behind one another
     """
 
     delay: float = 0.1
@@ -40,7 +40,7 @@ class LinkRules:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """From tick `begin` to tick `end` nothing from `senders` reaches `receivers`. The way back is another cut."""
+    """A one-way cut: from tick `begin` to tick `end` nothing from `senders` reaches `receivers`."""
 
     begin: float
     end: float
@@ -52,7 +52,7 @@ class Cut:
 
 
 def partition(begin: float, end: float, *sides: Sequence[str]) -> tuple[Cut, ...]:
-    """Nobody of one side hears anybody of another."""
+    """Return cuts under which no peer of one side receives anything from another side."""
     return tuple(
         Cut(begin=begin, end=end, senders=tuple(one), receivers=tuple(other))
         for one in sides
@@ -66,15 +66,15 @@ class _Edge:
 
     def __init__(self, draws: np.random.Generator) -> None:
         self.draws = draws
-        self.free = 0.0  # when the last message has left
-        self.last = 0.0  # when the last one that keeps its order arrives
+        self.free = 0.0  # when the last message has been sent completely
+        self.last = 0.0  # when the last message that keeps its order arrives
 
 
 class SimulatedLinks:
     def __init__(self, rules: LinkRules, seed: int, cuts: Sequence[Cut] = (), heal: float = math.inf) -> None:
         """
         Args:
-            heal: from this tick on nothing is lost, repeated, overtaken or cut.
+            heal: the tick from which on nothing is lost, repeated, overtaken or cut.
         """
         self._rules, self._cuts, self._heal = rules, cuts, heal
         self._draws = Draws(seed)
@@ -84,14 +84,14 @@ class SimulatedLinks:
         return time < self._heal and any(cut.parts(sender, receiver, time) for cut in self._cuts)
 
     def arrivals(self, sender: str, receiver: str, size: int, now: float) -> list[float]:
-        """When a message of `size` bytes that is sent now arrives: never, once or twice, in ticks."""
+        """Return the ticks at which a message of `size` bytes that is sent now arrives: none, one or two."""
         edge = self._edges.get((sender, receiver))
         if edge is None:
             edge = _Edge(self._draws.numpy(f"link to {receiver}", sender))
             self._edges[sender, receiver] = edge
         rules = self._rules
         edge.free = max(now, edge.free) + size / rules.bytes_per_tick
-        # Always the same number of draws, so that one message's fate does not hang on another's.
+        # The number of draws is constant, so that one message's fate does not depend on another's.
         lost, repeated, overtaken, *late = edge.draws.random(5).tolist()
         if now >= self._heal:
             lost = repeated = overtaken = 1.0

@@ -1,8 +1,7 @@
-"""Real nodes for a simulated simulator: every peer of a world with its learner, its start from a disk, and the real
-codec.
+"""Real nodes for the simulator: every peer of a world with its learner, its start from a disk, and the real codec.
 
-Nobody listens at the doors of a simulator, so identities are plain: a peer speaks for whom it is, and statements are
-signed with a keyed hash in the place of Ed25519, whose keys follow from the seed.
+A simulator has no network that could be attacked, so identities are simple: senders are known, and statements are
+signed with a keyed hash instead of Ed25519, with keys that follow from the seed.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ from fedpeer.sims.network.lies import lies_to, withheld
 from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World
 
-#: Seconds of virtual time that an update takes on a peer whose pace is 1: a small network on a plain processor.
+#: Virtual seconds that a local step takes on a peer whose pace is 1: a small network on a plain processor.
 _STEP_S = 0.001
 
 
 @dataclass(frozen=True, eq=False)
 class NodeFactory:
-    """All peers of a world under one method.
+    """The nodes of all peers of a world under one method.
 
-    pace    by peer, how many times as long as others it takes to train; 1 where nothing is said
-    begun   by peer, how many processes it has had
-    speaks  by peer, the newest version of the wire that its release knows, where that is not this one's newest
-    later   the worlds of contracts that are gone over to, by their spelling
-    signed  by peer, the newest contract by the authority that its machine keeps
-    keys    by peer, (32 bytes) its key, where it came in again with another one
+    pace     by peer, the factor by which it takes longer to train; default 1
+    begun    by peer, how many processes it has had
+    speaks   by peer, the newest wire version of its release, if older than this release's
+    later    worlds of later contracts, by the contract's text
+    signed   by peer, the newest contract signed by the authority that its machine has stored
+    keys     by peer, its key (32 bytes), if it joined again with another one
     """
 
     world: World
@@ -93,11 +92,11 @@ class NodeFactory:
         return cls(world, method, roster, found, setups, pace or {})
 
     def averaging(self) -> list[Averaging]:
-        """How each group averages, once for each member."""
+        """Return how each group averages, once for each member."""
         return [policy for setup in self.setups.values() for policy in setup.peer_groups.averaging.values()]
 
     def longest_ticks(self) -> float:
-        """Of the training of one round, over all peers."""
+        """Return the ticks of the slowest peer's training in a round."""
         return max(self._ticks(peer, trainer.steps) for peer, trainer in self.trainers.items())
 
     def driver(
@@ -105,7 +104,12 @@ class NodeFactory:
         evaluated: Callable[[str, Evaluated], None] = lambda peer, event: None,
         fact: Callable[[str, Effect], object] = lambda peer, effect: None,
     ) -> Driver:
-        """`evaluated` hears of every evaluation."""
+        """Return the simulator's driver.
+
+        Args:
+            evaluated: called with each peer's evaluations.
+            fact: see `Driver`.
+        """
 
         def work(peer: str, effect: Work) -> Worked:
             event = self.trainers[peer].work(effect)
@@ -132,11 +136,11 @@ class NodeFactory:
         )
 
     def node(self, peer: str, recovered: Recovered) -> Node:
-        """The peer as it is after a start on this disk."""
+        """Return the peer's node after a start from this disk."""
         trainer, world = self.trainers[peer], self._goes_by(peer, recovered)
         setup = replace(self.setups[peer], secret=secret_of(self.world.draws, peer))
         if trainer.spec is not None:
-            # Two processes of one identity are told apart by what each draws at its start.
+            # Two processes of one identity are distinguished by the nonce that each draws at its start.
             self.begun[peer] += 1
             setup = replace(setup, nonce=self.world.draws.key("process", peer, self.begun[peer]) % 2**63)
         return node_of(
@@ -152,7 +156,7 @@ class NodeFactory:
         )
 
     def _goes_by(self, peer: str, recovered: Recovered) -> World:
-        """Return the world of the contract by which this peer goes on; its setup is by that from now on."""
+        """Return the world of the contract under which this peer continues, and update its setup to that contract."""
         signed, held = self.signed.get(peer), None
         if recovered.snapshot is not None:
             held = held_of(unframe("snapshot", recovered.snapshot)[0])
@@ -198,7 +202,7 @@ class NodeFactory:
         return MessageReceived(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
 
     def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
-        """The refusal of a frame that is newer than the receiver's release."""
+        """Reject a frame whose wire version is newer than the receiver's release; None if it is not."""
         head, newest = codec.parse_head(data), self.speaks.get(receiver, NEWEST)
         if isinstance(head, Rejection) or head.version <= newest:
             return None
@@ -212,7 +216,7 @@ class NodeFactory:
 
 
 def _patience(examples: int) -> float:
-    """Return a simulated peer's capability: all have a usual machine, so only their numbers of examples differ."""
+    """Return a simulated peer's patience: all machines have the same capability except for their number of examples."""
     return Capability(examples=examples).patience
 
 
@@ -236,5 +240,5 @@ def _lie(names: Collection[str], liar: Machine, other: Machine, number: int) -> 
 
 
 def _key(world: World, peer: str) -> bytes:
-    """(32 bytes) that name a peer, or ("") the authority."""
+    """Return the key of a peer, or of the authority (""), 32 bytes."""
     return world.draws.key("identity", peer).to_bytes(16, "little") * 2

@@ -1,9 +1,9 @@
-"""Whole peers in one process and virtual time: their effects carried out over simulated links, disks and clocks.
+"""Simulator of whole peers in one process and virtual time, over simulated links, disks and clocks.
 
 The simulator knows no mathematics and no protocol. It starts nodes, feeds them events one at a time, and carries out
-what they ask for in the order they ask for it: an `Outbox` holds back what stands behind a save, saves and training
-take virtual time, messages travel as bytes through the codec that it was handed. Faults come from a plan. The same seed
-gives the same history, row for row.
+their effects in order: an `Outbox` holds back the effects after a save, saves and training take virtual time, and
+messages travel as bytes through the driver's codec. Faults are planned in advance. The same seed gives the same
+history, row for row.
 """
 
 from __future__ import annotations
@@ -43,29 +43,30 @@ from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
 from fedpeer.sims.network.links import SimulatedLinks
 
-#: Messages and results that wait for a peer that stands still or cannot save; a real one has as many requests open at
-#: most, and refuses more.
+#: Messages and results that may wait for a peer that is paused or cannot save; a real one has at most as many open
+#: requests and rejects more.
 _INBOX_MAX = 256
-#: Ticks that a process which stood still for lack of time may take to read what arrived meanwhile: some passes of its
-#: loop, in each of which it is told the time.
+#: Ticks that a process may need after a stall to read what arrived meanwhile: several passes of its loop, each with a
+#: `Tick`.
 _STALLED_TICKS = 4.0
-#: Ticks between two times that a liar lies to everybody.
+#: Ticks between two lies of a liar to all others.
 _LIE_TICKS = 2.0
-#: Ticks from the end of a process to the beginning of the next, where it ends to go by another contract.
+#: Ticks from the end of a process that stops to adopt another contract to its next start.
 _AGAIN_TICKS = 4.0
-#: Ticks between two backups, from which an old checkpoint can come back.
+#: Ticks between two backups, from which an old state of the disk can be restored.
 _BACKUP_TICKS = 200.0
 
 
 class Simulator:
-    """Peers, and everything between them. `start` them, then `run`.
+    """A simulation of peers and of everything between them. `start` the peers, then `run`.
 
     Attributes:
-        rows     the history so far (see `history.py`)
-        stopped  by peer, how its node ended
-        carried  by peer, how many effects were carried out, over all its lives
-        stepped  called after each event that a machine has taken: (peer, machine)
-        said     called with each effect, but for saves, that is carried out: (peer, effect)
+        rows      the history so far (see `history.py`)
+        stopped   by peer, the effect with which its node stopped
+        carried   by peer, the number of effects carried out, over all its processes
+        messages, bytes   by peer, what it has sent so far
+        stepped   called after each event that a machine has handled: (peer, machine)
+        said      called with each effect that is carried out, except saves: (peer, effect)
     """
 
     def __init__(
@@ -99,26 +100,26 @@ class Simulator:
         if any(act.kind == "old" for act in self.faults.acts):
             self.agenda.at(_BACKUP_TICKS, self._back_up)
 
-    # ---- what tests and engines do
+    # ---- for tests and engines
 
     @property
     def now(self) -> float:
         return self.agenda.now
 
     def machines(self) -> Mapping[str, Machine]:
-        """The living."""
+        """Return the machines of all running processes, by peer."""
         return {peer: process.machine for peer, process in self._alive.items()}
 
     def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Messages and bytes that each peer has sent so far, in the order of the peers."""
+        """Return the messages and bytes that each peer has sent so far, in the order of the peers."""
         return np.array(list(self.messages.values())), np.array(list(self.bytes.values()))
 
     def kept(self, peer: str) -> Recovered:
-        """What a process would find on this peer's disk if it were started now."""
+        """Return what a process would find on this peer's disk if it started now."""
         return self._disks[peer].copy().recover()
 
     def start(self, *peers: str) -> None:
-        """Start these (default: all) now."""
+        """Start these peers (default: all) now."""
         for peer in peers or self.peers:
             if peer in self._alive or peer in self.stopped:
                 continue
@@ -134,22 +135,21 @@ class Simulator:
             self._tick(peer, process)
 
     def kill(self, peer: str) -> None:
-        """End its process at once: what is not durable is gone, or, if it was being saved, perhaps gone."""
+        """Kill the peer's process. What is not durable is lost; a save under way may survive."""
         process = self._alive.pop(peer)
         survived = self._disks[peer].crash(self._draws) if process.saving else False
         self._note("kill", peer, process.saving if survived else 0)
 
     def kill_after(self, peer: str, effects: int, ticks: float) -> None:
-        """Kill it when it has carried out so many effects in all, and start it again after `ticks`."""
+        """Kill the peer once it has carried out so many effects in total, and restart it after `ticks`."""
         self._kill_after[peer] = (effects, ticks)
 
     def tell(self, peer: str, event: Event) -> None:
-        """Feed the node of a living peer something that comes from its own machine: what the person asks for, a roster
-        that was read."""
+        """Feed the node of a running peer an event from its own machine, such as a user's request or a new roster."""
         self._give(peer, self._alive[peer], event)
 
     def run(self, until: float, done: Callable[[], bool] = lambda: False) -> bool:
-        """Let things happen until this tick, or until `done`; whether that came true."""
+        """Run until this tick or until `done`; return whether `done` was reached."""
         while not done():
             if not self.agenda.step(until):
                 return done()
@@ -192,7 +192,7 @@ class Simulator:
                 self.agenda.at(self._healed(act.ticks), partial(self.start, peer))
 
     def _lie(self, lying: Lying, number: int) -> None:
-        """It says to all others what is not so, beside what it says as any peer, and soon does again."""
+        """Send this liar's lies to all other running peers, in addition to its regular messages, and plan the next."""
         if self.now >= min(lying.end, self.faults.heal):
             return
         liar = self._alive.get(lying.peer)
@@ -203,14 +203,14 @@ class Simulator:
         self.agenda.at(self.now + _LIE_TICKS, partial(self._lie, lying, number + 1))
 
     def _withholds(self, peer: str, send: Send) -> bool:
-        """Whether it lies now by not saying this."""
+        """Return whether a liar's current lies make it withhold this message."""
         if self.now >= self.faults.heal:
             return False
         lying = (each for each in self.faults.liars if each.peer == peer and each.begin <= self.now < each.end)
         return any(self._driver.withholds(each.lies, send) for each in lying)
 
     def _healed(self, ticks: float) -> float:
-        """When a fault that begins now is over: after so many ticks, and all of them when faults end."""
+        """Return when a fault that begins now is over: after so many ticks, but no later than the end of all faults."""
         return self.now + ticks if self.now >= self.faults.heal else min(self.now + ticks, self.faults.heal)
 
     def _back_up(self) -> None:
@@ -229,7 +229,7 @@ class Simulator:
         self.agenda.at(self.now + 1 / process.rate, partial(self._tick, peer, process))
 
     def _remind(self, process: SimulatedProcess) -> None:
-        """It goes on, and its timer says how late it is."""
+        """Resume a stalled process: the first thing it sees is the current time."""
         if self.now >= process.paused_until:
             rest = [fed for fed in process.inbox if not isinstance(fed, Tick)]
             process.inbox = deque([Tick(process.clock(self.now)), *rest])
@@ -239,7 +239,7 @@ class Simulator:
         self._feed(peer, process)
 
     def _feed(self, peer: str, process: SimulatedProcess) -> None:
-        """Let the machine take what waits, one event at a time, while it can."""
+        """Let the machine handle its inbox, one event at a time, while its process can."""
         if process.feeding:
             return
         process.feeding = True
@@ -334,7 +334,7 @@ class Simulator:
             case Amend():
                 self._driver.amend(peer, effect.contract)
             case Enrol():
-                pass  # a roster's file; the node itself goes by the roster already
+                pass  # only the roster's file changes; the node has adopted the roster already
         self._note("said", peer, type(effect).__name__)
 
     def _worked(self, peer: str, process: SimulatedProcess, effect: Work) -> None:
@@ -344,7 +344,7 @@ class Simulator:
     # ---- messages
 
     def _post(self, sender: str, send: Send) -> int:
-        """Let a message travel; its bytes."""
+        """Send a message and return its size in bytes."""
         data = self._driver.encode(sender, send)
         self.messages[sender] += 1
         self.bytes[sender] += len(data)
@@ -376,13 +376,13 @@ class Simulator:
         self._put(receiver, read)
 
     def _refuse_connection(self, sender: str, receiver: str) -> None:
-        """The receiver's machine is there, and its process is not."""
+        """Refuse a connection: the receiver's machine answers, but its process is not running."""
         back = self.now + self.faults.links.delay
         if not self._links.cut(receiver, sender, back):
             self.agenda.at(back, lambda: self._put(sender, lambda m: self._driver.nobody_listens(sender, m, receiver)))
 
     def _answer(self, receiver: str, sender: str, data: bytes) -> None:
-        """The answer to a refused message is back at its sender."""
+        """Deliver the answer to a rejected message to its sender."""
         self._put(sender, lambda machine: self._driver.answered(sender, machine, receiver, data))
 
     def _put(self, peer: str, fed: Fed) -> None:

@@ -1,6 +1,6 @@
-"""What the peers of one network run did over virtual time: their rounds and weights, and what went wrong when.
+"""The timeline of one network run: the peers' rounds and weights over virtual time, and its faults.
 
-It is what the report draws where faults were asked for. Times are virtual seconds after the start.
+The report draws it if faults were requested. Times are virtual seconds after the start.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from fedpeer.sims.network.faults import NEVER, Faults
 
-#: Points of one line: more than a picture has dots.
+#: Most points of one line: more than a plot has pixels.
 _POINTS_MAX = 1000
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """An engine that plays peers in time of its own."""
+    """An engine with a timeline in virtual time."""
 
     @property
     def timeline(self) -> Timeline: ...
@@ -28,7 +28,7 @@ class Timeline:
     """The ends of all rounds of all peers.
 
     tick_s    seconds of a tick
-    faults    what was planned to go wrong
+    faults    the planned faults
     """
 
     tick_s: float
@@ -36,7 +36,7 @@ class Timeline:
     _peers: dict[str, list[tuple[float, int, Mapping[str, float]]]] = field(default_factory=dict)
 
     def finished(self, peer: str, tick: float, round: int, weights: Mapping[str, float]) -> None:
-        """Note that a peer has finished a round, with these weights, by group."""
+        """Record that a peer has finished a round with these weights, by group."""
         self._peers.setdefault(peer, []).append((tick * self.tick_s, round, dict(weights)))
 
     def to_json(self) -> dict[str, Any]:
@@ -50,11 +50,11 @@ class Timeline:
         }
 
     def _over(self) -> float:
-        """Return the tick of the last end of a round."""
+        """Return the tick at which the last round ended."""
         return max((points[-1][0] / self.tick_s for points in self._peers.values()), default=0.0)
 
     def _spans(self) -> list[tuple[float, float, str]]:
-        """Return when something went wrong, and what, one a cut and one an act."""
+        """Return begin, end and description of each cut, fault and liar."""
         heal, over = self.faults.heal, self._over()
         cuts = [
             (cut.begin, min(cut.end, heal), f"{_listed(cut.receivers)} hears nothing of {_listed(cut.senders)}")

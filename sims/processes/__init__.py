@@ -1,1 +1,1 @@
-"""Real peers as an engine: processes of this machine that talk over TLS, watched from outside."""
+"""The processes engine: real peers on this machine that communicate over TLS and are watched from outside."""

@@ -1,10 +1,10 @@
 """The processes engine: all peers of one method and seed as real processes of this machine, over TLS, in real time.
 
-It is asked the same things as the other engines. Peers are started as a person starts them and watched from outside:
-rounds, scores, traffic and weights are what they write into their state folders, parameters are their saved models. A
-peer that dies is started again and goes on from its disk.
+It has the interface of the other engines. Peers are started by `fedpeer start`, as by a user, and watched from outside:
+rounds, scores, traffic and weights are read from their state folders, parameters from their saved models. A peer that
+dies is restarted and resumes from its disk.
 
-The peers' folders are the checkpoint: a stop pauses all of them, and the next start goes on where they were.
+The peers' folders are the checkpoint: a stop pauses all peers, and the next start resumes them.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Plan
 
-#: Seconds between two looks at what the peers wrote.
+#: Seconds between two readings of the peers' files.
 LOOK_S = 0.05
-#: Seconds in which some peer finishes a round's training, beside its waiting for others: an hour is beyond any round
-#: that is tried out on one machine.
+#: Seconds within which some peer finishes a round's training, not counting waits for others: no round that is tried out
+#: on one machine takes an hour.
 _TRAINING_S = 3600.0
-#: Deadlines of an exchange in which some peer gets further, as in the network engine.
+#: Deadlines of an exchange within which some peer makes progress, as in the network engine.
 DEADLINES_MAX = 3
-#: Deaths of one peer, by whatever reason, after which it is not started again: the next one would follow.
+#: Most restarts of a peer, whatever it dies of: it would die again.
 DEATHS_MAX = 3
-#: Rows of ports that were free and taken a moment later.
+#: Attempts to find ports, if free ones are taken before the peers listen on them.
 _PORTS_TRIED = 3
 
 
-#: Exit codes of a start that failed: another one would end in the same way.
+#: Exit codes of a failed start, which would fail again: an error of ours, an error of the user's.
 EXIT_OURS, EXIT_USERS = 1, 2
 
 
 class PortTakenError(EngineError):
-    """Somebody else listens where a peer was to."""
+    """Another program listens on the port of a peer."""
 
 
 class ProcessesEngine:
-    """All peers of one method and seed. Use as a context manager: the processes live no longer than it."""
+    """All peers of one method and seed. A context manager: the processes end with it."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class ProcessesEngine:
     ) -> None:
         """
         Args:
-            folder: where the peers' folders are made, or were when the run was stopped; its own and nobody else's.
-            logs: where the peers' logs are kept at the end; None: nowhere.
-            remark: told what the peers' logs say about the result.
-            replaced: told which peer died and how, when it is started again.
+            folder: where the peers' folders are made, or were made before the run was stopped; for this engine alone.
+            logs: folder to which the peers' logs are copied at the end; None: not copied.
+            remark: called with lines of the peers' logs that matter to the result.
+            replaced: called with a peer that died and the reason, when it is restarted.
         """
         self._world, self._plan, self._method, self._device = world, plan, method, device
         self._folder, self._logs, self._remark, self._replaced = folder, logs, remark, replaced
@@ -98,7 +98,7 @@ class ProcessesEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left behind but what a stopped run goes on from."""
+        """End the processes and delete their folders, unless the run was stopped and will resume from them."""
         self._end()
         if self._logs is not None:
             self._logs.mkdir(parents=True, exist_ok=True)
@@ -110,12 +110,12 @@ class ProcessesEngine:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The peers' own, as their state folders have them, also of those who have ended."""
+        """Process ids of the peers, from their state folders, including peers that have ended."""
         return tuple(int((watched.state / "lock").read_text()) for watched in self._watched)
 
     @property
     def x_Pn(self) -> Tensor:
-        """The parameters of all peers as each last evaluated itself."""
+        """Parameters of all peers at each peer's last evaluation."""
         names = [tensor.name for tensor in self._world.layout.tensors]
         found = [load_file(watched.state / "model.safetensors") for watched in self._watched]
         return torch.stack([torch.cat([tensors[name].reshape(-1) for name in names]) for tensors in found])
@@ -124,8 +124,8 @@ class ProcessesEngine:
         """Wait until every peer has finished the next round.
 
         Raises:
-            Stopped: if asked to stop meanwhile.
-            EngineError: if a peer cannot be started or kept alive, or none gets any further.
+            Stopped: the run was asked to stop.
+            EngineError: a peer cannot be started or kept running, or no peer makes progress.
         """
         if not self._watched:
             self._begin()
@@ -140,11 +140,11 @@ class ProcessesEngine:
         return slowest(self._watched, number)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """(score, loss) of each peer on its own test part, as it evaluated itself."""
+        """Return (score, loss) of each peer on its own test part, from the peer's own evaluation."""
         return [watched.results(self.round) for watched in self._watched]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
-        """The same of the server's model, as each peer holds it; None where there is none."""
+        """Return (score, loss) of each peer's copy of the server's model; None without a server."""
         found = [watched.server_results(self.round) for watched in self._watched]
         return [each for each in found if each is not None] if all(found) else None
 
@@ -153,10 +153,11 @@ class ProcessesEngine:
 
     @property
     def relations_PP(self) -> None:
-        """Peers are equals."""
+        """Nothing: this engine does not collect relations."""
 
     def disagreement(self) -> dict[str, float]:
-        """Of each group: the largest that a member saw between its neighbours and itself, relative to its norm."""
+        """Return by group the largest distance that a member saw between its neighbors and itself, relative to its
+        norm."""
         rows = {watched.peer: watched.row(self.round)["disagreement"] for watched in self._watched}
         return {
             group.id: max((rows[peer].get(group.id, 0.0) for peer in group.members), default=0.0)
@@ -164,11 +165,11 @@ class ProcessesEngine:
         }
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `restore` needs beside the peers' folders."""
+        """Return what `restore` needs besides the peers' folders."""
         return {}, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from the peers' folders where they are there; where not, do it all again."""
+        """Resume from the peers' folders if they exist; otherwise repeat all rounds."""
         self._resumed = True
         while self.round < state["round"]:
             self.step()
@@ -210,7 +211,7 @@ class ProcessesEngine:
     # ------------------------------------------------------------------------------------------------------- watching
 
     def _go_on(self, done: Callable[[], bool]) -> None:
-        """Wait until `done`, while somebody gets further."""
+        """Wait until `done`. Raises EngineError if no peer makes progress for too long."""
         before, until = -1, 0.0
         while True:
             self._look()
@@ -225,9 +226,9 @@ class ProcessesEngine:
                 raise Stopped
 
     def _look(self) -> None:
-        """Take up what the peers wrote, and who has ended."""
+        """Read the peers' files, and handle peers that have ended."""
         ended = [(pool, *end) for pool in self._crews for end in pool.ended()]
-        for watched in self._watched:  # after it: what an ended peer wrote last is there
+        for watched in self._watched:  # read after that, so that an ended peer's last lines are included
             for text in watched.look():
                 self._remark(text)
         finished = {each.peer for each in self._watched if each.done >= self._world.federation.learning.rounds}
@@ -236,7 +237,7 @@ class ProcessesEngine:
                 self._died(pool, peer, code)
 
     def _died(self, pool: ProcessPool, peer: str, code: int) -> None:
-        """A peer ended before its time: start it again, if that makes sense."""
+        """Restart a peer that ended too early, if that makes sense."""
         if "cannot be listened on" in pool.words:
             raise PortTakenError(pool.words)
         self._deaths[peer] += 1
@@ -249,8 +250,11 @@ class ProcessesEngine:
         return sum(watched.done + watched.listening for watched in self._watched)
 
     def _unit(self, weights: Sequence[float]) -> float:
-        """Under `weights: samples` peers count in examples; what is compared over runs counts in the mean of all. An
-        algorithm may have units of its own in each group and round: then the mean is of those who are there."""
+        """Return the unit of reported weights, so that runs can be compared.
+
+        Under `weights: samples` peers report weights in examples; the unit is their mean over all peers. If an
+        algorithm has weights of its own, it is their mean over the group's members.
+        """
         if method_of(self._method).own_weights:
             return float(np.mean(weights))
         if self._world.federation.learning.weights == "uniform":
@@ -258,7 +262,7 @@ class ProcessesEngine:
         return float(np.mean([len(share.train_M) for share in self._world.split.shares]))
 
     def _limit(self) -> float:
-        """Seconds in which some peer finishes a round, if any ever will."""
+        """Return the seconds within which some peer finishes a round, unless all are stuck."""
         federation = self._world.federation
         policies = averaging_of(self._plan, federation, self._world.seed).values()
         exchanges = max((policy.exchanges for policy in policies), default=0)
@@ -266,7 +270,7 @@ class ProcessesEngine:
 
 
 def _packages(world: World, method: Choice) -> list[str]:
-    """Top packages of the code that the federation names: who started the simulation named it."""
+    """Return the top-level packages of the code that the federation names. The user who started the run named it."""
     choices = (world.federation.network, world.federation.simulation.dataset, method)
     names = [str(each.value or each.settings["function"]) for each in choices if each and each.name == "python"]
     return sorted({name.partition(":")[0].partition(".")[0] for name in names})

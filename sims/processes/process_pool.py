@@ -1,7 +1,7 @@
-"""One `fedpeer start` as a subprocess: which of its peers have ended, how, and what it said last.
+"""One `fedpeer start` as a subprocess: which of its peers have ended and how, and its last output.
 
-It is started with `--attached`: its standard input is a pipe that ends when this process ends, however it ends, and
-then it and all its peers pause. It has a session of its own, so that Ctrl-C on a terminal is heard here alone.
+It is started with `--attached`: its standard input is a pipe that closes when this process ends in any way, and then it
+and all its peers pause. It has a session of its own, so that only this process receives Ctrl-C from a terminal.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-#: Lines of what it said that are kept for an error's words.
+#: Last lines of output that are kept for an error message.
 _LINES_KEPT = 40
-#: Seconds in which a peer that is told to pause is gone; a real one promises five.
+#: Seconds within which a peer pauses when asked; a real one guarantees five.
 _PAUSE_S = 15.0
 
 
 class ProcessPool:
-    """The peers that one command runs."""
+    """The peers that one `fedpeer start` runs."""
 
     def __init__(self, files: Mapping[str, Path], threads: int) -> None:
         """
         Args:
             files: each peer's own file, by id.
-            threads: of torch, in each of their processes.
+            threads: threads of torch in each peer's process.
         """
         self._left = set(files)
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
@@ -52,11 +52,11 @@ class ProcessPool:
 
     @property
     def words(self) -> str:
-        """What it said last, but for the ends of its peers."""
+        """The command's last lines of output, without those about the ends of its peers."""
         return "\n".join(self._lines)
 
     def ended(self) -> list[tuple[str, int]]:
-        """Peers that have ended since the last call: id, and exit code or minus the number of the signal."""
+        """Return the peers that have ended since the last call: id, and exit code or minus the number of the signal."""
         code = self._process.poll()
         if code is not None:
             self._reader.join(_PAUSE_S)
@@ -65,23 +65,23 @@ class ProcessPool:
             while True:
                 found.append(self._ended.get_nowait())
         self._left -= {peer for peer, _ in found}
-        if code is not None:  # one alone is this process itself; of several this one was killed
+        if code is not None:  # a single peer is this process itself; with several, this process was killed
             found += [(peer, code) for peer in sorted(self._left)]
             self._left.clear()
         return found
 
     def pause(self) -> None:
-        """Tell it to pause; `wait` until it has."""
+        """Ask the peers to pause; `wait` until they have."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> None:
-        """Until it has ended, by force if need be."""
+        """Wait until the command has ended; kill it if it takes too long."""
         assert self._process.stdin is not None, "it was asked for"
         try:
             self._process.wait(_PAUSE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its peers notice that it is gone
+            self._process.kill()  # its peers notice that it has ended, and pause
             self._process.wait()
         self._process.stdin.close()
         self._reader.join(_PAUSE_S)
@@ -97,7 +97,7 @@ class ProcessPool:
 
 
 def _end(line: str) -> tuple[str, int] | None:
-    """Who has ended, if that is what the line says."""
+    """Return the peer and its exit code, if the line reports an end."""
     try:
         said = json.loads(line)
     except ValueError:

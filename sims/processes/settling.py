@@ -1,7 +1,7 @@
-"""A federation on this machine for a world of the simulation: places to listen, identities, a file for each peer.
+"""Setup of a real federation on this machine for a simulation's world: ports, identities, a file for each peer.
 
-Identities and roster are made by `fedpeer init`, as a person makes them; the peers' own files are written here, since
-their data are parts of the simulation and their places are whatever is free.
+`fedpeer init` makes the identities and the roster, as for a user. The peers' own files are written here, since their
+data are parts of the simulation and their ports are whatever is free.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from fedpeer.sims.vector.pool import EngineError
 from fedpeer.sims.world import World
 
 HOST = "127.0.0.1"
-#: `fedpeer init` puts a dashboard so far above its peer.
+#: A dashboard's port minus its peer's, as `fedpeer init` assigns them.
 _DASHBOARD_OFFSET = 100
-#: Where ports are looked for: above those that services have, below those that systems give to outgoing connections.
+#: The range searched for ports: above those of services, below those that systems give to outgoing connections.
 PORTS = range(20_000, 32_000)
-#: A row of ports that is not free is followed by another; so many in a row mean that something else is wrong.
+#: Attempts to find consecutive free ports; if so many fail, something else is wrong.
 _TRIES = 100
-#: Seconds that `fedpeer init` may take: a key and a certificate a peer.
+#: Seconds that `fedpeer init` may take: it makes a key and a certificate for each peer.
 _INIT_S = 120.0
-#: The longest tick that a federation may have.
+#: The longest tick that a federation may have, in seconds.
 _TICK_MAX = 10.0
-#: Addresses of others that each peer asks first.
+#: Addresses of other peers that each peer contacts first.
 _SEEDS = 3
 
 
 def settle(folder: Path, world: World, method: Choice, device: str, *, code: Sequence[str] = ()) -> dict[str, Path]:
-    """Make the federation in a new folder: each peer's own file, by id.
+    """Make the federation in a new folder, and return each peer's own file, by id.
 
     Args:
-        code: top packages that the federation's words may name.
+        code: top-level packages whose code the federation may name.
 
     Raises:
-        EngineError: `fedpeer init` refuses; with its words.
+        EngineError: `fedpeer init` failed; with its message.
     """
     folder.mkdir(parents=True)
     learning = world.federation.learning.model_copy(update={"algorithm": method})
@@ -87,7 +87,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
 
 
 def _said(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are not the defaults: a default fits itself to few peers, and what is said has to fit."""
+    """Return the settings that differ from the defaults: only a default, if left out, adapts to few peers."""
     inner = {
         key: _said(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
         for key, value in settings.items()
@@ -97,14 +97,17 @@ def _said(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
 
 
 def tick_of(world: World) -> float:
-    """Seconds: the federation's, longer where peers share cores, or one that waits for its turn is taken for dead."""
+    """Return the seconds of a tick: the federation's, or longer if peers share cores.
+
+    Otherwise a peer that waits for a core would count as dead.
+    """
     return min(_TICK_MAX, world.federation.gossip.tick * max(1.0, len(world.peers) / cores()))
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that are free here, and those of their dashboards.
+    """Return the first of `count` consecutive free ports, whose dashboards' ports are free too.
 
-    Somebody else may take one of them before it is used; then who wanted to listen says so, and others are tried.
+    Another program may take one of them before it is used; then a peer reports that, and the caller tries others.
     """
     assert count <= _DASHBOARD_OFFSET, "a peer's port is no other's dashboard's"
     draws = random.SystemRandom()

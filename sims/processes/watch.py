@@ -1,4 +1,4 @@
-"""What a peer's state folder tells from outside: the rows of its rounds, and what its log warns of."""
+"""Reading of a peer's state folder from outside: the rows of its rounds, and the warnings of its log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from fedpeer.sims.vector.engine import RoundTimes
 
-#: Lines of a log that are passed on: what is wrong with a run shows in the first ones.
+#: Most lines of a log that are passed on: what is wrong with a run shows in the first ones.
 WARNINGS_MAX = 5
-#: Lines below a warning that say that the result is another than it would have been.
+#: Log codes of level info that mean that the result differs from an undisturbed run.
 _TELLING = {"went_on_without", "caught_up", "joined"}
 
 
 class JsonLinesReader:
-    """The lines that were added to a file since the last look; the file may not be there yet."""
+    """Reader of the lines that are appended to a file, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read, self._rest = path, 0, b""
@@ -34,17 +34,17 @@ class JsonLinesReader:
         for line in lines:
             try:
                 found.append(json.loads(line))
-            except ValueError:  # a process was killed in the middle of it
+            except ValueError:  # a process was killed while it wrote the line
                 continue
         return [each for each in found if isinstance(each, dict)]
 
 
 class Watched:
-    """One peer, seen through its files.
+    """One peer, watched through its files.
 
     Attributes:
-        rows       the row of each round so far; of a round that was done again the later one
-        listening  whether it has said that it is reachable
+        rows        the row of each round so far; the later one if a round was repeated
+        listening   whether the peer has reported that it is reachable
     """
 
     def __init__(self, peer: str, state: Path) -> None:
@@ -56,20 +56,20 @@ class Watched:
 
     @property
     def done(self) -> int:
-        """The last round with a row."""
+        """Number of the last round with a row; 0 if there is none."""
         return max(self.rows, default=0)
 
     def row(self, round: int) -> dict[str, Any]:
-        """That of this round; of the last one before it, where the peer skipped it; or of its first one."""
+        """Return the row of this round, or of the last one before it if the peer skipped it, or else its first row."""
         before = [each for each in self.rows if each <= round]
         return self.rows[max(before) if before else min(self.rows)]
 
     def results(self, round: int) -> tuple[float, float]:
-        """(score, loss) as of its last evaluation up to this round; JSON has null for what is no number."""
+        """Return (score, loss) of the last evaluation up to this round; NaN for null, which stands for it in JSON."""
         return self._scored(round, "") or (math.nan, math.nan)
 
     def server_results(self, round: int) -> tuple[float, float] | None:
-        """The same of the server's model; None where there is none."""
+        """Return (score, loss) of the server's model in the last evaluation up to this round; None without a server."""
         return self._scored(round, "server_")
 
     def _scored(self, round: int, prefix: str) -> tuple[float, float] | None:
@@ -81,7 +81,7 @@ class Watched:
         return None
 
     def look(self) -> list[str]:
-        """Take up what is new; lines of the log that matter to the result."""
+        """Read new lines of the peer's files; return lines of the log that matter to the result."""
         for row in self._metrics.new():
             self.rows[row["round"]] = row
         lines = self._log.new()
@@ -97,5 +97,5 @@ class Watched:
 
 
 def slowest(watched: list[Watched], round: int) -> RoundTimes:
-    """Wall seconds of a round, of the peer that took longest; training and averaging overlap and are not told apart."""
+    """Return the wall time of a round of the slowest peer; training and averaging overlap and are not separated."""
     return RoundTimes(0.0, max((float(each.row(round)["seconds"]) for each in watched), default=0.0))

@@ -1,7 +1,8 @@
-"""The ray engine: the peers of the vector engine spread over the processes of a Ray cluster, with the same numbers.
+"""The ray engine: the vector engine with its peers distributed over a Ray cluster, with the same numbers.
 
-`cluster.py` joins or starts the cluster, `shard.py` is what an actor does, `shards.py` keeps actors alive,
-`ray_worker_pool.py` gives them the vector engine's tasks and remembers how a round left them. `sweep.py` spreads whole
-runs, those of one simulation (`cells.py`) or of an experiment: `remote_run.py` is what a task does, `board.py` hears
-what it tells. Nothing imports these but what was asked for the ray engine; `asked.py` alone needs no Ray.
+`cluster.py` joins or starts the cluster, `shard.py` is the actor, `shards.py` replaces dead actors, and
+`ray_worker_pool.py` gives them the vector engine's tasks and records their states after each round. `sweep.py`
+distributes whole runs, those of one simulation (`cells.py`) or of an experiment; `remote_run.py` is the task that does
+one, and `board.py` collects its events. These modules are imported only for the ray engine; only `options.py` and
+`board.py` work without Ray.
 """

@@ -1,4 +1,4 @@
-"""Between the runs of a sweep and whoever leads it: an actor on the leader's machine, which holds no CPU."""
+"""The actor between the runs of a sweep and the leading process, on whose machine it runs; it takes no CPU."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from fedpeer.sims.events import Event
 
 
 class ProgressQueue:
-    """What runs tell, until the leader reads it; and whether they are to stop."""
+    """The events of runs until the leading process reads them, and whether the runs must stop."""
 
     def __init__(self) -> None:
         self._told: list[tuple[int, Event]] = []
         self._stop = False
 
     def tell(self, attempt: int, events: Sequence[Event]) -> bool:
-        """By a run, some times a second. Whether it is to stop."""
+        """Add a run's events and return whether the run must stop. A run calls this several times a second."""
         self._told += [(attempt, event) for event in events]
         return self._stop
 
     def told(self) -> list[tuple[int, Event]]:
-        """What is new, in the order in which each run told it."""
+        """Return and remove the new events, each run's in its order."""
         told, self._told = self._told, []
         return told
 
     def stop(self) -> None:
-        """From now on all runs are to stop."""
+        """Make all runs stop."""
         self._stop = True

@@ -1,7 +1,7 @@
-"""The cells of one simulation as whole runs on a cluster, each in a folder of its own until the simulation's has all.
+"""The cells of one simulation as whole runs on a cluster, each in a folder of its own until all are finished.
 
-What is finished goes into the simulation's folder at once, in whichever order; what is interrupted waits in its own
-(`cells/`), from which it goes on.
+A finished cell is copied into the simulation's folder at once, in any order. An interrupted one keeps its own folder
+(in `cells/`), from which it is resumed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ def play_cells(
     stop: threading.Event,
     simulate: Simulate,
 ) -> bool:
-    """Play these cells, or the rest of them. `done` are those that the folder has already; `simulate` plays one.
+    """Run these cells, or the rest of them.
+
+    Args:
+        done: cells that the run's folder already contains.
+        simulate: runs a prepared simulation.
 
     Returns:
-        Whether all are finished now; False if `stop` was set meanwhile.
+        Whether all are finished; False if `stop` was set meanwhile.
 
     Raises:
         EngineError, DataError, ChoiceError: as `Sweep` does.
@@ -46,7 +50,7 @@ def play_cells(
     run.truncate(lambda row: (row["method"], row["seed"]) in done)
     run.forget_checkpoint()
     parts = _parts(run)
-    # Cells say much alike: what a split repaired, what an algorithm's settings mean.
+    # Many remarks are the same in all cells, such as repairs of a split; each is passed on once.
     said = {*simulation.world.split.remarks}
 
     def received(remote_run: RemoteRun, event: Event) -> None:
@@ -91,7 +95,7 @@ def play_cells(
 
 
 def _parts(run: RunFolder) -> dict[Cell, RunFolder]:
-    """The folders of cells that were played before."""
+    """Return the folders of cells from earlier calls."""
     found = {}
     for path in folders(run.path / CELLS).values():
         part = RunFolder(path)
@@ -101,7 +105,7 @@ def _parts(run: RunFolder) -> dict[Cell, RunFolder]:
 
 
 def _take_over(run: RunFolder, part: RunFolder, method: str, seed: int) -> None:
-    """Models and rows of a finished cell; the rows last, since they say that it is."""
+    """Copy the models and rows of a finished cell. The rows come last, since they show that it is finished."""
     from safetensors.numpy import load_file
 
     stored = part.models(method, seed)
@@ -116,7 +120,7 @@ def _take_over(run: RunFolder, part: RunFolder, method: str, seed: int) -> None:
 
 
 def _arrange(run: RunFolder, order: Sequence[Cell], parts: dict[Cell, RunFolder]) -> None:
-    """As if the cells had been played one after the other."""
+    """Arrange the run's folder as if the cells had run one after the other."""
     place = {cell: number for number, cell in enumerate(order)}
     run.arrange(lambda row: (place[row["method"], row["seed"]], row["round"]))
     for cell in sorted(parts, key=place.__getitem__):

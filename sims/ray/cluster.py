@@ -1,8 +1,8 @@
-"""A Ray cluster: joined, or started on this machine and stopped again, and kept from talking to the user.
+"""The Ray cluster, which is joined, or started on this machine and stopped again, without Ray's own output.
 
-A `Sweep` (`sweep.py`) spreads whole runs over it. A run that is cut has actors, its shards (`shard.py`), one CPU each.
-They are reused from one method and seed to the next, since starting a process and importing torch takes longer than
-many a run.
+A `Sweep` (`sweep.py`) distributes whole runs over it. A run that is divided has actors, its shards (`shard.py`), with
+one CPU each. They are reused by the next method and seed, since starting a process and importing torch takes longer
+than many runs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fedpeer.sims.ray.options import HERE
 from fedpeer.sims.ray.shard import Shard
 from fedpeer.sims.request import cores
 
-#: How often a cluster of this machine is started: Ray waits half a minute for its own processes, and a machine that has
-#: much else to do needs longer.
+#: Attempts to start a cluster on this machine: Ray waits half a minute for its own processes, and a busy machine needs
+#: longer.
 STARTS_MAX = 3
 
 
@@ -40,20 +40,20 @@ class Cluster:
 
     @property
     def places(self) -> int:
-        """Shards that there is room for: CPUs, of all machines that are there."""
+        """Number of shards that fit: the CPUs of all machines."""
         return int(ray.cluster_resources().get("CPU", 0))
 
     @property
     def widest(self) -> int:
-        """CPUs of the machine that has most."""
+        """CPUs of the machine with the most CPUs."""
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return int(max((resources.get("CPU", 0) for resources in alive), default=0))
 
     def shards(self, options: int | None) -> int:
-        """How many shards there may be: as many as were asked for, or one a CPU.
+        """Return the number of shards: as requested, or one per CPU.
 
         Raises:
-            ChoiceError: each shard takes a CPU, and there are not so many.
+            ChoiceError: there are fewer CPUs than shards, each of which needs one.
         """
         count = self.places
         if max(options or 1, 1) > count:
@@ -65,7 +65,7 @@ class Cluster:
         return options or count
 
     def take(self) -> Any:
-        """An actor without work; a new one may have to wait for a CPU."""
+        """Return an idle actor, or a new one, which may have to wait for a CPU."""
         if self._idle:
             return self._idle.pop()
         options = {"num_cpus": 1, "num_gpus": 0, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
@@ -74,11 +74,11 @@ class Cluster:
         return actor
 
     def give_back(self, actors: Sequence[Any]) -> None:
-        """They have nothing to do any more."""
+        """Return actors that are idle, for the next job."""
         self._idle += actors
 
     def end(self, actors: Sequence[Any]) -> None:
-        """End them, whatever they are doing."""
+        """Kill these actors, whatever they are doing."""
         for actor in actors:
             self._actors.remove(actor)
             ray.kill(actor)
@@ -88,7 +88,7 @@ class Cluster:
         self.end(list(self._actors))
 
     def hold(self, array: NDArray[Any]) -> Any:
-        """A reference to an array, which is put into the object store once if the same is asked for again and again."""
+        """Return a reference to an array in the object store; consecutive calls with the same array put it once."""
         if self._held is None or not _same_memory(self._held[0], array):
             self._held = array, ray.put(array)
         return self._held[1]
@@ -100,11 +100,14 @@ def _same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 @contextlib.contextmanager
 def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
-    """The cluster at this address ("auto": the one that this machine is part of), or a new one of this machine that has
-    so many CPUs, or all; or, where the caller's program has joined one already, that one.
+    """Join a cluster, and leave it at the end. If the caller's program has already joined one, use that one.
+
+    Args:
+        address: HOST:PORT; "auto" for the cluster of this machine; "" for a new cluster on this machine alone.
+        cpus: CPUs of a new cluster; None: all of this machine.
 
     Raises:
-        ChoiceError: it cannot be joined, with Ray's own reason.
+        ChoiceError: the cluster cannot be joined; with Ray's own reason.
     """
     own = not ray.is_initialized()
     if own:
@@ -114,16 +117,16 @@ def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) 
     try:
         yield cluster
     finally:
-        with contextlib.suppress(Exception):  # what is lost anyway need not be ended
+        with contextlib.suppress(Exception):  # actors that are lost need not be ended
             cluster.close()
         if own:
             ray.shutdown()
 
 
 def _begin(address: str, cpus: int | None) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns in every process
-    # A line on standard output for each dead actor, beside the exception: there is no public way to be spared of it.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent to Ray's makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise every process prints a warning
+    # Ray prints a line for each dead actor besides raising an exception; there is no public way to turn that off.
     ray_worker._worker_logs_enabled = False
     told = {"include_dashboard": False, "num_cpus": cpus or cores()} if not address else {}
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
@@ -140,4 +143,4 @@ def _begin(address: str, cpus: int | None) -> None:
                     raise ChoiceError(f"Ray{where} does not take us in: {reason}{way_out}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # whoever leads the run decides when it ends
+            signal.signal(signal.SIGTERM, before)  # Ray replaces it, but the leading process decides when a run ends

@@ -1,4 +1,4 @@
-"""What can be said of a wish for Ray without Ray: whether it is installed, whether somebody listens at an address."""
+"""Checks of a request for Ray that need no Ray: whether it is installed, whether a cluster answers at the address."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import socket
 
 from fedpeer.config.choice import ChoiceError
 
-#: Seconds in which a cluster's head takes a connection.
+#: Seconds within which a cluster's head accepts a connection.
 _ANSWER_SECONDS = 5.0
 HERE = "leave out the address for a cluster on this machine alone"
 
 
 def check_ray(address: str) -> None:
-    """Refuse what cannot come to anything.
+    """Check that a run on Ray can start.
 
     Args:
-        address: HOST:PORT of a cluster's head, "auto" for the one that this machine is part of, "" for a new one.
+        address: HOST:PORT of a cluster's head; "auto" for the cluster of this machine; "" for a new one.
 
     Raises:
-        ChoiceError: Ray is not installed, the address is none, or nobody listens there.
+        ChoiceError: Ray is not installed, the address is invalid, or nothing answers there.
     """
     if importlib.util.find_spec("ray") is None:
         raise ChoiceError("the ray engine needs Ray; run pip install 'fedpeer[ray]', or use the vector engine")

@@ -1,4 +1,4 @@
-"""What Ray's errors say, in words for a user."""
+"""Messages for the user from Ray's errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from ray.exceptions import OutOfMemoryError
 
-#: Seconds after which somebody who waits for processes of a cluster wants to know what for.
+#: Seconds of waiting for processes of a cluster after which the user is told the reason.
 PATIENCE_SECONDS = 15.0
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -16,7 +16,7 @@ def error_text(error: Exception) -> str:
 
 
 def error_reason(error: Exception) -> str:
-    """Why a process of the cluster died, as short as it can be said."""
+    """Return in few words why a process of the cluster died."""
     text = " ".join(error_text(error).split())
     if isinstance(error, OutOfMemoryError):
         return "its machine had no memory left"

@@ -1,10 +1,10 @@
-"""The vector engine's tasks, done by shards: what a pool of workers is to one machine.
+"""The executor of the vector engine's tasks on shards, the counterpart of a pool of workers on one machine.
 
-A task for some peers goes to the shard that has them. Averaging moves each parameter through the object store twice,
-once on its way out and once back, however many exchanges it takes: each shard gives its rows of every share, one shard
-averages a share, each takes its rows of it. The leading process hands references around, and never values.
+A task for some peers goes to the shard that has them. In averaging each parameter passes through the object store
+twice, however many exchanges there are: each shard gives its rows of every share, one shard averages a share, and each
+shard takes its rows of it back. The leading process passes on references, never values.
 
-Which shard has whom follows from the vector engine's blocks, which are never cut; so its numbers are the numbers here.
+Peers are distributed by the vector engine's blocks, which are never divided; so the results are the same numbers.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, Mix, Mixing, Spread, 
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
 
-#: Calls by which a phase's tasks are handed to one shard: so many times in it a stop is noticed.
+#: Calls in which the tasks of a phase are sent to one shard; a stop is noticed between two of them.
 _CALLS = 8
-#: Scalars that one share may have, unless a single block of columns has more: 16 MiB in float32.
+#: Most scalars of a share (16 MiB in float32), unless a single block of columns has more.
 PARCEL_SCALARS = 4 * 2**20
 _OfPeers: TypeAlias = TrainBlock | EvaluateBlock
-#: Peers, the sides that their states lie on, and a reference to these.
+#: Peers, the sides of their states, and a reference to these states.
 _Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
 
 
 def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
-    """Who is on which shard: whole blocks, the longest first, each to the shard that has least to do."""
+    """Return each shard's peers: whole blocks go, the longest first, to the shard with the least work."""
     blocks = blocks_of_peers(job, range(len(job.peers)))
     shards = min(shards, len(blocks))
     work, found = [0] * shards, [[] for _ in range(shards)]  # type: tuple[list[int], list[list[int]]]
@@ -64,7 +64,7 @@ def dealt(job: Job, shards: int) -> list[tuple[int, ...]]:
 
 
 def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int) -> list[PackedRows]:
-    """The blocks in shares, so small that all shards have some to average, and so large that they are not too many."""
+    """Divide the blocks into shares: small enough that all shards have some to average, large enough to be few."""
     by_group: dict[str, list[tuple[int, int]]] = {}
     for group, start, stop in blocks:
         by_group.setdefault(group, []).append((start, stop))
@@ -86,7 +86,7 @@ def opened(
     replaced: Callable[[str, str], None],
     stop: threading.Event,
 ) -> RayWorkerPool:
-    """The crew of a job (`engine.Elsewhere`), on as many shards as were asked for or can be used."""
+    """Open the executor of a job (`engine.Elsewhere`) on as many shards as requested or useful."""
     peers = dealt(job, cluster.shards(options))
     told, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
@@ -94,18 +94,19 @@ def opened(
         for name in LEARNT
     }
     shards = Shards(cluster, [(told, data, inputs, each, sizes) for each in peers], replaced, stop)
-    # Here too is room for all, which is taken when somebody asks for it.
+    # The leading process has space for all tensors too, which `gather` and `fetch` fill when needed.
     for name in LEARNT:
         setattr(workspace, name, transformed(sizes[name], ShardSize, lambda size: room(*size)))
     return stack.enter_context(RayWorkerPool(job, workspace, peers, columns(plan), shards))
 
 
 class RayWorkerPool:
-    """Shards that do the tasks of one job. Use as a context manager.
+    """The executor of one job's tasks on shards. A context manager.
 
-    The object store holds how the last round left each shard: `rows` of the shares after its averaging, by share and
-    shard, what else it has `kept` of x, and patches of states, of those who trained in some round. What the leader has
-    of it is as old as the last `gather`. A stop in the middle of a round goes on from the round before it.
+    The object store has each shard's content after the last round: `_rows` of the shares after averaging, by share and
+    shard; what else of x was `_kept`; and `_patches` of states, each of the peers that trained in one round. The
+    leading process's own copy is as old as the last `gather`. After a stop in the middle of a round, the run resumes
+    from the round before it.
     """
 
     halfway = False
@@ -136,7 +137,7 @@ class RayWorkerPool:
         ]
         self._mixing: dict[str, tuple[Mixing, Any]] = {}
         self._told: dict[str, tuple[Any, Any]] = {}
-        self._after: dict[int, int] = {}  # the sides of those who have trained in this round
+        self._after: dict[int, int] = {}  # by peer that has trained in this round, the side of its state
         self._side = 0
         self._rows: dict[tuple[int, int], Any] = {}
         self._kept: list[Any] = []
@@ -154,7 +155,7 @@ class RayWorkerPool:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of the shards, each on its own machine."""
+        """Process ids of the shards, each on its own machine."""
         return tuple(self.shards.process_ids)
 
     @property
@@ -163,14 +164,14 @@ class RayWorkerPool:
         return self._workspace.states
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
-        """From now on the group averages by this matrix."""
+        """Set the matrix by which the group averages from now on."""
         known = self._mixing.get(group, (None, None))[0]
         if isinstance(known, np.ndarray) and isinstance(mixing, np.ndarray) and np.array_equal(known, mixing):
             return
         self._mixing[group] = mixing, ray.put(mixing)
 
     def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Do all tasks, which are of one phase; results in their order. Raises as `Shards.run` does."""
+        """Run all tasks of a phase, and return their results in the same order. Raises as `Shards.run` does."""
         if any(isinstance(task, Mix | Keep) for task in tasks):
             self._average(next(task.source for task in tasks if isinstance(task, Mix | Keep)))
             return [None] * len(tasks)
@@ -203,7 +204,7 @@ class RayWorkerPool:
         return results
 
     def _parts(self, task: _OfPeers) -> Iterator[tuple[int, _OfPeers]]:
-        """The task for each shard that has some of its peers; where not all clients train, a block may have several."""
+        """Yield the task of each shard that has some of its peers. If not all clients train, there may be several."""
         owners = [self._owner[peer] for peer in task.peers]
         if len(set(owners)) == 1:
             yield owners[0], task
@@ -215,7 +216,7 @@ class RayWorkerPool:
     # ------------------------------------------------------------------------------------------------------- averaging
 
     def _average(self, source: int) -> None:
-        """Side `source` of x -> the other one."""
+        """Average all shares: side `source` of x -> the other side."""
         given = self._given(source)
         calls = []
         for number, share in enumerate(self._shares):
@@ -238,7 +239,7 @@ class RayWorkerPool:
             self._patches[shard] = [(peers, tuple(self._after[p] for p in peers), states)]
 
     def _given(self, side: int) -> dict[tuple[int, int], Any]:
-        """References to each shard's rows of each share."""
+        """Return references to each shard's rows of each share, by (share, shard)."""
         calls = [
             ShardCall(shard, "give", ([self._shares[number] for number in numbers], side), len(numbers))
             for shard, numbers in enumerate(self._of_shard)
@@ -271,7 +272,7 @@ class RayWorkerPool:
         return [found[task.group, task.start, task.stop] for task in tasks]
 
     def weights(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> NDArray[np.float64] | None:
-        """(M,) the weights with which the members of a group begin an averaging."""
+        """Return the weights with which the members of a group begin an averaging, (M,)."""
         members, found = self._members[group], np.zeros(len(peers))
         calls = [
             ShardCall(shard, "weigh", (group, [peers[m] for m in own.tolist()], [sides[m] for m in own.tolist()]))
@@ -284,14 +285,17 @@ class RayWorkerPool:
     # ------------------------------------------------------------------------------------------------------- a server's
 
     def tell(self, what: Told, state: Any) -> None:
-        """A shard that is made anew knows no broadcast, so that of a round is always told."""
+        """Send a broadcast or a server's state to all shards, unless they already have it.
+
+        A round's broadcast is always sent, since a replaced shard has none.
+        """
         if what == "received" or what not in self._told or self._told[what][0] is not state:
             told = ray.put(numpy_rows(state))
             self._told[what] = state, told
             self._each([ShardCall(shard, "tell", (what, told), changes=True) for shard in range(len(self.shards))])
 
     def fetch(self, peers: Sequence[int]) -> None:
-        """Have here what these clients have sent."""
+        """Bring these clients' updates into the leading process's memory."""
         sent = leaves_of(self._states.sent)
         calls = [ShardCall(shard, "updates", (mine,)) for shard, mine in self._mine(peers)]
         for call, rows in zip(calls, self.shards.answers(calls), strict=True):
@@ -299,7 +303,7 @@ class RayWorkerPool:
                 sent[name][list(call.args[0])] = tensor(leaf)
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
-        """Have clients keep what is to be kept of a round."""
+        """Settle what clients keep of a round."""
         of = {peer: each for peer, *each in zip(peers, sides, counted, strict=True)}
         calls = []
         for shard, mine in self._mine(peers):
@@ -310,19 +314,19 @@ class RayWorkerPool:
         self._each(calls)
 
     def _mine(self, peers: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """Shards that have some of these peers, and which."""
+        """Return the shards that have some of these peers, each with those peers."""
         some = set(peers)
         found = [(shard, tuple(p for p in held if p in some)) for shard, held in enumerate(self._peers)]
         return [(shard, mine) for shard, mine in found if mine]
 
     def _each(self, calls: Sequence[ShardCall]) -> list[list[Any]]:
-        """In the end of a round nobody stops any more."""
+        """Make calls at the end of a round, which is not interrupted by a stop."""
         return self.shards.run(calls, stoppable=False)
 
-    # ------------------------------------------------------------------------------------------- what the rounds are at
+    # --------------------------------------------------------------------------------------------- state between rounds
 
     def finished(self, peers: Sequence[int], sides: Sequence[int], source: int, *, mixed: bool) -> None:
-        """A round is over: remember how it left each shard."""
+        """Record each shard's content at the end of a round."""
         if not mixed:
             of = dict(zip(peers, sides, strict=True))
             mine = self._mine(peers)
@@ -330,13 +334,13 @@ class RayWorkerPool:
             for (shard, each), (_, states) in zip(mine, self._each(calls), strict=True):
                 patch = each, tuple(of[p] for p in each), states
                 self._patches[shard] = needed_snapshots([*self._patches[shard], patch])
-            if self._states.sent is None:  # equals
+            if self._states.sent is None:  # no server
                 keeps = [ShardCall(shard, "keep", (source,), 1) for shard in range(len(self.shards))]
                 self._kept, self._rows, self._side = [kept for _, kept in self._each(keeps)], {}, source
         self._settled()
 
     def resume(self, sides: list[int]) -> None:
-        """Go on from what the leader has. Every peer has a side here from the beginning, the first one."""
+        """Resume from the leading process's memory. On shards every peer has a state of its own, at first on side 0."""
         self._kept, self._rows, self._side, self._patches = [], {}, 0, []
         for peers in self._peers:
             of = [sides[peer] for peer in peers]
@@ -348,7 +352,7 @@ class RayWorkerPool:
         self._settled()
 
     def gather(self) -> None:
-        """Have all here as it was at the end of the last round."""
+        """Bring everything into the leading process's memory, as it was at the end of the last round."""
         if self._gathered:
             return
         for shard, peers in enumerate(self._peers):
@@ -374,13 +378,13 @@ class RayWorkerPool:
         return ShardCall(shard, "restore", (self._side, self._kept[shard], shares, where, *rows, *states))
 
     def _of(self, rows: dict[tuple[int, int], Any], shard: int) -> tuple[list[PackedRows], list[Any]]:
-        """The shares of a shard and its rows of them, where there are any."""
+        """Return the shares of a shard that have rows, and these rows."""
         numbers = [number for number in self._of_shard[shard] if (number, shard) in rows]
         return [self._shares[number] for number in numbers], [rows[number, shard] for number in numbers]
 
 
 def needed_snapshots(patches: Sequence[_Patch]) -> list[_Patch]:
-    """Without those whose peers have all trained again since."""
+    """Drop patches whose peers have all trained again since."""
     seen: set[int] = set()
     found = []
     for patch in reversed(patches):

@@ -1,4 +1,4 @@
-"""What a task of a sweep does: a whole run, on one machine of the cluster, in a folder that is given back as files."""
+"""The task of a sweep: a whole run on one machine of the cluster, whose folder is returned as files."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import Simulation
 
-#: How often a run tells what is new and asks whether it is to stop: an eye sees no more, and Ray hardly notices it.
+#: Seconds between two reports of a run's events, each of which also asks whether to stop: fast enough for the eye, and
+#: little load for Ray.
 _TELL_SECONDS = 0.25
 
-#: A folder's id, and what is in it.
+#: The id and the files of a run's folder.
 Files = tuple[str, Mapping[str, bytes]]
-#: `fedpeer.sims.simulate.run_prepared`: a simulation, its folder, what it tells, and whether it is to stop.
+#: The type of `fedpeer.sims.simulate.run_prepared`: (simulation, its folder, handler of events, stop event).
 Simulate = Callable[[Simulation, RunFolder, Callable[[Event], None], threading.Event], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteRun:
-    """A run of one method and one seed, for whoever has the CPUs.
+    """A run of one method and one seed that any machine with enough CPUs can do.
 
-    key        by which the leader knows it
-    name       for the user
-    begun      its folder, where there is something to go on with
-    command    repeats it
-    notes      what else its folder says of it, by name
+    key        its key in the leading process
+    name       its name for the user
+    begun      its folder, if it is to be resumed
+    command    the command line that repeats it
+    notes      further descriptions for its folder, by name
     models     whether trained models are kept
     """
 
@@ -65,10 +66,15 @@ def play_run(
     objects: Mapping[str, Any] | None,
     simulate: Simulate,
 ) -> Files:
-    """Play it, or the rest of it, and give back its folder: finished, or interrupted because the board said so.
+    """Do the run, or the rest of it, and return its folder, finished or interrupted by a stop.
 
-    `room` names a folder of this machine, which an attempt before may have left. `objects` are data and network, where
-    they came as Python objects; `simulate` does what was prepared.
+    Args:
+        version: the leading process's version of fedpeer.
+        board: the `ProgressQueue`, which receives the events and knows whether to stop.
+        room: names a temporary folder of this machine, which an earlier attempt may have left behind.
+        attempt: the number under which events are reported.
+        objects: data and network, if they are given as Python objects.
+        simulate: runs a prepared simulation.
     """
     check_version(version)
     stop, given = threading.Event(), dict(objects or {})
@@ -94,7 +100,7 @@ def play_run(
 
 @contextlib.contextmanager
 def _folder(room: str) -> Iterator[Path]:
-    """A folder of this machine for a while."""
+    """Make an empty temporary folder on this machine, and delete it at the end."""
     path = Path(tempfile.gettempdir()) / f"fedpeer-run-{room}"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
@@ -104,15 +110,15 @@ def _folder(room: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-#: Of this process, which plays one run after another.
+#: The last data set of this process, which does one run after another.
 _last = LastDataset()
 
 
 def _dataset(choice: Choice) -> Dataset:
-    """Read on this machine.
+    """Load the data set on this machine.
 
     Raises:
-        DataError: it is not here.
+        DataError: it is not on this machine, or cannot be read.
     """
     machine = f"{socket.gethostname()} ({ray.util.get_node_ip_address()})"
     if choice.name in DATASETS and not describe_dataset(choice.name).here:
@@ -127,7 +133,7 @@ def _dataset(choice: Choice) -> Dataset:
 
 
 class _Telling:
-    """Passes on what a run tells, and sets `stop` when the board says so. Use as a context manager."""
+    """Reporter of a run's events to the board; sets `stop` when the board asks for it. A context manager."""
 
     def __init__(self, board: Any, attempt: int, stop: threading.Event) -> None:
         self._board, self._attempt, self._stop = board, attempt, stop
@@ -153,6 +159,6 @@ class _Telling:
             over = self._over.wait(_TELL_SECONDS)
             with self._lock:
                 events, self._events = self._events, []
-            with contextlib.suppress(RayError):  # the leader's machine is gone, and Ray ends what it wanted
+            with contextlib.suppress(RayError):  # the leading process's machine is lost, and Ray ends its tasks
                 if ray.get(self._board.tell.remote(self._attempt, events)):
                     self._stop.set()

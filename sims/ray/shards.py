@@ -1,9 +1,9 @@
-"""Actors that are watched: a dead one is seen, named and made anew, and what it was doing is done again.
+"""The actors of a job: one that dies is reported and replaced, and its calls are repeated.
 
-The leading process sends calls and holds references to what comes of them; values go from one actor to another by the
-object store. What an actor's method returns belongs to the leader, not to the actor, so it outlives that. Of each shard
-the leader remembers the calls that make it what it was at the end of the last round, and those of the round under way
-that changed it: a new actor is sent both, and goes on.
+The leading process sends calls and holds references to their results; values go from one actor to another by the object
+store. The result of an actor's method belongs to the leading process, not to the actor, so it outlives the actor. For
+each shard the leading process records the calls that restore its state at the end of the last round, and the calls of
+the current round that changed it. A new actor gets both, and continues.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _DEAD = (RayActorError, OutOfMemoryError)
 
 @dataclass(frozen=True)
 class ShardCall:
-    """A method of a shard with its arguments, which may be references; how many values it hands out beside its answer.
+    """A call of a shard's method.
 
-    changes   whether a new actor must do it too, until the next `settled`
+    args      its arguments, which may be references
+    values    number of values that it returns besides its answer
+    changes   whether it changes the shard, so that a new actor must repeat it, until the next `settled`
     """
 
     shard: int
@@ -40,7 +42,7 @@ class ShardCall:
 
 
 class Shards:
-    """The actors of one job. Use as a context manager."""
+    """The actors of one job. A context manager."""
 
     def __init__(
         self,
@@ -49,7 +51,10 @@ class Shards:
         replaced: Callable[[str, str], None],
         stop: threading.Event,
     ) -> None:
-        """`beginnings` are the arguments with which each shard begins."""
+        """
+        Args:
+            beginnings: by shard, the arguments of its first call, `begin`.
+        """
         self._cluster, self._replaced, self._stop = cluster, replaced, stop
         self._beginnings = [
             ShardCall(shard, "begin", (fedpeer.__version__, *args)) for shard, args in enumerate(beginnings)
@@ -70,25 +75,26 @@ class Shards:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._cluster.give_back(self._actors)
-        else:  # they may be at work on what nobody waits for any more
+        else:  # they may still be busy with abandoned calls
             self._cluster.end(self._actors)
 
     def __len__(self) -> int:
         return len(self._beginnings)
 
     def answers(self, calls: Sequence[ShardCall], *, stoppable: bool = True) -> list[Any]:
-        """What the methods return. Raises as `run` does."""
+        """Make all calls and return their answers. Raises as `run` does."""
         return [self._get(first) for first, *_ in self.run(calls, stoppable=stoppable)]
 
     def run(self, calls: Sequence[ShardCall], *, stoppable: bool = True, late: str = "") -> list[list[Any]]:
-        """Make all calls, and wait until they are done: of each a reference to its answer, and to its values.
+        """Make all calls, wait until they are done, and return for each the references to its answer and its values.
 
-        `late` is said to the user if it takes long.
+        Args:
+            late: a remark for the user if it takes long.
 
         Raises:
-            Stopped: if the stop event is set meanwhile; what is not done is abandoned.
-            EngineError: a method raised, or killed its actor DEATHS_PER_TASK_MAX times.
-            StateLostError: what a call needs is nowhere any more.
+            Stopped: the stop event was set; unfinished calls are abandoned.
+            EngineError: a method raised an exception, or an actor died DEATHS_PER_TASK_MAX times in a round.
+            StateLostError: the arguments of a call are lost.
         """
         sent = [(self._actors[call.shard], self._send(call)) for call in calls]
         waiting = {references[0]: number for number, (_, references) in enumerate(sent)}
@@ -99,7 +105,7 @@ class Shards:
             if late and time.monotonic() - began > PATIENCE_SECONDS:
                 self._cluster.remark(late)
                 late = ""
-            # The wait ends at an answer or a death; its limit is how late a stop may be noticed.
+            # The wait ends at an answer or a death; its timeout bounds how late a stop is noticed.
             ready, _ = ray.wait(list(waiting), timeout=0.2)
             for reference in ready:
                 number = waiting.pop(reference)
@@ -107,7 +113,7 @@ class Shards:
                 try:
                     self._get(reference)
                 except _DEAD as error:
-                    if sent[number][0] is self._actors[call.shard]:  # and was not replaced for another call's sake
+                    if sent[number][0] is self._actors[call.shard]:  # not yet replaced because of another call
                         self._replace(call.shard, error, stoppable=stoppable)
                     sent[number] = self._actors[call.shard], self._send(call)
                     waiting[sent[number][1][0]] = number
@@ -117,7 +123,7 @@ class Shards:
         return [references for _, references in sent]
 
     def settled(self, shard: int, *calls: ShardCall) -> None:
-        """A round is over: from now on these calls make the shard what it is."""
+        """Record, at the end of a round, the calls that restore the shard from now on."""
         self._settled[shard], self._since[shard], self._deaths[shard] = calls, [], 0
 
     def _send(self, call: ShardCall) -> list[Any]:
@@ -138,7 +144,7 @@ class Shards:
             raise EngineError(f"Ray failed: {error_text(error)}") from None
 
     def _replace(self, shard: int, error: Exception, *, stoppable: bool) -> None:
-        """Another actor in the place of a dead one, brought to where that was."""
+        """Replace a dead actor by another, and restore its state there."""
         again = [self._beginnings[shard], *self._settled[shard], *self._since[shard]]
         while True:
             self._deaths[shard] += 1
@@ -163,6 +169,6 @@ class Shards:
         while not ray.wait([reference], timeout=0.2)[0]:
             if stoppable and self._stop.is_set():
                 raise Stopped
-            if len(self) > self._cluster.places:  # the machine is gone, and others have no CPU left
+            if len(self) > self._cluster.places:  # its machine is lost, and the others have no free CPU
                 raise StateLostError("a machine is lost, and with it the place for a shard")
         return self._get(reference)

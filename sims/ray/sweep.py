@@ -1,7 +1,8 @@
-"""Whole runs on a cluster, as many at once as it has CPUs for: each is a task of Ray's, which says who plays what when.
+"""Whole runs on a cluster, as many at once as it has CPUs for. Each is a task that Ray schedules.
 
-A run whose process or machine dies is handed to Ray again by the leader, and not by Ray's own retries, of which nothing
-is heard: so it is known at once that it waits, and why. The result is the same, since a run is its seed.
+If a run's process or machine dies, the leading process submits the run again. Ray's own retries are off, since they are
+silent: this way the user is told at once that the run waits, and why. The result is the same, since a run follows from
+its seed.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from fedpeer.sims.ray.ray_errors import PATIENCE_SECONDS, error_reason, error_te
 from fedpeer.sims.ray.remote_run import Files, RemoteRun, Simulate, play_run
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
-#: How long the end of a sweep waits for runs that were let go.
+#: Seconds that the end of a sweep waits for cancelled runs.
 _TIDYING_SECONDS = 2.0
 _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 
 
 @dataclass
 class _Attempt:
-    """An remote run that Ray has, for the first time or again. `round` is the last heard of, None before any."""
+    """A remote run that was submitted to Ray, for the first time or again.
+
+    round   the last round of which an event has arrived; None before the first event of its method
+    """
 
     remote_run: RemoteRun
     deaths: int
@@ -43,13 +47,13 @@ class _Attempt:
 
 
 class Sweep:
-    """Runs under way on a cluster. Use as a context manager: at its end nothing of it is under way any more.
+    """The runs under way on a cluster. A context manager, which at its end cancels those that are left.
 
     Args:
-        cpus: of each run.
-        tell: hears what happens in a run.
-        simulate: what a machine does with a run.
-        objects: data and network, where they came as Python objects.
+        cpus: CPUs of each run.
+        tell: called with each event of a run.
+        simulate: runs a prepared simulation.
+        objects: data and network, if they are given as Python objects.
 
     Raises:
         ChoiceError: no machine of the cluster has so many CPUs.
@@ -73,8 +77,8 @@ class Sweep:
         self._objects = ray.put(dict(objects)) if objects else None
         self._play = ray.remote(play_run)
         self._numbers = itertools.count()
-        self._under_way: dict[Any, int] = {}  # what Ray gives for a task -> number of the attempt
-        self._attempts: dict[int, _Attempt] = {}  # those that are under way
+        self._under_way: dict[Any, int] = {}  # Ray's reference of a task -> number of the attempt
+        self._attempts: dict[int, _Attempt] = {}  # by number, the attempts under way
         self._let_go: list[Any] = []
         self._rooms: dict[str, str] = {}
         self._stopping = self._received = False
@@ -88,29 +92,29 @@ class Sweep:
     def __exit__(self, *_: object) -> None:
         self._cancel(list(self._under_way))
         with contextlib.suppress(RayError):
-            if self._let_go:  # they tidy up
+            if self._let_go:  # to delete their folders
                 ray.wait(self._let_go, num_returns=len(self._let_go), timeout=_TIDYING_SECONDS)
             ray.kill(self._board)
 
     def begin(self, remote_run: RemoteRun) -> None:
-        """Hand it to Ray, which starts it when there are CPUs."""
+        """Submit a run to Ray, which starts it when there are CPUs."""
         self._rooms[remote_run.key] = secrets.token_hex(8)
         self._send(_Attempt(remote_run, 0))
 
     def finished(self) -> list[tuple[RemoteRun, Files]]:
-        """Wait for some, and give back their folders; nothing if none is under way.
+        """Wait for some runs and return their folders; empty if none is under way.
 
-        After `stop` these may be folders of runs that were interrupted. What had not begun by then is let go.
+        After a stop these may be folders of interrupted runs. Runs that have not begun by then are cancelled.
 
         Raises:
-            EngineError: a run failed on its machine, or killed its process DEATHS_PER_TASK_MAX times.
+            EngineError: a run failed on its machine, or its process died DEATHS_PER_TASK_MAX times.
             DataError, ...: the user's mistakes.
         """
         while self._under_way:
             if self._stop.is_set() and not self._stopping:
                 self._stopping = True
                 self._board.stop.remote()
-            # The wait ends with a run; its limit is how late rounds are shown, and a stop may be noticed.
+            # The wait ends with a run; its timeout bounds how late rounds are shown and a stop is noticed.
             ready, _ = ray.wait(list(self._under_way), timeout=0.2)
             self._hear()
             if self._stopping:
@@ -145,14 +149,14 @@ class Sweep:
                 ray.cancel(task)
 
     def _hear(self) -> None:
-        """Pass on what the runs told."""
+        """Pass on the events of the runs."""
         try:
             told = ray.get(self._board.told.remote())
         except RayError as error:
             raise EngineError(f"what the runs tell is heard no more: {error_text(error)}") from None
         for number, event in told:
             if number not in self._attempts:
-                continue  # it died, and another one is under way
+                continue  # this attempt died, and another one is under way
             attempt = self._attempts[number]
             match event:
                 case RunBegun():
@@ -162,7 +166,7 @@ class Sweep:
                 case RoundDone():
                     attempt.round = event.round
                 case MethodDone():
-                    continue  # the run is done when its folder is here
+                    continue  # the run is done when its folder has arrived
             self._tell(attempt.remote_run, event)
         if not self._received and time.monotonic() - self._began > PATIENCE_SECONDS:
             self._received = True
@@ -170,7 +174,7 @@ class Sweep:
             self._cluster.remark(f"waiting for a process to start; it needs {free} on one machine of the cluster")
 
     def _result(self, task: Any) -> tuple[RemoteRun, Files] | None:
-        """What came of it; None if its process died, and it is under way again."""
+        """Return a run's folder; None if its process died and the run was submitted again."""
         attempt = self._attempts.pop(self._under_way.pop(task))
         remote_run = attempt.remote_run
         try:
