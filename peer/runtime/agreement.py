@@ -1,7 +1,7 @@
-"""By which contract a peer goes on: what its state keeps, what its federation file says, and what the authority signed.
+"""Choice of the contract that a peer continues with: its state's, its federation file's or the newest signed one.
 
-A state keeps the contract that is in force. The file of this machine may have been replaced by that of an update, or
-changed by hand; what a person changed by hand is refused, key by key, before anything is started.
+A state keeps the contract that is in force. The file on this machine may have been replaced by an update, or changed by
+hand; changes by hand are rejected, key by key, before anything is started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedpeer.peer.state.journal import SnapshotForeignError, held_of
 from fedpeer.peer.wire.framing import FrameError
 from fedpeer.peer.wire.signed_contract import SignedContract
 
-#: What is logged where a state of before version 0.3 goes on.
+#: Logged when a peer continues with a state from before version 0.3.
 _OLDER_STATE = (
     "the state was kept by an earlier release, with a digest of its contract only: it goes on by the federation file, "
     "since the shapes fit"
@@ -38,12 +38,12 @@ _OLDER_STATE = (
 
 @dataclass(frozen=True)
 class ContinuationPlan:
-    """How a peer goes on.
+    """The contract that a peer continues with.
 
     federation   in force
-    held         the same as its state will keep it
-    signed       the newest contract that the authority signed, as far as this machine knows; it may not be in force yet
-    remark       what is to be said about it; "": nothing
+    held         the same, as its state will keep it
+    signed       newest contract signed by the authority that this machine knows; it may not be in force yet
+    remark       note for the log; "": none
     """
 
     federation: Federation
@@ -53,13 +53,13 @@ class ContinuationPlan:
 
 
 def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> ContinuationPlan:
-    """How the peer of this state folder goes on with this federation file.
+    """Return the contract with which the peer of this state folder continues, given this federation file.
 
-    Where there is no state yet, the newest signed contract is in force; else the one that the state keeps, and the node
-    goes over to a later one in its time.
+    Without a state the newest signed contract is in force; otherwise the state's, and the node switches to a later one
+    when that is due.
 
     Raises:
-        SnapshotForeignError: the file was changed, with each key, both values, and the way out.
+        SnapshotForeignError: the file was changed by hand; the message names each key, both values and the way out.
     """
     state = state_of(folder)
     held = None if state is None else held_of(state)
@@ -73,13 +73,13 @@ def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> C
     differing = changed_by_hand(held, file)
     if differing and (signed is None or differences(json.loads(signed.text), overlaid(held, file))):
         raise SnapshotForeignError(refusal(differing))
-    # The file of an update stands here from now on: what it names and the next one does not is as in any new file.
+    # From now on the file of an update counts as this machine's: a key that a later file drops is as in any new file.
     held = held if differing else replace(held, file=named(file))
     return ContinuationPlan(federation_of(json.loads(held.text), file), held, signed)
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:
-    """What the newest snapshot in this folder says before its tensors; None: there is none, or it cannot be read."""
+    """Return the fields of the newest readable snapshot in this folder, without its tensors; None if there is none."""
     for path in sorted((folder / "snapshots").glob("*.snapshot"), reverse=True):
         try:
             fields = beginning(path)

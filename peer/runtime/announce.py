@@ -1,7 +1,7 @@
-"""Telling running peers of a new roster or contract: the authority speaks to some as itself, gossip does the rest.
+"""Announcement of a new roster or contract: the authority sends it to some running peers, and gossip does the rest.
 
-A roster carries its own signature, so it does not matter who brings it. But until a peer has the roster that lets
-another one in, it refuses that one; so the authority, whom every peer knows by its key, is the one who can begin.
+A roster carries its own signature, so it does not matter who brings it. But a peer rejects a newcomer until it has the
+roster that admits it; so the authority, which every peer knows by its key, has to send it first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fedpeer.peer.wire.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 
-#: Peers that are told. One would do, since each passes it on; so many are not all down or cut off at once.
+#: Most peers to send it to. One would do, since each passes it on; so many are not all down or cut off at once.
 _TOLD_MAX = 32
-#: Seconds for all of them: a machine that is off takes the five seconds of a connection attempt.
+#: Seconds for all of them together; a machine that is off takes the five seconds of a connection attempt.
 _ANNOUNCE_SECONDS = 15.0
 
 
 async def announce(
     authority: Authority, roster: Roster, *, without: str = "", contract: SignedContract | None = None
 ) -> dict[str, str]:
-    """Bring the roster, or a contract, to the peers in it; for each, "" if it took it, else why not.
+    """Send the roster, or a contract, to the peers in the roster except `without`.
 
-    Never raises for a peer.
+    Returns for each peer "" if it accepted, else why it did not; a peer's failure never raises.
     """
     entries = [entry for entry in roster.entries if entry.id != without][:_TOLD_MAX]
     found: dict[str, str] = {}
@@ -38,7 +38,7 @@ async def announce(
     news: Contract | RosterNews = RosterNews(number=roster.number, text=to_bytes(roster))
     if contract is not None:
         news = Contract(text=contract_bytes(contract))
-    older: set[str] = set()  # who was told again in the oldest version of the wire
+    older: set[str] = set()  # peers that it was sent to again in the oldest version of the wire
 
     def tell(peer: str, version: int) -> None:
         envelope = Envelope(

@@ -1,8 +1,9 @@
-"""The folder of a federation's authority: its key, the newest roster, and how the roster is changed.
+"""The folder of a federation's authority: its key, the newest roster, and changes of the roster.
 
-Whoever holds this folder decides who belongs. Each change reads the roster afresh under a lock, makes the next numbered
-one, and replaces the file in one step, so that two invitations at once cannot make two rosters of one number. Copies in
-peers' folders found beside it follow; peers elsewhere hear of it by `announce.py` and from one another.
+The owner of this folder decides who belongs to the federation. Each change reads the roster anew under a lock, makes
+the roster with the next number, and replaces the file atomically, so that two invitations at once cannot make two
+rosters with one number. Copies in peers' folders beside it are replaced, too; peers elsewhere receive it by
+`announce.py` and from one another.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from fedpeer.peer.wire.roster import AUTHORITY, Roster, RosterError, newer, to_b
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
 from fedpeer.runs.disk import replacing, take_lock
 
-#: Seconds to wait for another invitation that is changing the roster: it holds the lock for one signature and one save.
+#: Seconds to wait for another invitation that is changing the roster; it holds the lock for one signature and one save.
 _LOCK_PATIENCE = 5.0
 
 Change = Callable[[Roster, Ed25519PrivateKey], Roster]
 
 
 class EnrolmentError(Exception):
-    """The user's mistake about who belongs; the message has the problem and the way out."""
+    """The user's mistake about the federation's members; the message names the problem and the way out."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Authority:
 
     @property
     def roster(self) -> Roster:
-        """As it stands on the disk now."""
+        """Newest roster, read from the disk."""
         return read_roster(self.folder / "roster.json")
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A new file that nobody else may read, not even for the moment before its mode is set."""
+    """Write a new file that nobody else can read at any moment, not even before its mode is set."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
 
 def create_authority(folder: Path, federation: str) -> tuple[Ed25519PrivateKey, x509.Certificate]:
-    """A new authority's key and certificate, written into `folder`/authority."""
+    """Make a new authority's key and certificate and write them into `folder`/authority."""
     key = Ed25519PrivateKey.generate()
     certificate = authority_certificate(key, federation)
     keys = folder / "authority"
@@ -65,7 +66,7 @@ def create_authority(folder: Path, federation: str) -> tuple[Ed25519PrivateKey, 
 
 
 def open_authority(folder: Path) -> Authority:
-    """The authority in this folder, checked. Raises EnrolmentError."""
+    """Return the authority in this folder, checked. Raises EnrolmentError."""
     keys = folder / "authority"
     if not keys.is_dir():
         raise EnrolmentError(
@@ -82,7 +83,7 @@ def open_authority(folder: Path) -> Authority:
 
 
 def change_roster(authority: Authority, change: Change) -> Roster:
-    """Replace the roster by the next one, here and in the peers' folders beside it.
+    """Replace the roster by the changed one, here and in the peers' folders beside it, and return it.
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
@@ -100,8 +101,9 @@ def change_roster(authority: Authority, change: Change) -> Roster:
 
 
 def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> SignedContract:
-    """Sign the next contract, here and in the peers' folders beside it, and put the federation file that it came from
-    in the place of the one before.
+    """Sign the next contract and write it here and in the peers' folders beside it.
+
+    The federation file that it was made from replaces the one before.
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
@@ -127,7 +129,7 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
 
 
 def _ours(roster: Path, authority: bytes) -> bool:
-    """Whether the roster beside which something is to be written is of this federation."""
+    """Return whether this roster file is of this authority's federation."""
     try:
         return read_roster(roster).authority == authority
     except RosterError:
@@ -135,7 +137,7 @@ def _ours(roster: Path, authority: bytes) -> bool:
 
 
 def _bring_up(path: Path, roster: Roster) -> None:
-    """Replace a peer's copy by this roster, unless it is another federation's, damaged, or newer."""
+    """Replace a peer's copy of the roster, unless it is another federation's, damaged, or newer."""
     try:
         newer(read_roster(path), roster)
     except RosterError:

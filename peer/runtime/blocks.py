@@ -1,11 +1,11 @@
-"""The bytes of a peer's snapshot and journal files: blocks whose digest says whether they are what was written.
+"""Byte format of a peer's snapshot and journal files: blocks with a digest that shows whether they are intact.
 
     snapshot   head, block: the bytes of one state
-    journal    head, block, block, ...: each a batch of entries (how many, the length of each, then their bytes)
+    journal    head, block, block, ...: each block a batch of entries (their number, their lengths, their bytes)
 
 A head is magic, version, the file's number and their checksum; a block is its length and digest, then its bytes. A
-digest is bound to the file's number and the place in it, so a block moved elsewhere does not pass for one that belongs.
-Numbers are little-endian. What the bytes mean is not known here, nor which files there are.
+digest covers the file's number and the block's offset, so a block that was moved does not pass. Numbers are
+little-endian. This module knows neither what the bytes mean nor which files there are.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-#: Version of the files written here; those of a later version are not touched.
+#: Version of the files written here; files of a later version are left untouched.
 VERSION = 1
 SNAPSHOT, JOURNAL = b"FDPS", b"FDPJ"
-#: Magic, version, number of the file; and the CRC-32 of these, so that a flipped bit does not pass for a later version.
+#: Magic, version, number of the file; then their CRC-32, so that a flipped bit does not pass for a later version.
 _NAME, _CHECK = struct.Struct("<4sHQ"), struct.Struct("<I")
 HEAD_BYTES = _NAME.size + _CHECK.size
-#: Bytes that follow, and their digest.
+#: Length of the bytes that follow, and their digest.
 _BLOCK = struct.Struct("<Q16s")
-#: Read at once where only a digest is wanted: a journal may be much larger than what a peer is meant to hold in memory.
+#: Bytes read at once for a digest: a journal may be much larger than a peer's memory should hold.
 _READ_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
-    """A file is not what was written. `later`: or a later version of fedpeer wrote it."""
+    """A file is not as it was written; with `later`, a later version of fedpeer wrote it."""
 
     def __init__(self, text: str, *, later: bool = False) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """Where the entries of one batch stand in a journal."""
+    """Position of one batch's entries in a journal."""
 
     path: Path
     offset: int
@@ -57,9 +57,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a journal holds: its sound batches, and the bytes up to the end of the last one.
+    """Result of checking a journal.
 
-    torn   whether what follows looks like a write that was cut short, and not like damage to what was once sound
+    batches       intact batches
+    sound_bytes   bytes up to the end of the last of them
+    torn          whether the rest looks like a write that was cut short, not like later damage
     """
 
     batches: tuple[Batch, ...]
@@ -68,24 +70,27 @@ class Scan:
 
 
 def head(magic: bytes, number: int) -> bytes:
-    """The beginning of a file."""
+    """Return the first bytes of a file."""
     name = _NAME.pack(magic, VERSION, number)
     return name + _CHECK.pack(zlib.crc32(name))
 
 
 def block(number: int, offset: int, parts: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The parts as one block at this place of file `number`."""
+    """Return the parts as one block at this offset of file `number`."""
     return _BLOCK.pack(sum(map(len, parts)), _digest(number, offset, parts)), *parts
 
 
 def batch(number: int, offset: int, entries: Sequence[bytes]) -> tuple[bytes, ...]:
-    """The entries as one block."""
+    """Return the entries as one block at this offset of file `number`."""
     table = struct.pack(f"<I{len(entries)}Q", len(entries), *map(len, entries))
     return block(number, offset, (table, *entries))
 
 
 def write(descriptor: int, parts: Sequence[bytes]) -> int:
-    """Write all of it and flush it to the disk; the number of bytes. A write may take a part only on a full disk."""
+    """Write all parts and flush them to the disk; return the number of bytes.
+
+    On a full disk a single write may take a part only.
+    """
     total = 0
     for part in parts:
         left = memoryview(part)
@@ -99,10 +104,10 @@ def write(descriptor: int, parts: Sequence[bytes]) -> int:
 
 
 def read_snapshot(path: Path, number: int) -> bytes:
-    """The state in a snapshot.
+    """Return the state in a snapshot.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: the file is not as it was written.
     """
     with path.open("rb") as file:
         _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
@@ -116,10 +121,10 @@ def read_snapshot(path: Path, number: int) -> bytes:
 
 
 def check_snapshot(file: BinaryIO, number: int) -> None:
-    """Go to the beginning of the state in a snapshot, once all of it is found sound; none of it is kept in memory.
+    """Check a snapshot and seek to the beginning of its state; none of it is kept in memory.
 
     Raises:
-        DamagedError: it is not what was written.
+        DamagedError: the file is not as it was written.
     """
     _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
     length, digest = _block_head(file)
@@ -130,10 +135,10 @@ def check_snapshot(file: BinaryIO, number: int) -> None:
 
 
 def scan(path: Path, number: int) -> Scan:
-    """Check a journal from its beginning to the first byte that is not sound.
+    """Check a journal from its beginning up to the first damaged block.
 
     Raises:
-        DamagedError: its head is not what was written.
+        DamagedError: its head is not as it was written.
     """
     size, good = path.stat().st_size, HEAD_BYTES
     batches: list[Batch] = []
@@ -145,7 +150,7 @@ def scan(path: Path, number: int) -> Scan:
             except DamagedError:
                 return Scan(tuple(batches), good, torn=True)
             first = good + _BLOCK.size
-            # Room that a file system gave before the bytes came reads as zeros.
+            # Space that the file system allocated before the bytes arrived reads as zeros.
             if first + length > size or not (length or any(digest)):
                 return Scan(tuple(batches), good, torn=True)
             if _digest(number, good, _pieces(file, length)) != digest:

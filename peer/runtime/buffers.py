@@ -1,8 +1,8 @@
-"""Receive buffers, kept for each neighbour and group: a new one would cost more in page faults than the copy into it.
+"""Receive buffers, kept for each neighbor and group: page faults in a new buffer would cost more than the copy into it.
 
-A `Lease` is a buffer of exactly the length asked for, and nobody else's until it is released: after the message in it
-was dealt with and made durable. What a `BufferPool` has lent is bounded, so leases are also the bound on messages that
-wait; one that cannot be had is answered with too_many_requests. One thread only.
+A `Lease` is a buffer of exactly the requested length, owned by its holder until it is released: after its message was
+processed and made durable. A `BufferPool` lends a bounded number of buffers, which also bounds the messages that wait;
+when none is left, the sender gets too_many_requests. For one thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Lease:
-    """`view` is writable, (length,) bytes. Whoever keeps what is in it beyond `release` has to copy it."""
+    """A lent buffer: `view` is writable, (length,) bytes. Content that is needed after `release` has to be copied."""
 
     __slots__ = ("_give_back", "view")
 
@@ -24,7 +24,7 @@ class Lease:
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
-        """Give the buffer back, once."""
+        """Return the buffer to its pool; to be called once."""
         assert self._give_back is not None, "a buffer is given back once; by now it may be somebody else's"
         give_back, self._give_back = self._give_back, None
         self.view = memoryview(b"")
@@ -33,28 +33,29 @@ class Lease:
 
 @dataclass(slots=True)
 class _Channel:
-    """What one channel has lent, and its buffers at rest, the one used last at the end: it is the warmest."""
+    """One channel's number of lent buffers, and its free ones: the last used is the last, since it is still cached."""
 
     lent: int = 0
     resting: list[memoryview] = field(default_factory=list)
 
 
 class BufferPool:
-    """Buffers by (peer, channel); a channel is a group, or a kind of messages that belong to none."""
+    """Buffers by (peer, channel); a channel is a group, or a kind of messages that belong to no group."""
 
     def __init__(self) -> None:
         self._peers: defaultdict[str, defaultdict[str, _Channel]] = defaultdict(lambda: defaultdict(_Channel))
 
     def lease(self, peer: str, channel: str, length: int, *, most: int, kept: bool) -> Lease | None:
-        """A buffer of `length` bytes; None while `most` of this channel are lent. `kept`: for the next one of the
-        channel.
+        """Return a buffer of `length` bytes; None while `most` of this channel are lent.
+
+        `kept`: after its release the buffer stays for the channel's next lease.
         """
         place = self._peers[peer][channel]
         if place.lent >= most:
             return None
         place.lent += 1
         buffer = place.resting.pop() if place.resting else memoryview(b"")
-        if len(buffer) < length:  # the first of this channel, or a reduction that came out longer than before
+        if len(buffer) < length:  # the channel's first, or a compressed transfer that is longer than before
             buffer = np.empty(length, dtype=np.uint8).data
 
         def give_back() -> None:
@@ -65,11 +66,11 @@ class BufferPool:
         return Lease(buffer[:length], give_back)
 
     def forget(self, peer: str) -> None:
-        """Drop the buffers of a peer that is gone; what is lent stays good until its release."""
+        """Drop the buffers of a removed peer; lent ones stay valid until their release."""
         self._peers.pop(peer, None)
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the buffers at rest."""
+        """Bytes of the free buffers."""
         channels = (channel for peer in self._peers.values() for channel in peer.values())
         return sum(len(buffer) for channel in channels for buffer in channel.resting)

@@ -1,9 +1,9 @@
-"""Making keys and certificates, as bytes: a federation's authority, its peers, a dashboard.
+"""Keys and certificates, as bytes: of a federation's authority, its peers and a dashboard.
 
-Nothing here decides who is let in, and nothing is written to disk. The authority signs itself, and each peer's
-certificate with the peer's id in it; but a peer is recognised by its *key* (`identity.py`), so the names in a
-certificate are for people, and for programs that insist on them. All keys are Ed25519 (RFC 8410), but for the
-dashboard's: browsers take no Ed25519 certificate, so that one is P-256.
+Nothing here decides who is admitted, and nothing is written to disk. The authority's certificate is self-signed, and it
+signs each peer's certificate with the peer's id in it; but a peer is recognised by its *key* (`identity.py`), so the
+names in a certificate are for people, and for programs that insist on them. All keys are Ed25519 (RFC 8410) except the
+dashboard's, which is P-256: browsers accept no Ed25519 certificate.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from cryptography.x509.oid import NameOID
 
 from fedpeer.peer.wire.roster import AUTHORITY
 
-#: A certificate is valid from a day before it was made: the clocks of the machines that check it may be slow.
+#: A certificate is valid from a day before it was made, since the clocks of the machines that check it may be slow.
 _BACKDATED = timedelta(days=1)
-#: Who is put out is put out by the roster, at once. So certificates need not be short-lived, and nobody has to renew
-#: one while a federation lives.
+#: A peer is revoked by the roster, at once. So certificates need not be short-lived, and nobody has to renew one.
 _VALID = timedelta(days=3650)
 
 _PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
 
 
 def key_pem(key: Ed25519PrivateKey | EllipticCurvePrivateKey) -> bytes:
-    """The private key as PEM, not encrypted: what protects it is the mode of its file."""
+    """Return the private key as PEM, not encrypted: the mode of its file protects it."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -44,10 +43,10 @@ def pem(certificate: x509.Certificate | x509.CertificateSigningRequest) -> bytes
 
 
 def authority_certificate(key: Ed25519PrivateKey, federation: str) -> x509.Certificate:
-    """The authority's certificate, signed by itself.
+    """Return the authority's self-signed certificate.
 
-    It is also what the authority shows when it speaks TLS: to one who joins, who knows its key from the token, and to
-    peers that it tells of a new roster. Hence its usages are an end's as well.
+    The authority also uses it for TLS: towards a joining peer, which knows the key from the token, and towards peers
+    that it sends a new roster to. So its usages are those of an end entity as well.
     """
     name = _name(AUTHORITY, federation)
     constraints = x509.BasicConstraints(ca=True, path_length=0)
@@ -63,9 +62,9 @@ def peer_certificate(
     made: datetime | None = None,
     expires: datetime | None = None,
 ) -> x509.Certificate:
-    """A peer's certificate, signed by the authority, for one key. `host` is the host in its address.
+    """Return a peer's certificate for one key, signed by the authority.
 
-    `made` and `expires` are otherwise now and in ten years.
+    `host` is the host in its address; `made` and `expires` default to now and in ten years.
     """
     organisation = authority.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
     constraints = x509.BasicConstraints(ca=False, path_length=None)
@@ -77,7 +76,7 @@ def peer_certificate(
 
 
 def dashboard_certificate(peer: str, host: str) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    """A key, and a certificate signed by itself, for browsers that come from other machines."""
+    """Make a key and a self-signed certificate, for browsers on other machines."""
     key = generate_private_key(SECP256R1())
     name = _name(peer, "fedpeer dashboard")
     builder = _unsigned(name, name, key.public_key(), x509.BasicConstraints(ca=False, path_length=None))
@@ -85,12 +84,12 @@ def dashboard_certificate(peer: str, host: str) -> tuple[EllipticCurvePrivateKey
 
 
 def request(key: Ed25519PrivateKey, peer: str) -> x509.CertificateSigningRequest:
-    """What a new peer sends: its public key, signed by the private one, which never leaves its machine."""
+    """Return a new peer's certificate request: its public key, signed by the private one, which never leaves it."""
     return x509.CertificateSigningRequestBuilder().subject_name(_name(peer, "fedpeer")).sign(key, None)
 
 
 def _name(common: str, organisation: str) -> x509.Name:
-    """Subject of a certificate; X.509 allows 64 letters in each part."""
+    """Return the subject of a certificate; X.509 allows 64 characters in each part."""
     parts = ((NameOID.ORGANIZATION_NAME, organisation[:64]), (NameOID.COMMON_NAME, common[:64]))
     return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts])
 
@@ -111,7 +110,7 @@ def _unsigned(
     made: datetime | None = None,
     expires: datetime | None = None,
 ) -> x509.CertificateBuilder:
-    """What all certificates have: names, key, dates, and the extensions that strict readers want."""
+    """Return a builder with what all certificates have: names, key, dates, and extensions that strict readers want."""
     made = made or datetime.now(UTC)
     usage = x509.KeyUsage(
         digital_signature=True,

@@ -1,13 +1,13 @@
-"""Links to other peers: frames go out as HTTP posts, each once; who repeats what was lost is the core.
+"""Links to other peers: each frame is sent once as an HTTP post; the node repeats what was lost.
 
-A neighbour has a connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
-more of each while packets are lost and every other answer is late. Each kind has a bounded queue. What stands in it or
-is just leaving is not queued again; what is stuck on its way is, for another connection. When a queue is full the
-oldest gives way. Everything has a time limit (`limits.py`), and a neighbour that cannot be reached rests for a moment.
-What became of a frame is told by `report`: taken, refused by name, or the link is down.
+A neighbor has one connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
+more of each while packets are lost and answers are late. Each kind has a bounded queue. A frame that is queued or being
+sent is not queued again; one that is stuck is, for another connection. A full queue drops its oldest frame. Everything
+has a time limit (`limits.py`), and after a failure a neighbor is not tried again for a moment. `report` passes on what
+became of a frame: delivered, rejected, or the link is down.
 
-That the other side is who it should be is checked in the TLS handshake (`identity.client_context`), before a byte of
-ours is sent. Plain HTTP goes to loopback only, and only where no TLS is asked for at all.
+The TLS handshake checks the other side's identity (`identity.client_context`) before a byte of ours is sent. Plain HTTP
+is for loopback only, and only if no TLS is configured.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 
-#: Bytes of tail from which a message is bulk: what a slow link (1 Mbit/s) carries in one tick of 25 ms, and some.
+#: Bytes of tail above which a message is bulk: a little more than a slow link (1 Mbit/s) carries in a tick of 25 ms.
 BULK_BYTES = 4096
-#: Bytes that a kernel may hold of ours when a body seems to have left: as much as it gives a slow link.
+#: Bytes that the kernel may still buffer when a body seems to have left: as much as it allows on a slow link.
 _KERNEL_BYTES = 1 << 20
-#: Seconds that an unused connection stays open; less than the other side keeps it.
+#: Seconds that an unused connection stays open; less than the other side keeps it open.
 _KEEP_S = 60.0
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
@@ -54,7 +54,7 @@ _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReceipt:
-    """The other side has the message: its bytes on the wire, and seconds until it said so."""
+    """The other side has the message: its bytes on the wire, and seconds until the answer."""
 
     bytes: int
     seconds: float
@@ -62,23 +62,26 @@ class DeliveryReceipt:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """Nobody knows whether it arrived: why, as a sentence; `refused`: since nobody listens there."""
+    """It is not known whether the message arrived. `reason` is a sentence; `refused`: nobody listens there."""
 
     reason: str
     refused: bool = False
 
 
-#: A roster is the answer to who was put out by it.
+#: A peer that was revoked gets as its answer the roster that revoked it.
 Outcome = DeliveryReceipt | RejectMessage | RosterNews | LinkDown
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Frames of one kind, by their heads: two frames with one head are one message.
+    """Frames of one kind, by their heads: two frames with the same head are the same message.
 
-    stale_s   seconds after which one that waits is not worth sending
-    waiting   address, tail, and since when; `urgent`: the same of those that go before all others
-    moved     when one last began to leave, or left, or a connection more was taken
+    stale_s   seconds after which a waiting frame is not worth sending
+    waiting   address, tail, and time of queueing
+    urgent    the same, of frames that go before all others
+    leaving   frames being sent, and on how many connections
+    tasks     one for each connection in use
+    moved     time when a frame last began or ended sending, or a connection was added
     """
 
     stale_s: float
@@ -91,8 +94,13 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Link:
-    """One neighbour. After a failure, for the reason `failure`, it rests until `rest_until`, and `rest` is how long;
-    `woken` is when it was last heard while it rested, and tried at once for that."""
+    """One neighbor.
+
+    rest         seconds of the current pause after a failure; 0: none
+    rest_until   time until which it is not tried
+    woken        when a message from it last ended a pause
+    failure      reason of the last failure
+    """
 
     tls: ssl.SSLContext | None
     small: _Queue
@@ -104,10 +112,10 @@ class _Link:
 
 
 class PeerLinks:
-    """All links of one peer. To be made on the running loop, and closed there.
+    """All links of one peer. Create and close it on the running event loop.
 
-    contexts   TLS to this peer, made once for each; None: plain HTTP, to loopback only
-    report     what became of a frame to a peer; called on the loop, must not block
+    contexts   returns the TLS context for a peer, called once for each; None: plain HTTP, to loopback only
+    report     receives what became of a frame to a peer; called on the loop, must not block
     """
 
     def __init__(
@@ -134,10 +142,10 @@ class PeerLinks:
     def send(self, peer: str, address: str, head: bytes, tail: memoryview, *, urgent: bool = False) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
 
-        One that is `urgent` goes with the small ones, however long its tail is, and before them: on a machine that has
-        no time for all of its messages a heartbeat that waits behind pings is a coordinator that seems dead.
+        An `urgent` frame is sent before the small ones, however long its tail is: on an overloaded machine a
+        coordinator whose heartbeats wait behind pings seems dead.
 
-        Raises ListenError where this is plain HTTP beyond loopback.
+        Raises ListenError if this is plain HTTP beyond loopback.
         """
         limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
@@ -145,7 +153,7 @@ class PeerLinks:
             link = self._links[peer] = _Link(self._contexts(peer), _Queue(limits.stale_s), _Queue(math.inf))
         if link.tls is None:
             require_loopback(urlsplit(address).hostname or "")
-        elif not address.startswith("https://"):  # an address comes from a claim; it cannot talk us out of TLS
+        elif not address.startswith("https://"):  # addresses come from claims, which must not switch TLS off
             self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
             return
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
@@ -162,16 +170,16 @@ class PeerLinks:
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
 
     def received(self, peer: str) -> None:
-        """End the rest of a peer from which something came: it has just been started, or a link is back.
+        """End the pause of a peer that has sent something: it was just started, or a link is back.
 
-        Once in the longest rest, since it may be that only the way from it works.
+        At most once in the longest pause, since it may be that only the direction from it works.
         """
         link, now = self._links.get(peer), asyncio.get_running_loop().time()
         if link is not None and now < link.rest_until and now - link.woken >= self._limits.backoff_max_s:
             link.rest_until, link.woken = now, now
 
     def forget(self, peer: str) -> None:
-        """Drop what waits for a peer, and its TLS context: it left, or its key changed."""
+        """Drop a peer's queued frames and its TLS context: it left, or its key changed."""
         link = self._links.pop(peer, None)
         for queue in (link.small, link.bulk) if link else ():
             queue.waiting.clear()
@@ -180,7 +188,7 @@ class PeerLinks:
                 task.cancel()
 
     async def close(self) -> None:
-        """End all connections; what waits is dropped without a report."""
+        """End all connections; queued frames are dropped without a report."""
         tasks = [task for link in self._links.values() for queue in (link.small, link.bulk) for task in queue.tasks]
         for peer in list(self._links):
             self.forget(peer)
@@ -188,7 +196,7 @@ class PeerLinks:
         await self._session.close()
 
     async def _drain(self, peer: str, link: _Link, queue: _Queue) -> None:
-        """Send what waits, one after another, until nothing does."""
+        """Send the queued frames one after another until the queue is empty."""
         loop = asyncio.get_running_loop()
         while waiting := queue.urgent or queue.waiting:
             head = next(iter(waiting))
@@ -206,10 +214,10 @@ class PeerLinks:
             self._report(peer, outcome)
         task = asyncio.current_task()
         assert task is not None, "it runs as one"
-        queue.tasks.discard(task)  # at once: what is queued from now on needs another
+        queue.tasks.discard(task)  # at once: a frame that is queued from now on needs another task
 
     def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
-        """Rest after a failure, twice as long after each further one."""
+        """Pause the link after a failure, twice as long after each further one."""
         limits = self._limits
         if isinstance(outcome, LinkDown):
             link.rest = min(2 * link.rest or limits.backoff_s, limits.backoff_max_s)
@@ -240,7 +248,7 @@ class PeerLinks:
 
 
 class _Frame(Payload):
-    """A frame as aiohttp takes a body: written piece by piece, without a copy of the whole."""
+    """A frame as an aiohttp request body: written in chunks, without a copy of the whole."""
 
     def __init__(self, head: bytes, tail: memoryview) -> None:
         super().__init__(head, content_type=CONTENT_TYPE)
@@ -263,7 +271,7 @@ class _Frame(Payload):
 
 
 async def _at_most(content: StreamReader, most: int) -> bytes:
-    """The body of an answer, or as much of it as an answer can have."""
+    """Return the body of an answer, up to `most` bytes of it."""
     body = b""
     while len(body) < most and (chunk := await content.read(most - len(body))):
         body += chunk
@@ -271,7 +279,7 @@ async def _at_most(content: StreamReader, most: int) -> bytes:
 
 
 def _socket(info: Any, limits: Limits) -> socket.socket:
-    """A socket on which the kernel itself notices, where it can, that nothing arrives any more."""
+    """Return a socket on which the kernel, where it can, detects a dead connection."""
     family, kind, protocol, _, _ = info
     made = socket.socket(family, kind, protocol)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

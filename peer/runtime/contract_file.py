@@ -1,5 +1,7 @@
-"""The newest contract that the authority signed, in a file beside the roster: written when the peers tell of a later
-one, and read again when somebody on this machine (`fedpeer update`, or a person copying) has put one there.
+"""The file beside the roster with the newest contract that the authority signed.
+
+It is written when other peers send a later contract, and read again when somebody on this machine (`fedpeer update`, or
+a person copying) has put one there.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from fedpeer.runs.disk import replacing
 
 
 def contract_file(roster: Path) -> Path:
-    """Where it stands, beside the roster's file."""
+    """Return the contract's path, beside the roster's file."""
     return roster.with_name("contract.json")
 
 
 def read_contract(path: Path, authority: bytes) -> SignedContract | None:
-    """The contract in a file, by this authority (32 bytes); None: there is no such file.
+    """Return the contract in a file, by this authority (32 bytes); None if there is no such file.
 
     Raises:
-        RosterError: what stands there is no contract of this authority; with a sentence that names the file.
+        RosterError: the file holds no contract of this authority; the message names the file.
     """
     try:
         with path.open("rb") as file:
@@ -38,33 +40,33 @@ def read_contract(path: Path, authority: bytes) -> SignedContract | None:
 
 
 def write_contract(path: Path, contract: SignedContract) -> None:
-    """Put it in the place of whatever is there."""
+    """Write the contract, replacing whatever file is there."""
     with replacing(path) as temporary:
         temporary.write_bytes(contract_bytes(contract))
 
 
 class ContractFile:
-    """The file of a running peer; `contract` is the newest that it knows of."""
+    """The contract file of a running peer; `contract` is the newest that it knows."""
 
     def __init__(self, path: Path, contract: SignedContract | None) -> None:
         self.contract = contract
         self._path, self._seen = path, changed_at(path)
 
     def write(self) -> None:
-        """Put it into the file.
+        """Write the contract into the file.
 
         Raises:
-            OSError: the disk is full, read-only or failing; the file is as it was.
+            OSError: the disk is full, read-only or failing; the file is unchanged.
         """
         assert self.contract is not None, "there is something to keep"
         write_contract(self._path, self.contract)
         self._seen = changed_at(self._path)
 
     def changed(self, authority: bytes) -> SignedContract | None:
-        """A later contract, if somebody has put one into the file since the last look.
+        """Return a later contract if somebody has put one into the file since the last call, else None.
 
         Raises:
-            RosterError: what stands there is no contract of this authority.
+            RosterError: the file holds no contract of this authority.
         """
         at = changed_at(self._path)
         if at == self._seen:

@@ -1,4 +1,4 @@
-"""What a status is added up in: curves over rounds, traffic, times. All of fixed size, whatever comes in."""
+"""Accumulators of a status: curves over rounds, traffic, durations. All have a fixed size, however much is added."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Points of one curve. A chart is some 600 pixels wide, and the eye sees no more than a point every three of them.
+#: Most points of one curve: a chart is some 600 pixels wide, and more than a point every three pixels cannot be seen.
 CURVE_POINTS = 200
 
 
 class Curve:
-    """Points over rounds, never more than `CURVE_POINTS`: when full, every second one goes and the pace halves.
+    """Points over rounds, at most `CURVE_POINTS`: when full, every second point is dropped and the spacing doubles.
 
-    The newest point is always there: it replaces the one before if that is nearer than the pace.
+    The newest point is always kept: it replaces the one before if that is nearer than the spacing.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Curve:
         self._pace = 1
 
     def add(self, round: int, *values: float | None) -> None:
-        """Add the values of a round; the newest round's are replaced, and an earlier round is no news."""
+        """Add the values of a round; those of the newest round are replaced, and earlier rounds are ignored."""
         newest = self.points[-1][0] if self.points else round - 1
         if round < newest:
             return
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Amount:
-    """Messages and bytes that went one way."""
+    """Messages and bytes in one direction."""
 
     messages: int = 0
     bytes: int = 0
@@ -48,7 +48,7 @@ class Amount:
 
 @dataclass(slots=True)
 class DurationSummary:
-    """How often something was done, and how long it took in all and at most."""
+    """Number of durations, and their sum and maximum in seconds."""
 
     count: int = 0
     sum: float = 0.0
@@ -57,13 +57,13 @@ class DurationSummary:
 
 @dataclass(slots=True)
 class TrafficCounter:
-    """Messages and bytes both ways."""
+    """Messages and bytes in both directions."""
 
     sent: Amount = field(default_factory=Amount)
     received: Amount = field(default_factory=Amount)
 
     def as_json(self) -> dict[str, int]:
-        """Four numbers with plain names."""
+        """Return the four numbers by name."""
         return {
             "bytes_sent": self.sent.bytes,
             "bytes_received": self.received.bytes,
@@ -73,5 +73,5 @@ class TrafficCounter:
 
 
 def finite(value: float | None) -> float | None:
-    """The number, or None where JSON has none for it."""
+    """Return the number, or None if it is not finite, for which JSON has no notation."""
     return value if value is not None and math.isfinite(value) else None

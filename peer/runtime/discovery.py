@@ -1,7 +1,7 @@
-"""Finding peers of one's federation on the local network (the extra `fedpeer[discovery]`): multicast DNS.
+"""Discovery of the federation's peers on the local network by multicast DNS (the extra `fedpeer[discovery]`).
 
-What is found is an address and nothing more: who is there proves itself by its key, as everywhere. A peer announces
-its id and its federation, which anybody on the network can read; so it is off unless asked for.
+It finds addresses and nothing more: a peer there proves its identity by its key, as everywhere. A peer announces its id
+and its federation, which anybody on the network can read; so it is off by default.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 _SERVICE = "_fedpeer._tcp.local."
-#: Milliseconds to ask for the address of a service that was announced; it answers at once or not at all.
+#: Milliseconds to wait for the address of an announced service; it answers at once or not at all.
 _ANSWER_MS = 3000
 
 
 class DiscoveryError(Exception):
-    """The user asked for discovery and it cannot be had; the message says what to install."""
+    """Discovery is on but not available; the message says what to install."""
 
 
 class Discovery:
-    """Announces this peer and looks for others, from `start` to `stop`, on the running loop.
+    """Announces this peer and looks for others, from `start` to `stop`, on the running event loop.
 
     found    called with the id and the URL of each peer of this federation that is found
     """
@@ -56,7 +56,7 @@ class Discovery:
         self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, [_SERVICE], handlers=[changed])
 
     async def _ask(self, name: str) -> None:
-        """Take up an announcement, if it is of our federation and complete."""
+        """Report the peer behind an announcement if it is of our federation and complete."""
         from zeroconf.asyncio import AsyncServiceInfo
 
         info = AsyncServiceInfo(_SERVICE, name)
@@ -77,7 +77,7 @@ class Discovery:
 
 
 def _own_address() -> str:
-    """The address by which this machine reaches its local network; nothing is sent."""
+    """Return the address with which this machine reaches its local network; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("224.0.0.251", 5353))

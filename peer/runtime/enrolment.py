@@ -1,8 +1,7 @@
-"""Letting one more peer in, over HTTPS: the authority's machine listens, the new one asks.
+"""Admission of one more peer over HTTPS: the authority's machine listens, the new machine asks.
 
-The one who joins accepts only a server that holds the very key in its token, so nobody in between can answer; it makes
-its own key and sends a request signed by it, and the private key never leaves its machine. What is decided is decided
-by `invitation.py`.
+The joining peer accepts only a server that holds the key in its token, so nobody in between can answer. It makes its
+own key and sends a request signed by it; the private key never leaves its machine. `invitation.py` makes all decisions.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX, Roster
 
-#: Port on which an invitation is listened for; `fedpeer init` gives peers 7401 and up.
+#: Default port of an invitation's listener; `fedpeer init` gives peers 7401 and up.
 INVITATION_PORT = 7400
-#: Bytes of a request to join: a certificate request has 300, the rest is air.
+#: Most bytes of a request to join; a certificate request has 300.
 _REQUEST_BYTES_MAX = 16 * 1024
-#: Bytes of a federation file, as the reader of YAML allows it.
+#: Most bytes of a federation file, the limit of the YAML reader.
 _FEDERATION_BYTES_MAX = 1 << 20
-#: Bytes of an answer: a roster, a federation file and a contract, spelled in JSON once more (at worst doubled), and
+#: Most bytes of an answer: a roster, a federation file and a contract as JSON strings (at worst doubled), and
 #: certificates.
 _ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
-#: Answers that there is no model to start from; the second by a release that knows of none.
+#: Statuses that mean "no initial model"; the second comes from a release without this route.
 _NO_MODEL = (204, 404)
 #: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
 _REQUEST_SECONDS = 30.0
-#: Connections: one person joins, and whoever else comes has few of them from one address.
+#: Limits of the listener: one person joins, and anybody else gets few connections from one address.
 INVITED = Limits(connections=64, connections_per_peer=16)
-#: Answers to wrong tokens that are kept back at once, and seconds for which a connection may say nothing.
+#: Most answers to wrong tokens that are delayed at once, and seconds after which a silent connection is closed.
 LATE_MAX, IDLE_SECONDS = 32, 15.0
 #: Seconds for the last answer to leave when the listener closes.
 _GOODBYE_SECONDS = 5.0
-#: Letters of another machine's sentence that are shown.
+#: Most characters of another machine's sentence that are shown.
 _TEXT_MAX = 400
 
 
@@ -59,9 +58,9 @@ _TEXT_MAX = 400
 async def listening(
     invitation: Invitation, where: str, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """Listen for the one who joins; yields the port and an event that is set once somebody was let in.
+    """Listen for the joining peer; yield the port and an event that is set once a peer was admitted.
 
-    Raises EnrolmentError if nobody can listen there.
+    Raises EnrolmentError if it is not possible to listen there.
     """
     over, late = asyncio.Event(), DelayedAnswers()
 
@@ -108,13 +107,13 @@ async def listening(
 
 
 class DelayedAnswers:
-    """Answers that are kept back for a while: at most `LATE_MAX`, of which the oldest goes when one more comes."""
+    """Answers that are delayed: at most `LATE_MAX`; one more lets the oldest go at once."""
 
     def __init__(self) -> None:
         self._kept: dict[asyncio.Event, None] = {}
 
     async def wait(self, seconds: float) -> None:
-        """So long, or until it has to go."""
+        """Wait so many seconds, or until the answer has to go."""
         if seconds <= 0:
             return
         go = asyncio.Event()
@@ -130,7 +129,7 @@ class DelayedAnswers:
             self._kept.pop(go, None)
 
     def let_go(self) -> None:
-        """All of them now: nobody is let in any more."""
+        """Let all answers go now, since the listener closes."""
         for go in self._kept:
             go.set()
 
@@ -146,10 +145,10 @@ async def invite(
     show: Callable[[Token], None],
     start: Path | None = None,
 ) -> Roster:
-    """Let one peer in: show its token and wait at most `seconds` for it. Returns the new roster.
+    """Admit one peer: show its token, wait at most `seconds` for it, and return the new roster.
 
-    `reached_at` is the host by which the new machine reaches this one, `start` the file of the model that the
-    federation starts from. Raises EnrolmentError if nobody came.
+    `reached_at` is the host by which the new machine reaches this one, `start` the file of the federation's initial
+    model. Raises EnrolmentError if nobody came.
     """
     clock = time.monotonic
     secret = secrets.token_bytes(SECRET_BYTES)
@@ -169,7 +168,7 @@ async def invite(
 
 
 async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
-    """Ask to be let in, with a key made here. Raises EnrolmentError."""
+    """Ask for admission with a key made here, and return the authority's answer. Raises EnrolmentError."""
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
     async with _asking(token, "join", body, aiohttp.ClientTimeout(total=_REQUEST_SECONDS)) as answer:
         text = await _bounded(answer)
@@ -179,8 +178,10 @@ async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
 
 
 async def fetch_model(token: Token, place: Path) -> bool:
-    """Write the model that the federation starts from to a file; whether there is one. To be asked before joining, for
-    a token is good for one time. Raises EnrolmentError."""
+    """Write the federation's initial model to a file; return whether there is one. Raises EnrolmentError.
+
+    To be called before joining, since a token is valid only once.
+    """
     limit = aiohttp.ClientTimeout(sock_connect=_REQUEST_SECONDS, sock_read=_REQUEST_SECONDS)
     async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
         if answer.status in _NO_MODEL:
@@ -197,7 +198,7 @@ async def fetch_model(token: Token, place: Path) -> bool:
 async def _asking(
     token: Token, what: str, body: Mapping[str, str], limit: aiohttp.ClientTimeout
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """The answer of the one who invites, who has the key in the token. Raises EnrolmentError where there is none."""
+    """Yield the answer of the inviting machine, which holds the key in the token. Raises EnrolmentError without one."""
     try:
         async with (
             aiohttp.ClientSession(timeout=limit, auto_decompress=False) as session,
@@ -236,7 +237,7 @@ def _denial(text: bytes) -> str:
 
 
 def route_to(host: str) -> str | None:
-    """The address of this machine on the way to another one, or None if that one is not known. Nothing is sent."""
+    """Return this machine's address on the route to `host`; None if that is not known. Nothing is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, INVITATION_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -1,7 +1,7 @@
-"""Places for handshakes under way: so many in all, so many of one address, and none that is held for ever.
+"""Slots for handshakes in progress: limited in all and by address, and none is occupied for ever.
 
-Where all are taken, whoever comes next gets the place of the oldest handshake of the address that has most, if that has
-lasted longer than an honest one does. So who only holds places loses them, and who has few keeps his.
+When all slots are taken, a new handshake gets the slot of the oldest one of the address that has most, if that has
+lasted longer than an honest one does. So an address that only occupies slots loses them, and one with few keeps them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from collections.abc import Coroutine
 
 
 class Handshakes:
-    """Those of one kind of address. Seconds are the loop's.
+    """Handshakes of one kind of address.
 
-    most, per_address   places
-    kept_s              for so long none gives way
+    most          slots in all
+    per_address   slots of one address
+    kept_s        seconds, by the loop's clock, for which a handshake keeps its slot in any case
     """
 
     def __init__(self, most: int, per_address: int, kept_s: float) -> None:
         self._most, self._per_address, self._kept_s = most, per_address, kept_s
-        self._under_way: dict[asyncio.Task[None], tuple[str, float]] = {}  # address and beginning; the oldest first
+        self._under_way: dict[asyncio.Task[None], tuple[str, float]] = {}  # address and start; the oldest first
 
     def has_room(self, address: str, now: float) -> bool:
-        """Whether one more may begin; another one may have given way to it."""
+        """Return whether one more may begin; this may cancel an older one to make room."""
         counts = Counter(whose for whose, _ in self._under_way.values())
         if counts[address] < self._per_address and len(self._under_way) < self._most:
             return True
@@ -36,12 +37,12 @@ class Handshakes:
         return True
 
     def begin(self, handshake: Coroutine[None, None, None], address: str, now: float) -> asyncio.Task[None]:
-        """Take a place until it is over."""
+        """Start a handshake, which occupies a slot until it ends."""
         task = asyncio.create_task(handshake)
         self._under_way[task] = address, now
         task.add_done_callback(lambda done: self._under_way.pop(done, None))
         return task
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """All that are under way."""
+        """Return all handshakes in progress."""
         return list(self._under_way)

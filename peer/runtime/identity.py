@@ -1,10 +1,11 @@
-"""Who a peer is, and how it knows others: its key and certificate from files, TLS 1.3 with both sides shown.
+"""Identity of peers: key and certificate from files, and TLS 1.3 with certificates on both sides.
 
-A peer is its Ed25519 key, and the roster says which key is which peer. TLS proves that the other side holds the key of
-its certificate and that the federation's authority signed that certificate; `peer_of` then asks the roster who that is.
-Names in certificates decide nothing. Both contexts trust one authority, the federation's, and no other.
+A peer is identified by its Ed25519 key, and the roster maps keys to peers. TLS proves that the other side holds the key
+of its certificate and that the federation's authority signed that certificate; `peer_of` then looks the key up in the
+roster. Names in certificates decide nothing. Both contexts trust the federation's authority only.
 
-A failed handshake never reaches a handler: whoever accepts or connects gets an exception, which `reasons.py` words.
+A failed handshake never reaches a handler: the accepting or connecting side gets an exception, which `reasons.py` puts
+into words.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fedpeer.peer.wire.roster import AUTHORITY, ROSTER_BYTES_MAX, Roster, RosterError, from_bytes
 from fedpeer.rejection import Rejection
 
-#: Bytes of a key or certificate file: ours have under 1 KB, and nothing longer is worth parsing.
+#: Most bytes of a key or certificate file; ours have less than 1 KB.
 _PEM_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing wrong with an identity: the setting it belongs to ("key", "certificate", "authority", "roster")."""
+    """One problem of an identity, with its setting: "key", "certificate", "authority" or "roster"."""
 
     setting: str
     text: str
 
 
 class IdentityError(Exception):
-    """The user's mistake about a peer's keys; the message names every one of them and the way out."""
+    """Problems with a peer's keys or certificates; the message lists all of them, each with the way out."""
 
     def __init__(self, peer: str, flaws: list[Flaw]) -> None:
         self.flaws = flaws
@@ -51,7 +52,7 @@ class IdentityError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """A peer's id and private key, and the files that TLS loads them from."""
+    """A peer's id and private key, and the files that TLS loads."""
 
     id: str
     key: Ed25519PrivateKey
@@ -64,7 +65,7 @@ class Identity:
 
 
 def load_identity(peer: str, certificate: Path, key: Path, authority: Path, roster: Roster | None) -> Identity:
-    """The identity in these files. Raises IdentityError with everything that is wrong (C10)."""
+    """Return the identity in these files; raise IdentityError with everything that is wrong (C10)."""
     identity, flaws = examine_identity(peer, certificate, key, authority, roster)
     if identity is None:
         raise IdentityError(peer, flaws)
@@ -74,7 +75,7 @@ def load_identity(peer: str, certificate: Path, key: Path, authority: Path, rost
 def examine_identity(
     peer: str, certificate: Path, key: Path, authority: Path, roster: Roster | None
 ) -> tuple[Identity | None, list[Flaw]]:
-    """The identity, or None and everything that is wrong with its files and with what the roster says of them."""
+    """Return the identity, or None and everything that is wrong with its files and its entry in the roster."""
     flaws: list[Flaw] = []
     private = _read(flaws, "key", key, _private_key)
     own = _read(flaws, "certificate", certificate, _certificate)
@@ -93,7 +94,7 @@ def examine_identity(
 
 
 def read_roster(path: Path) -> Roster:
-    """The roster in a file. Raises RosterError with a sentence that names the file."""
+    """Return the roster in a file. Raises RosterError; its message names the file."""
     try:
         with path.open("rb") as file:
             text = file.read(ROSTER_BYTES_MAX + 1)
@@ -109,7 +110,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def _read(flaws: list[Flaw], setting: str, path: Path, parse: Callable[[bytes], _Parsed]) -> _Parsed | None:
-    """What is in the file, or None after saying why not."""
+    """Return what `parse` reads from the file, or None after adding a flaw."""
     try:
         with path.open("rb") as file:
             text = file.read(_PEM_BYTES_MAX + 1)
@@ -142,7 +143,7 @@ def _certificate(text: bytes) -> x509.Certificate:
 
 
 def _flaws_of(certificate: x509.Certificate, authority: x509.Certificate) -> Iterator[str]:
-    """Why TLS will not take this certificate. The one place that reads a wall clock: dates are all it is for."""
+    """Yield why TLS would reject this certificate. Only this check reads a wall clock, for the dates."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
@@ -154,7 +155,7 @@ def _flaws_of(certificate: x509.Certificate, authority: x509.Certificate) -> Ite
 
 
 def _strangeness(peer: str, key: bytes, roster: Roster) -> Iterator[str]:
-    """Why the roster does not know this peer by this key."""
+    """Yield why the roster does not have this peer with this key."""
     if key in roster.revoked:
         yield f"roster {roster.number} says that this key was revoked; ask for an invitation (fedpeer invite {peer})"
     elif peer not in roster.by_id:
@@ -167,34 +168,34 @@ def _strangeness(peer: str, key: bytes, roster: Roster) -> Iterator[str]:
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:
-    """TLS 1.3 for the peer port: only certificates signed by the federation's authority come in.
+    """Return the TLS 1.3 context of the peer port: it accepts only certificates signed by the federation's authority.
 
-    Who the other side is, the handler asks `peer_of`; why a handshake failed, `reasons.py`.
+    The handler asks `peer_of` who the other side is, and `reasons.py` why a handshake failed.
     """
     context = _context(ssl.PROTOCOL_TLS_SERVER, identity)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.num_tickets = 0  # no resumption: whoever was put out since must not come back by an old ticket
+    context.num_tickets = 0  # no resumption: a peer that was revoked since must not return with an old ticket
     return context
 
 
 def client_context(identity: Identity, expected: bytes) -> ssl.SSLContext:
-    """TLS 1.3 to one peer: the handshake fails unless the other side holds the key `expected` (32 bytes)."""
+    """Return the TLS 1.3 context to one peer: the handshake fails unless it holds the key `expected` (32 bytes)."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
-    context.check_hostname = False  # the key is checked instead; a name would prove less
+    context.check_hostname = False  # the key is checked instead, which proves more than a name
     context.verify_mode = ssl.CERT_REQUIRED
     context.expected = expected
     return context
 
 
 def invitation_context(authority: Identity) -> ssl.SSLContext:
-    """TLS 1.3 for one who has no certificate yet, and knows the authority's key from a token."""
+    """Return the authority's TLS 1.3 context for a joining peer, which has no certificate yet but the token's key."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, authority)
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
 def joining_context(expected: bytes) -> ssl.SSLContext:
-    """The other side of `invitation_context`: no authority's file is here yet, and the key alone is what counts."""
+    """Return a joining peer's TLS 1.3 context: without the authority's file, only its key is checked (32 bytes)."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, None)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -203,9 +204,9 @@ def joining_context(expected: bytes) -> ssl.SSLContext:
 
 
 def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
-    """Which peer showed this certificate (DER) in a handshake that succeeded.
+    """Return the peer that presented this certificate (DER) in a successful handshake.
 
-    "authority" is the federation's authority itself, which may bring a new roster and nothing else.
+    "authority" is the federation's authority itself, which may bring a new roster or contract only.
     """
     key = None if der is None else _public_key_of(der)
     if key is None:
@@ -219,12 +220,12 @@ def peer_of(der: bytes | None, roster: Roster) -> str | Rejection:
 
 
 def put_out(der: bytes | None, roster: Roster) -> bool:
-    """Whether who showed this certificate (DER) belonged to the federation once, by the roster."""
+    """Return whether the roster lists this certificate's key (DER) as revoked."""
     return der is not None and _public_key_of(der) in roster.revoked
 
 
 def _public_key_of(der: bytes) -> bytes | None:
-    """(32 bytes) the Ed25519 public key in a certificate (DER); None if it has none."""
+    """Return the Ed25519 public key (32 bytes) in a certificate (DER); None if it has none."""
     try:
         key = x509.load_der_x509_certificate(der).public_key()
     except (ValueError, UnsupportedAlgorithm):
@@ -239,13 +240,19 @@ async def accept_tls(
     patience: float,
     goodbye: float,
 ) -> asyncio.Transport:
-    """The handshake of a connection that was accepted; whom it refuses is told why. Seconds: `patience` for the
-    handshake, `goodbye` for the other side to hear that TLS ends.
+    """Run the TLS handshake of an accepted connection; send the alert if it fails.
 
-    asyncio ends the connection of a failed handshake without sending TLS's alert, and the other side could not tell an
-    expired certificate from a broken cable. So a second handle keeps the connection open until the alert has left.
+    asyncio closes the connection of a failed handshake without sending TLS's alert, and the other side could not tell
+    an expired certificate from a broken cable. So a second handle keeps the connection open until the alert has left.
 
-    Raises OSError (`ssl.SSLError` among them, see `reasons.py`); the connection is then closed.
+    Args:
+        connection: the accepted socket.
+        speak: makes the protocol.
+        context: of the listener.
+        patience: seconds for the handshake.
+        goodbye: seconds for the shutdown of TLS.
+
+    Raises OSError (also `ssl.SSLError`, see `reasons.py`); the connection is then closed.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -264,7 +271,7 @@ async def accept_tls(
             )
         except ssl.SSLError as error:
             with contextlib.suppress(OSError):  # the other side may have gone
-                spare.send(getattr(error, "alert", b""))  # some bytes into an empty buffer: never waits
+                spare.send(getattr(error, "alert", b""))  # a few bytes into an empty buffer: never blocks
             raise
     assert isinstance(transport, asyncio.Transport), "asyncio gives one for every stream"
     return transport
@@ -281,7 +288,7 @@ def _context(protocol: int, identity: Identity | None) -> _Context:
 
 
 class _Handshake(ssl.SSLObject):
-    """A TLS object that keeps its alert with the error, and where `expected` is set takes no other key."""
+    """A TLS object that attaches its alert to the error and, if `expected` is set, accepts only that key."""
 
     expected: bytes | None
     outgoing: ssl.MemoryBIO
@@ -299,7 +306,7 @@ class _Handshake(ssl.SSLObject):
 
 
 class _Context(ssl.SSLContext):
-    """Makes such objects; `expected` (32 bytes) is the key that the other side has to hold."""
+    """A TLS context that makes such objects; the other side has to hold the key `expected` (32 bytes)."""
 
     sslobject_class = _Handshake
     expected: bytes | None = None

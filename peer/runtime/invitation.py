@@ -1,8 +1,8 @@
-"""An invitation, without any network: the token that is handed over, what the authority answers, what a joiner checks.
+"""Invitations, without the network: the token, the authority's answer, and the joining peer's checks.
 
-The token carries a secret, the authority's public key and where it listens. `Invitation` takes the secret once, within
-its time, however many wrong ones came before; it then signs the certificate and the next roster. `read_admission` holds
-the answer against the token and one's own key.
+The token contains a secret, the authority's public key and the address where it listens. `Invitation` accepts the
+secret once, until it expires, however many wrong ones came before; it then signs the certificate and the next roster.
+`read_admission` checks the answer against the token and the joining peer's key.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.roster import Entry, Roster, RosterError, admit, from_bytes, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, contract_from
 
-#: Seconds that the answer to a wrong secret is kept back: the first, the longest, and wrong ones of all addresses after
-#: which everybody's are kept back for twice as long. Guessing 128 bits takes forever anyway, and a person who mistypes
-#: does not notice; what is kept back takes a place of ours, and answers come no faster than these.
+#: Delay in seconds of the answer to a wrong secret, the first and the longest, and the number of wrong secrets from all
+#: addresses after which every delay doubles. Guessing 128 bits is hopeless anyway, and a person who mistypes does not
+#: notice; but each delayed answer occupies a slot.
 DELAY_S, DELAY_MAX_S, ALL_DOUBLE = 0.5, 8.0, 16
 #: Addresses whose wrong secrets are remembered.
 ADDRESSES_MAX = 256
@@ -40,7 +40,13 @@ _PREFIX = "fedpeer-"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the inviter hands to the one who joins, as one word."""
+    """What the inviter hands to the joining peer, as one word.
+
+    secret      (16 bytes) proves that its owner was invited
+    authority   (32 bytes) public key of the federation's authority
+    peer        id of the new peer
+    listener    host and port where the authority listens
+    """
 
     secret: bytes
     authority: bytes
@@ -53,7 +59,7 @@ class Token:
 
     @classmethod
     def read(cls, text: str) -> Token:
-        """The token in this word. Raises EnrolmentError if a letter is missing or wrong."""
+        """Return the token in this word. Raises EnrolmentError if a character is missing or wrong."""
         wrong = EnrolmentError("This is not a whole token; copy all of what fedpeer invite printed, on one line.")
         word = "".join(text.split()).removeprefix(_PREFIX)
         try:
@@ -69,13 +75,13 @@ class Token:
 
 
 def _check(body: bytes) -> bytes:
-    """Against slips of the hand only; who may join is decided by the secret."""
+    """Return a checksum against typing mistakes only; the secret decides who may join."""
     return hashlib.blake2b(body).digest()[:CHECK_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Why somebody was not let in: an HTTP status, a sentence for them, and seconds before they are told."""
+    """A refused admission: an HTTP status, a sentence for the other side, and the seconds to delay the answer."""
 
     status: int
     text: str
@@ -84,7 +90,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """An admission as the joining peer receives it; `contract`: the newest that the authority signed, if any."""
+    """What a joining peer receives; `contract` is the newest that the authority signed, if any."""
 
     certificate: x509.Certificate
     authority: x509.Certificate
@@ -94,15 +100,14 @@ class Admission:
 
 
 class WrongSecrets:
-    """Wrong secrets, and how long the answer to the next one is kept back: for longer after each from an address, and
-    for everybody when there are many."""
+    """Counts wrong secrets; the delay of the answer grows with those of one address, and with those of all."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._of: dict[str, int] = {}  # by address; the one that was wrong longest ago is forgotten first
+        self._of: dict[str, int] = {}  # by address; the one whose last wrong secret is the oldest is dropped first
 
     def once_more(self, address: str) -> float:
-        """Seconds for one more from this address."""
+        """Count one more from this address; return the seconds to delay its answer."""
         self.count += 1
         tried = self._of.pop(address, 0)
         self._of[address] = tried + 1
@@ -112,11 +117,11 @@ class WrongSecrets:
 
 
 class Invitation:
-    """One place for one peer, until it is taken or its time is over. Wrong secrets do not end it: else anybody could.
+    """The invitation of one peer, until it is used or expires. Wrong secrets do not end it: otherwise anybody could.
 
-    The right one is compared and taken at once, whoever was wrong before; the comparison takes as long whatever is
-    equal, and every wrong one gets the same answer. `expires` and each `now` are seconds by one clock that never goes
-    back; `taken` is the roster with the new peer, `start` the file of the model that the federation starts from.
+    The right secret is accepted at once, whatever came before. Secrets are compared in constant time, and every wrong
+    one gets the same answer. `expires` and each `now` are seconds by one monotonic clock; `taken` is the roster with
+    the new peer, `start` the file of the federation's initial model.
     """
 
     def __init__(
@@ -135,7 +140,7 @@ class Invitation:
         self.taken: Roster | None = None
 
     def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:
-        """The admission as bytes, once, for who asks from this address; else why not."""
+        """Return the admission as bytes, once, to the client at this address; otherwise the reason for the refusal."""
         if self.taken is not None:
             return Denied(410, "This invitation was used already; ask for another one.")
         if now >= self.expires:
@@ -148,7 +153,7 @@ class Invitation:
         return self._unknown(secret, address) or self._admit(wanted)
 
     def model(self, body: bytes, now: float, address: str = "") -> Path | Denied | None:
-        """The file of the model that the federation starts from, for who will join; None: it starts from none."""
+        """Return the file of the federation's initial model to a client that will join; None if there is none."""
         if self.taken is not None or now >= self.expires:
             return Denied(410, "This invitation is over; ask for another one.")
         try:
@@ -183,7 +188,7 @@ class Invitation:
 
 
 def _requested(text: str) -> Ed25519PublicKey | None:
-    """The key for which a certificate is requested (PEM), if whoever asks holds it."""
+    """Return the key in a certificate request (PEM) if its signature proves that the client holds it, else None."""
     try:
         wanted = x509.load_pem_x509_csr(text.encode())
         key = wanted.public_key()
@@ -204,9 +209,9 @@ def _admission_bytes(admission: Admission) -> bytes:
 
 
 def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admission:
-    """The admission in an authority's answer, everything in it held against the token and our key.
+    """Return the admission in an authority's answer, checked against the token and our key.
 
-    Raises EnrolmentError: whoever answered holds the authority's key, so what is wrong is not an attack but a mistake.
+    Raises EnrolmentError: the sender holds the authority's key, so a wrong answer is a mistake and not an attack.
     """
     try:
         found = parse_json(answer)

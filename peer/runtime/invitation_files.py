@@ -1,4 +1,4 @@
-"""The folders that `fedpeer init` and `fedpeer join` write: everything a peer needs to start, in one folder to copy.
+"""Folders that `fedpeer init` and `fedpeer join` write: everything a peer needs to start, in one folder to copy.
 
 A peer's folder holds `peer3.yaml`, `federation.yaml`, `roster.json` and `keys/`. A folder is built beside its final
 place and moved there whole, so a mistake or a crash leaves nothing behind, and nothing is ever overwritten.
@@ -26,20 +26,20 @@ from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, wri
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
 
-#: Addresses of others in a new peer's file. One that answers is enough; three survive two that are down.
+#: Most addresses of other peers in a new peer's file. One that answers is enough; with three, two may be down.
 _SEEDS_MAX = 3
-#: Between the port of a peer and that of its dashboard: 7403 and 7503.
+#: Difference between the ports of a peer and of its dashboard: 7403 and 7503.
 DASHBOARD_OFFSET = 100
 
-#: Texts that YAML reads as themselves without quotes: paths, host:port, URLs. It begins with a letter, `/` or `.`, or
-#: is host:port in digits; a colon inside is followed by no space.
+#: Texts that YAML reads unchanged without quotes: paths, host:port, URLs. They begin with a letter, `/` or `.`, or are
+#: host:port in digits; no colon in them is followed by a space.
 _PLAIN = re.compile(r"[A-Za-z/._][A-Za-z0-9/._:-]*[A-Za-z0-9/._-]|\d+\.\d+\.\d+\.\d+:\d+")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", ".nan", ".inf"}
 
 
 @dataclass(frozen=True, slots=True)
 class InvitedPeer:
-    """Where one peer will sit: its id, the URL others reach it by, where it and its dashboard listen, its data."""
+    """Settings of one new peer: id, URL at which others reach it, where it and its dashboard listen, and its data."""
 
     id: str
     address: str
@@ -55,7 +55,7 @@ class InvitedPeer:
 def invited_peer(
     peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None
 ) -> InvitedPeer:
-    """A seat at host and port. A peer listens on all interfaces, unless its host is this machine itself."""
+    """Return the settings of a peer at host and port. It listens on all interfaces unless `host` is this machine."""
     shown = f"[{host}]" if ":" in host else host
     everywhere = "[::]" if ":" in host else "0.0.0.0"
     listen = listen or f"{shown if loopback(host) else everywhere}:{port}"
@@ -64,7 +64,7 @@ def invited_peer(
 
 
 def ports(hosts: Sequence[str], first: int) -> list[int]:
-    """A port for each peer: `first` on every host, counting up where several peers share one."""
+    """Return a port for each peer: `first` on every host, counting up if several peers share one."""
     seen: Counter[str] = Counter()
     found = []
     for host in hosts:
@@ -74,7 +74,7 @@ def ports(hosts: Sequence[str], first: int) -> list[int]:
 
 
 def make_federation(folder: Path, name: str, federation: str, seats: Sequence[InvitedPeer]) -> Roster:
-    """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each seat."""
+    """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each peer."""
     with new_folder(folder) as place:
         key, authority = create_authority(place, name)
         own = {each.id: Ed25519PrivateKey.generate() for each in seats}
@@ -115,7 +115,7 @@ def write_peer(
 
 
 def federation_file(name: str, simulation: str) -> str:
-    """A good default `federation.yaml`; `simulation` is the content of its last section."""
+    """Return a default `federation.yaml`; `simulation` is the content of its last section."""
     return f"""\
 # federation.yaml: what all peers of this federation agree on. Every peer has the same file, and peers compare it when
 # they meet, so change it everywhere or nowhere.
@@ -154,7 +154,7 @@ simulation: {simulation}
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `folder` at the end, whole, or not at all. Raises EnrolmentError."""
+    """Yield an empty folder that at the end becomes `folder` as a whole, or not at all. Raises EnrolmentError."""
     refuse_existing(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -166,7 +166,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def refuse_existing(folder: Path) -> None:
-    """Raise EnrolmentError if something is there that would be overwritten; an empty folder may be filled."""
+    """Raise EnrolmentError if something would be overwritten; an empty folder may be filled."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EnrolmentError(f"{folder} is there already, and is never overwritten; name another folder, or move it.")
 
@@ -208,7 +208,7 @@ roster: roster.json
 
 
 def _flow(value: object) -> str:
-    """One line of YAML: JSON, which every YAML reader takes, without the quotes that a person would not write."""
+    """Return one line of YAML: JSON, which every YAML reader accepts, without quotes that a person would not write."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):

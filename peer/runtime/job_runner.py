@@ -1,4 +1,4 @@
-"""What the trainer's thread does: local steps, the end of a round, or an evaluation, whose model is kept for use."""
+"""Jobs of the trainer's thread: local steps, the end of a round, and evaluations, whose model is saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JobRunner:
     """A peer's trainer, and the folder of its last evaluated model."""
 
     def __init__(self, prepared: Prepared, folder: Path, status: Status, unsaved: Callable[[str], None]) -> None:
-        """`unsaved` hears, in the trainer's thread, why a model is not kept; the one before is."""
+        """`unsaved` is called in the trainer's thread with the reason if a model was not saved; the last one stays."""
         outfit = prepared.outfit
         self._trainer = prepared.trainer
         self._layout = outfit.assembly.layout
@@ -32,7 +32,7 @@ class JobRunner:
         self._folder, self._status, self._unsaved = folder, status, unsaved
 
     def work(self, job: Work) -> Worked:
-        """Do one job."""
+        """Do one job and record its duration."""
         began = time.perf_counter()
         done = self._done(job)
         self._status.took(_TIMED[type(job)], time.perf_counter() - began)

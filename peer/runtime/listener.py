@@ -1,8 +1,8 @@
-"""Accepting connections on the peer port: how many, from where, and that TLS is done before anything is read.
+"""Listener of the peer port: accepts connections within limits and completes TLS before anything is read.
 
-asyncio's own servers accept whatever comes and keep silent about handshakes that fail. Here each connection is taken
-by hand, so that both are bounded and every failure is told. Members always get through: their handshakes have places of
-their own, by the addresses from which they come, and after the handshake only members stay.
+asyncio's own servers accept every connection and do not report failed handshakes. Here each connection is accepted by
+hand, so that connections and handshakes are bounded and every failure is logged. Members always get through: their
+handshakes, known by the address that they come from, have their own slots, and after the handshake only members stay.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from fedpeer.peer.runtime.reasons import tls_reason, was_cut
 from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
 from fedpeer.rejection import Rejection
 
-#: Connections that the kernel keeps for us while we are busy.
+#: Connections that the kernel queues while we are busy.
 BACKLOG = 128
-#: Addresses that are remembered: of a roster of as many.
+#: Most addresses that are remembered: one for each peer of the largest roster.
 _CAME_FROM_MAX = 4096
-#: Seconds without accepting after the process ran out of file handles: connections are ended meanwhile.
+#: Seconds without accepting after the process ran out of file handles; connections end meanwhile.
 _OUT_OF_HANDLES_S = 1.0
-#: Options of Linux that Python has no names for, and their values: as long as little is under way, what is lost is said
-#: again after the same fifth of a second each time; and never later than after a second. By default each wait is twice
-#: the one before, up to two minutes, and where a third of all packets is lost that is soon reached.
+#: TCP options of Linux that Python has no names for, and their values: while little is in flight, a lost packet is sent
+#: again after the same fifth of a second each time, and never later than after a second. By default each wait is twice
+#: the one before, up to two minutes, which is soon reached if a third of all packets is lost.
 _LOSS_OPTIONS = {16: 1, 44: 1000}  # TCP_THIN_LINEAR_TIMEOUTS, TCP_RTO_MAX_MS
 _OUT_OF_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ListenError(Exception):
-    """The user's mistake about an address to listen on or to reach; the message has the address and the way out."""
+    """The user's mistake about an address to listen on or to reach; the message names the address and the way out."""
 
 
 def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
-    """A listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only.
+    """Return a listening socket; port 0 stands for any free one. Without TLS (`plain`) on loopback only.
 
     Raises:
-        ListenError: a person has to change something.
-        PortInUseError, NoAddressError: not now.
+        ListenError: the user has to change something.
+        PortInUseError, NoAddressError: it may work later.
     """
     if plain:
         require_loopback(host)
@@ -64,7 +64,7 @@ def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
 
 
 def not_now(host: str, port: int, setting: str, error: OSError) -> Exception | None:
-    """What to raise where nothing can listen there now and may later; None where a person has to change something."""
+    """Return the exception for a failure that may pass by itself; None if the user has to change something."""
     text = _unheard(host, port, setting, error)
     if isinstance(error, socket.gaierror):
         return NoAddressError(text) if error.errno == socket.EAI_AGAIN else None
@@ -88,7 +88,7 @@ def _unheard(host: str, port: int, setting: str, error: OSError) -> str:
 
 
 def expect_loss(connection: socket.socket) -> None:
-    """Where the kernel can: do not give up on a link that loses a third of its packets."""
+    """Set TCP options, where the kernel has them, for a link that may lose a third of its packets."""
     if sys.platform == "linux":
         for option, value in _LOSS_OPTIONS.items():
             with suppress(OSError):  # an older kernel
@@ -96,7 +96,7 @@ def expect_loss(connection: socket.socket) -> None:
 
 
 def require_loopback(host: str) -> None:
-    """Raises ListenError unless `host` is this machine itself: without TLS anybody on the way reads and writes."""
+    """Raise ListenError unless `host` is this machine: without TLS anybody on the network could read and write."""
     if host != "localhost" and not _is_loopback(host):
         raise ListenError(
             f"{host} is not this machine, and plain HTTP goes no further than 127.0.0.1; write https:// and use TLS"
@@ -111,14 +111,17 @@ def _is_loopback(host: str) -> bool:
 
 
 class Listener:
-    """Accepts until its task is cancelled; then all connections are its caller's to end.
+    """Accepts connections until its task is cancelled; the caller then ends all connections.
 
-    speak      the protocol of a connection
-    owner      whose it is once the handshake is done: "" where there is no TLS to say, a refusal for who is not a
-               member, whose connection is closed at once
-    departs    whether such a one may stay for one request, since it was put out and may not know it
-    expects    whether a member may come from this address
-    idle       whether nothing is asked on it: such a one is ended before others, where one has to be
+    speak      makes the protocol of a connection
+    owner      returns the member behind a connection after its handshake: "" without TLS, a rejection if it is not a
+               member; its connection is then closed at once
+    rejected   receives every rejection
+    tls        context of the port; None: plain
+    limits     bounds of connections and handshakes
+    departs    returns whether a non-member may stay for one request, since it was revoked and may not know it
+    expects    returns whether a member may come from this address
+    idle       returns whether no request is in progress on a connection: idle ones are closed before others
     """
 
     def __init__(
@@ -140,11 +143,11 @@ class Listener:
         self._strangers = Handshakes(limits.handshakes_of_strangers, per_address, kept_s)
         self._rate = Allowances(limits.strangers_per_second)
         self._rate_of = Allowances(limits.strangers_per_second_of_address)
-        self._open: dict[asyncio.Transport, str] = {}  # in the order in which they came
-        self._departing: dict[asyncio.Transport, bytes | None] = {}  # with the certificate
+        self._open: dict[asyncio.Transport, str] = {}  # in the order of arrival
+        self._departing: dict[asyncio.Transport, bytes | None] = {}  # with its certificate
         self._sent_away = weakref.WeakSet[asyncio.BaseTransport]()
         self._over = False
-        self._came_from: dict[str, str] = {}  # the address of each member that was here
+        self._came_from: dict[str, str] = {}  # the address of each member that has connected
 
     async def run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -156,9 +159,9 @@ class Listener:
                     if error.errno in _OUT_OF_HANDLES:
                         self._rejected(Rejection("out_of_handles", str(error)))
                         await asyncio.sleep(_OUT_OF_HANDLES_S)
-                    continue  # else one connection ended while it was accepted
+                    continue  # otherwise one connection ended while it was accepted
                 self._take(connection, str(address[0]))
-                await asyncio.sleep(0)  # what waits to be accepted is taken without waiting: others have their turn
+                await asyncio.sleep(0)  # queued connections are accepted without waiting, so let other tasks run
         finally:
             self._over = True
             greeting = [*self._members.tasks(), *self._strangers.tasks()]
@@ -167,7 +170,7 @@ class Listener:
             await asyncio.gather(*greeting, return_exceptions=True)
 
     def review(self) -> None:
-        """Who belongs has changed: who does not any more is told with the next request, or closed soon."""
+        """Apply a new roster: a revoked peer learns it with its next request, or its connection is closed soon."""
         self._forget_closed()
         gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejection)]
         loop = asyncio.get_running_loop()
@@ -177,7 +180,7 @@ class Listener:
             loop.call_later(self._limits.farewell_s, transport.abort)
 
     def sent_away(self, transport: asyncio.BaseTransport | None) -> bool:
-        """Whether this connection was ended by us with its handshake; what was said on it already is not heard."""
+        """Return whether we closed this connection right after its handshake; requests on it are not answered."""
         return transport in self._sent_away
 
     def _take(self, connection: socket.socket, address: str) -> None:
@@ -203,7 +206,7 @@ class Listener:
         self._rejected(Rejection("too_many_requests", why))
 
     async def _greet(self, connection: socket.socket, address: str) -> None:
-        """The handshake, after which aiohttp has the connection; one that fails is told, with the reason."""
+        """Run the handshake and pass the connection to aiohttp; report a failure with its reason."""
         limits = self._limits
         try:
             if self._tls is None:
@@ -220,7 +223,10 @@ class Listener:
         self._admit(transport, address)
 
     def _admit(self, transport: asyncio.Transport, address: str) -> None:
-        """A peer that reconnects replaces its oldest connection: after a cut we may not know yet that it is dead."""
+        """Keep a connection after its handshake if its owner is a member and there is room.
+
+        A peer with too many replaces its own oldest one: after a cut we may not know yet that it is dead.
+        """
         owner = self._owner(transport)
         self._forget_closed()
         if isinstance(owner, Rejection):
@@ -243,7 +249,7 @@ class Listener:
         self._open[transport] = owner
 
     def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
-        """End a connection of who is no member; who was put out may say one thing, to be told, if it says it soon."""
+        """Close a non-member's connection; a revoked peer may first send one request soon, to learn that it is."""
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         room = len(self._departing) < self._limits.farewells_at_once and certificate not in self._departing.values()

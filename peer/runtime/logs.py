@@ -1,9 +1,9 @@
-"""The log of a running peer: one line a thing that happened, for a person on a terminal, as JSON anywhere else.
+"""The log of a running peer: one line per event, for a person on a terminal, and as JSON anywhere else.
 
-`line_of` makes a `LogLine` of a `Note` or `RejectEffect` of the core. `Log` hands lines on to its sinks (the terminal,
-the file `log.jsonl` of the state folder, the dashboard) and holds back what repeats: the same line again, or too many
-of one name, are counted and told in one line when their time is over. So a flood of refusals fills neither disk nor
-screen. Whatever is written here may have been said by a stranger: control characters never get through.
+`line_of` makes a `LogLine` from a `Note` or `RejectEffect` of the node. `Log` passes lines on to its sinks (the
+terminal, the file `log.jsonl` of the state folder, the dashboard) and throttles repeats: the same line again, or too
+many of one name, are counted and reported in one line at the end of a time window. So a flood of rejections fills
+neither disk nor screen. Any text here may come from a stranger: control characters never get through.
 """
 
 from __future__ import annotations
@@ -24,36 +24,43 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from fedpeer.runs.disk import dumps, json_value
 
-#: Seconds over which repeats are gathered: long enough to thin a flood, short enough to be news when told.
+#: Seconds over which repeats are collected: long enough to thin a flood, short enough to be current when reported.
 WINDOW_S = 10.0
-#: Different lines of one name that are told at once in such a time; one a second is what a person can follow.
+#: Different lines of one name that are logged at once in such a window; a person can follow one a second.
 LINES_MAX = 10
-#: Names of lines that come in every round; one at once and one at the end of such a time say how it goes.
+#: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
 _ROUTINE = {"evaluated", "round"}
-#: Characters of one line's text: more than any sentence of ours, less than a stranger would like to write.
+#: Most characters of one line's text: more than any sentence of ours, and a bound for a stranger's.
 TEXT_MAX = 400
-#: Letters of a name that somebody gives himself; ids of a roster have at most 63.
+#: Most characters of a name that a sender claims for itself; ids of a roster have at most 63.
 NAME_MAX = 100
-#: Bytes of `log.jsonl` before it becomes `log.jsonl.1`: weeks of an ordinary run; with the file before, 8 MiB at most.
+#: Bytes of `log.jsonl` before it becomes `log.jsonl.1`: weeks of an ordinary run; both files have 8 MiB at most.
 _FILE_BYTES_MAX = 4 * 1024 * 1024
 
 Level = Literal["debug", "info", "warning", "error"]
 _LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 _COLOURS = {"debug": "dim", "info": "cyan", "warning": "yellow", "error": "bold red"}
-#: How much a refusal matters, by its kind: harmless, the person's to see, suspicious, the edge is closed.
+#: Level of a rejection by its kind: harmless, operational, suspicious, edge closed.
 _LEVEL_OF: Mapping[str, Level] = {"h": "debug", "o": "warning", "s": "warning", "x": "error"}
 
 
 def printable(text: str, most: int = TEXT_MAX) -> str:
-    """The text on one line, without control characters, and no longer than `most`."""
+    """Return the text on one line, without control characters and at most `most` characters long."""
     clean = "".join(letter if letter.isprintable() else "?" for letter in text[: most + 1])
     return clean if len(clean) <= most else f"{clean[: most - 3]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """What happened: `t` in seconds since 1970, `what` a fixed name, `text` a sentence; `more`: so many others like
-    this one stand behind it and are not told one by one."""
+    """One event.
+
+    t       seconds since 1970
+    level   its importance
+    what    its name, a fixed word
+    text    a sentence
+    fields  values for machines
+    more    number of further events like this one that were not logged one by one
+    """
 
     t: float
     level: Level
@@ -70,7 +77,7 @@ class LogLine:
 
 
 def line_of(effect: Note | RejectEffect, t: float) -> LogLine:
-    """The line that tells an effect."""
+    """Return the log line of an effect."""
     match effect:
         case Note(level, what, text, fields):
             return LogLine(t=t, level=level, what=what, text=printable(text), fields=fields)
@@ -85,7 +92,13 @@ def line_of(effect: Note | RejectEffect, t: float) -> LogLine:
 
 @dataclass(slots=True)
 class _Window:
-    """Of one name: when it began, the lines told since, how often each came again, and how many found no room."""
+    """Lines of one name in one time window.
+
+    began     its start
+    told      lines logged since, by text
+    again     how often each of these came again
+    crowded   last line that was held back because there were too many, with the number of those before it
+    """
 
     began: float
     told: dict[str, LogLine]
@@ -94,13 +107,13 @@ class _Window:
 
 
 class Log:
-    """Lines in, fewer lines out. `tick` has to be called now and then (each second), and `close` at the end.
+    """Throttles lines and passes them on. `tick` has to be called regularly (each second), and `close` at the end.
 
     Args:
-        sinks: each is given every line that is told.
-        level: what matters less is not told.
-        clock: seconds since 1970.
-        ticking: seconds by a clock that never goes back.
+        sinks: each receives every line that is passed on.
+        level: lowest level that is passed on.
+        clock: returns seconds since 1970.
+        ticking: returns seconds by a monotonic clock.
     """
 
     def __init__(
@@ -116,11 +129,11 @@ class Log:
         self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
 
     def tell(self, effect: Note | RejectEffect) -> None:
-        """Tell what the core has noted or refused."""
+        """Log a note or a rejection of the node."""
         self.say(line_of(effect, self._clock()))
 
     def say(self, line: LogLine) -> None:
-        """Tell a line, now or as one of many at the end of its window."""
+        """Log a line, now or as one of many at the end of its window."""
         if _LEVELS.index(line.level) < self._least:
             return
         window = self._windows.get(line.what)
@@ -136,12 +149,12 @@ class Log:
             window.crowded = replace(line, more=window.crowded.more + 1 if window.crowded else 0)
 
     def tick(self) -> None:
-        """Tell what was held back long enough."""
+        """Log the lines of all windows that are over."""
         for what in [what for what, window in self._windows.items() if self._over(window)]:
             self._end(what)
 
     def close(self) -> None:
-        """Tell everything that was held back."""
+        """Log everything that was held back."""
         for what in list(self._windows):
             self._end(what)
 
@@ -163,7 +176,7 @@ class Log:
 
 
 def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
-    """The sink without the lines that matter less."""
+    """Return a sink that passes on lines of this level and above."""
     least = _LEVELS.index(level)
 
     def told(line: LogLine) -> None:
@@ -174,7 +187,7 @@ def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine
 
 
 class Terminal:
-    """Lines for a person: time, level in its colour, peer, sentence."""
+    """Sink for a person: time, level in its color, peer, sentence."""
 
     def __init__(self, peer: str, console: Console) -> None:
         self.peer, self.console = peer, console
@@ -190,20 +203,20 @@ class Terminal:
 
 
 class JsonLinesLog:
-    """Lines for machines, on a stream that is not a terminal."""
+    """Sink for machines: JSON lines, on a stream that is not a terminal."""
 
     def __init__(self, peer: str, stream: TextIO) -> None:
         self.peer, self.stream = peer, stream
 
     def __call__(self, line: LogLine) -> None:
-        self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # in one: others may share the stream
+        self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # one write: others may share the stream
         self.stream.flush()
 
 
 class LogFile:
-    """`log.jsonl` in the state folder, at most `_FILE_BYTES_MAX` long, and the one before it as `log.jsonl.1`.
+    """Sink to `log.jsonl` in the state folder, at most `_FILE_BYTES_MAX` long; the file before it is `log.jsonl.1`.
 
-    A full disk must not end a peer: a line that cannot be written is counted in `lost`, and nothing else happens.
+    A full disk must not end a peer: a line that cannot be written is only counted in `lost`.
     """
 
     def __init__(self, path: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
@@ -234,7 +247,7 @@ class LogFile:
 
 
 def for_stream(peer: str, stream: TextIO) -> Terminal | JsonLinesLog:
-    """The sink that suits where standard error goes."""
+    """Return the sink that suits the stream: a terminal's, else JSON lines."""
     if stream.isatty():
         return Terminal(peer, Console(file=stream, highlight=False, markup=False, emoji=False))
     return JsonLinesLog(peer, stream)

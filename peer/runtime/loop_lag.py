@@ -1,7 +1,7 @@
-"""How late the event loop is: what a peer promises about itself, measured all the time.
+"""Lag of the event loop, measured all the time: a peer's own responsiveness.
 
-A timer is set again and again, and how much later than asked it is called is the lag of the loop. Training and large
-sums belong in threads; if they, or anything else, get in the loop's way, it shows here.
+A timer is set again and again; how much later than due it is called is the lag of the loop. Training and large sums
+belong in threads; if they, or anything else, block the loop, it shows here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-#: Seconds between two measurements: callbacks half as long as the lag that matters (100 ms) are not missed often.
+#: Seconds between two measurements: callbacks half as long as the lag that matters (100 ms) are seldom missed.
 _PERIOD_S = 0.05
-#: Measurements kept: a minute of them, so that the worst of a hundred stands out.
+#: Measurements kept: a minute of them, enough for a 99th percentile.
 _KEPT = 1200
 
 
 class LoopLag:
-    """Measures from `start` to `stop`, on the running loop."""
+    """Measures the lag from `start` to `stop`, on the running event loop."""
 
     def __init__(self) -> None:
         self._late_s: deque[float] = deque(maxlen=_KEPT)
@@ -31,7 +31,7 @@ class LoopLag:
             self._timer.cancel()
 
     def p99(self) -> float:
-        """Seconds of lag that one measurement in a hundred of the last minute exceeds; 0 before the first."""
+        """Return the lag in seconds that one measurement in a hundred of the last minute exceeds; 0 before the first."""
         return sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else 0.0
 
     def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:

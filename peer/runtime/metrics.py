@@ -1,9 +1,9 @@
-"""`/metrics`: the status of a peer as Prometheus reads it.
+"""`/metrics`: a peer's status in the format of Prometheus.
 
-Nothing is counted here. A collector of the peer's own registry (there is no global one) turns the status document into
-metric families whenever it is asked, so page, terminal and Prometheus show the same numbers. `METRICS` is the table of
-all of them. Every refusal code of `peer/wire/rejections.py` is there from the start with 0, so that an alert can be
-written before the first one happens. A test holds table, codes and documentation together.
+Nothing is counted here. A collector of the peer's own registry (there is no global one) converts the status document to
+metric families at every request, so page, terminal and Prometheus show the same numbers. `METRICS` is the table of all
+of them. Every rejection code of `peer/wire/rejections.py` is present with 0 from the start, so that an alert can be
+written before the first one happens. A test compares table, codes and documentation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ _Sample = tuple[tuple[str, ...], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric: counter, gauge or summary (by its family), its labels, its meaning, and where its samples are."""
+    """One metric.
+
+    family    counter, gauge or summary
+    labels    their names
+    meaning   its help text
+    samples   returns its samples from the status document
+    """
 
     family: Any
     labels: tuple[str, ...]
@@ -36,7 +42,7 @@ class Row:
 
 
 def _one(*path: str) -> Callable[[Status], Iterable[_Sample]]:
-    """The value at a path of the document."""
+    """Return a function that yields the value at a path of the document."""
 
     def samples(status: Status) -> Iterable[_Sample]:
         value: Any = status
@@ -56,7 +62,7 @@ def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status
 
 
 def _each(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
-    """Of averaging groups, and of groups in which rounds are coordinated."""
+    """Return a function that yields a value of every averaging group and of every group with coordinated rounds."""
     return lambda status: [((each["id"],), value(each)) for each in (*status["groups"], *status["councils"])]
 
 
@@ -109,7 +115,7 @@ _INFO = ("federation", "peer", "version", "mode", "device", "transport")
 _WEIGHT = "written_off_weight"
 _C, _G, _S = CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
-#: By name. Prometheus adds `_total` to counters, `_count` and `_sum` to summaries.
+#: All metrics by name. Prometheus adds `_total` to counters, `_count` and `_sum` to summaries.
 METRICS: Mapping[str, Row] = {
     "fedpeer_info": Row(_G, _INFO, "who this is; always 1", _info),
     "fedpeer_up_seconds": Row(_G, (), "seconds since this process began", _one("uptime_s")),
@@ -199,15 +205,15 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def __call__(self) -> tuple[bytes, str]:
-        """The body of `/metrics` and its content type."""
+        """Return the body of `/metrics` and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples, so that registering asks for no status."""
+        """Return the families without samples, so that registering needs no status."""
         return [row.family(name, row.meaning, labels=row.labels) for name, row in METRICS.items()]
 
     def collect(self) -> Iterator[Metric]:
-        """All families with their samples, of one status."""
+        """Yield all families with their samples, from one status document."""
         status = self._status()
         for name, row in METRICS.items():
             family = row.family(name, row.meaning, labels=row.labels)

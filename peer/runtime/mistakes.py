@@ -1,6 +1,6 @@
-"""Mistakes of our own while a message is handled, as lines of the log: where, and once a place how it got there.
+"""Log lines for bugs of ours met while a message is handled: the place, and once per place its traceback.
 
-What an exception says may be a stranger's words: like everything in the log they pass `printable`.
+The text of an exception may contain a stranger's words; like everything in the log it passes `printable`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import traceback
 from fedpeer.peer.runtime.logs import printable
 from fedpeer.peer.state.events import Note
 
-#: Places whose way there is told: more than one program has mistakes; then no more are told, and none is kept.
+#: Most places whose traceback is logged: more than a program has bugs. After that none is logged or remembered.
 _PLACES_MAX = 100
-#: Lines of a way there, from where it failed, and letters of each.
+#: Most lines of a traceback, from where it failed, and most characters of each.
 LINES_MAX, LETTERS_MAX = 30, 200
 
 
 class ReportedPlaces:
-    """Remembers which places have been told."""
+    """The places in the code whose traceback was logged."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, int]] = set()
 
     def of(self, error: Exception, sender: str) -> Note:
-        """The line for an exception that a message of this sender met."""
+        """Return the note for an exception while a message of this sender was handled."""
         frames = traceback.extract_tb(error.__traceback__)
         file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("?", 0)
         text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message of {sender}"

@@ -1,6 +1,6 @@
-"""A peer that is ready to start: everything a person can have got wrong was found before.
+"""Preparation of a peer: reads the roster and the keys, loads the data, builds the network.
 
-Reads the roster and the keys, loads the data, builds the network; what it makes needs no more checking.
+All mistakes of the user are found here, so the result needs no more checks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from fedpeer.version import __version__
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A peer that is ready to start: nothing in it can be the user's mistake any more.
+    """A peer that is ready to start, with all settings checked.
 
-    identity   None: plain HTTP on this machine, without identities
-    trainer    its work under the federation's algorithm
-    secret     what its noise comes from, kept when the state folder is (`secret.py`)
-    going      by which contract it goes; `federation` is that of it
+    federation   that of the contract in force
+    identity     None: plain HTTP on this machine, without identities
+    going        the contract that it continues with
+    trainer      its training under the federation's algorithm
+    secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
     """
 
     file: PeerFile
@@ -51,12 +52,12 @@ class Prepared:
 
     @property
     def patience(self) -> float:
-        """How long it waits before it stands for coordinator."""
+        """How long it waits before it becomes a candidate for coordinator (`Capability.patience`)."""
         return _patience(self.trainer.examples, self.device, self.file.bandwidth)
 
     @property
     def folder(self) -> Path:
-        """Of its state."""
+        """Folder of its state."""
         return Path(self.file.state or f"{self.file.id}-state")
 
 
@@ -68,10 +69,10 @@ def _patience(examples: int, device: str, bandwidth: float) -> float:
 def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
-    `federation` is what this machine's file says; where there is a state, its contract is in force.
+    `federation` is this machine's federation file; if there is a state, its contract is in force.
 
     Raises:
-        SnapshotForeignError: the file says otherwise than the state.
+        SnapshotForeignError: the file differs from the state.
         RosterError, IdentityError, DataError, NetworkError, SlicingError, AlgorithmError, ...: the user's mistakes.
     """
     roster = read_roster(Path(file.roster))
@@ -112,7 +113,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
 
 
 def status_of(prepared: Prepared) -> Status:
-    """What can be seen of this peer; nothing yet but what does not change."""
+    """Return the peer's status, which has only its constant parts so far."""
     federation = prepared.outfit.assembly.federation
     return Status(
         About(
@@ -129,7 +130,10 @@ def status_of(prepared: Prepared) -> Status:
 
 
 def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, Verify]:
-    """By the keys of the roster as it is; a keyed hash that proves nothing where there are no identities at all."""
+    """Return functions that sign our claims and verify others' by the keys of the newest roster.
+
+    Without identities (plain HTTP) both use a keyed hash that proves nothing.
+    """
     if prepared.identity is None:
         me = prepared.file.id
         return lambda text: _unproven(me, text), lambda author, text, it: hmac.compare_digest(

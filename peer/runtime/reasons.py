@@ -1,6 +1,6 @@
-"""Why two machines could not speak: what OpenSSL, the system and aiohttp say, as one sentence a person can use.
+"""Reasons of failed connections: errors of OpenSSL, the system and aiohttp, each as one sentence that helps the user.
 
-Only words: nothing here decides anything.
+Texts only: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import ssl
 
-#: How deep an error is looked for in what asyncio and aiohttp wrap around it: they use two or three layers.
+#: Layers of exceptions to search for an error of TLS; asyncio and aiohttp wrap it in two or three.
 _CAUSES_MAX = 8
 
-#: What OpenSSL says of a handshake, by the end of its reason's name, as a sentence. The first are what we found wrong
-#: with the other side; the last are alerts, by which the other side tells what it found wrong with us.
+#: OpenSSL's reasons of a failed handshake, by the end of their names. The first are problems that we found with the
+#: other side; the last are alerts, which report problems that the other side found with us.
 _REASONS = (
     ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it showed no certificate; only peers with a key may speak here"),
     ("HTTP_REQUEST", "it spoke plain HTTP on the TLS port; write https:// in the address"),
@@ -39,7 +39,7 @@ _UNVERIFIED = {
 
 
 def tls_reason(error: BaseException) -> str | None:
-    """Why TLS failed, from an exception or what caused it; None if no TLS error is in it."""
+    """Return why TLS failed, from an exception or its causes; None if there is no TLS error among them."""
     innermost: ssl.SSLError | None = None
     cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):
@@ -58,13 +58,15 @@ def tls_reason(error: BaseException) -> str | None:
 
 
 def was_cut(error: OSError) -> bool:
-    """Whether a handshake ended without anybody having refused anything: cut off, or too slow. A peer that pauses while
-    it connects, or a link that breaks, does that."""
+    """Return whether a handshake was cut off or too slow, so that neither side rejected anything.
+
+    A peer that pauses while it connects, or a link that breaks, causes that.
+    """
     return not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
 
 
 def link_reason(error: BaseException) -> str:
-    """Why a connection could not be made or broke: TLS's reason, or the system's, or the error's own words."""
+    """Return why a connection failed or broke: the reason of TLS, else of the system, else the error's own text."""
     said = str(error)
     if isinstance(error, OSError) and error.strerror:  # a number below 0 is of looking up a name
         said = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror

@@ -1,5 +1,7 @@
-"""The roster that a running peer goes by, and its file: written when the peers tell of a later one, and read again when
-somebody on this machine (`fedpeer revoke`, or a person copying) has put a later one there.
+"""The roster of a running peer, and its file.
+
+The file is written when other peers send a later roster, and read again when somebody on this machine
+(`fedpeer revoke`, or a person copying) has put a later one there.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from fedpeer.runs.disk import replacing
 
 
 class RosterFile:
-    """`roster` is the one that holds now."""
+    """The roster file of a running peer; `roster` is the one in force."""
 
     def __init__(self, path: Path, roster: Roster) -> None:
         self.roster = roster
@@ -21,14 +23,17 @@ class RosterFile:
         self._path, self._seen = path, changed_at(path)
 
     def expects(self, address: str) -> bool:
-        """Whether a peer of the roster has its URL at this IP address; names are not looked up."""
+        """Return whether a peer of the roster has its URL at this IP address; names are not looked up."""
         if self._addresses[0] is not self.roster:
             hosts = {urlsplit(entry.address).hostname or "" for entry in self.roster.entries}
             self._addresses = self.roster, frozenset(hosts | ({"127.0.0.1", "::1"} if "localhost" in hosts else set()))
         return address in self._addresses[1]
 
     def keep(self, roster: Roster) -> list[str]:
-        """Go by this one from now on; ids of those who are gone or have another key. `write` keeps it on the disk."""
+        """Use this roster from now on; return the ids of peers that were removed or have another key.
+
+        `write` saves it.
+        """
         before, self.roster = self.roster, roster
         return [
             entry.id
@@ -37,20 +42,20 @@ class RosterFile:
         ]
 
     def write(self) -> None:
-        """Put the one that holds into the file.
+        """Write the roster in force into the file.
 
         Raises:
-            OSError: the disk is full, read-only or failing; the file is as it was.
+            OSError: the disk is full, read-only or failing; the file is unchanged.
         """
         with replacing(self._path) as temporary:
             temporary.write_bytes(to_bytes(self.roster))
         self._seen = changed_at(self._path)
 
     def changed(self) -> Roster | None:
-        """A later roster of the same authority, if somebody has put one into the file since the last look.
+        """Return a later roster of the same authority if somebody has put one into the file since the last call.
 
         Raises:
-            RosterError: what stands there is no roster.
+            RosterError: the file holds no valid roster.
         """
         at = changed_at(self._path)
         if at == self._seen:
@@ -61,7 +66,7 @@ class RosterFile:
 
 
 def changed_at(path: Path) -> int:
-    """When a file was written last, in nanoseconds; 0: it is not there."""
+    """Return when a file was last written, in nanoseconds; 0 if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

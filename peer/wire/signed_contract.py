@@ -1,7 +1,8 @@
 """Signed contracts: the next contract of a running federation, numbered and signed by its authority like a roster.
 
 Whoever brings it, the signature shows that the authority wrote it, and the highest number wins. It is in force from a
-round on: a peer switches when it begins that round, or a later one if it receives the contract too late.
+round on: peers that keep step with others switch when they begin that round, or a later one if they receive it too
+late.
 
 Pure: keys and bytes come in as arguments.
 """
