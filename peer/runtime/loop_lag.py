@@ -31,7 +31,7 @@ class LoopLag:
             self._timer.cancel()
 
     def p99(self) -> float:
-        """Return the lag in seconds that one measurement in a hundred of the last minute exceeds; 0 before the first."""
+        """Return the 99th percentile of the last minute's lags, in seconds; 0 before the first measurement."""
         return sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else 0.0
 
     def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:

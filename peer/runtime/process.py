@@ -1,8 +1,8 @@
-"""One real peer on this machine: carries out what its node wants, on sockets, disk, clock and threads.
+"""The process of one real peer: carries out its node's effects with sockets, disk, clock and threads.
 
-`PeerProcess.run` feeds the node of a prepared peer (`prepared.py`) events (ticks, messages, results, what the person
-asks for) and carries its effects out through the pipeline that saves before it speaks. The event loop never waits for
-training, saving or the network: these have threads and tasks of their own, and their results are events.
+`PeerProcess.run` feeds events (ticks, messages, results, the operator's commands) to the node of a prepared peer
+(`prepared.py`) and carries its effects out through the pipeline, which saves before it sends. The event loop never
+waits for training, saving or the network: these have threads and tasks of their own, and their results are events.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ from fedpeer.peer.wire.messages import Message, RosterNews, group_of
 from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.rejection import Rejection
 
-#: Seconds between two looks at what only people see: status, log windows, the roster's file.
+#: Seconds between two updates of what does not concern the node: status, log windows, the roster's file.
 LOOK_S = 1.0
-#: Seconds after which a second Ctrl-C is meant as one; a terminal and a service manager may both signal at once.
+#: Seconds after which a second Ctrl-C counts as such; a terminal and a service manager may both signal at once.
 _AGAIN_S = 1.0
 EXIT_STOPPED = 130
-#: Events that wait while a disk is slow: a neighbour's window and pings from each of some dozen neighbours. Beyond it
-#: messages are dropped, and said again by who sent them.
+#: Most events that wait while a disk is slow: windows and pings of some dozen neighbors. Further messages are dropped,
+#: and their senders repeat them.
 WAITING_MAX = 256
 
-#: Refusals by which it says what it waits for.
+#: Codes of the rejections that say what the process waits for.
 WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
 
 T = TypeVar("T")
@@ -98,13 +98,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Then:
-    """Done in its turn among the effects, after what stands before it is durable."""
+    """A call in its turn among the effects: made once the effects before it are durable."""
 
     do: Callable[[], None]
 
 
 class PeerProcess:
-    """A prepared peer, from its first to its last effect."""
+    """Runs a prepared peer, from its first to its last effect.
+
+    quiet   print only what it waits for before it begins
+    leave   leave the federation as soon as the other peers have been met
+    """
 
     def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
         self._prepared = prepared
@@ -128,26 +132,26 @@ class PeerProcess:
 
     @property
     def _node(self) -> Node:
-        """As it lives now; after a mistake of our own it is another one (`atomic_step.py`)."""
+        """Current node; after a bug of ours it is replaced by a new one (`atomic_step.py`)."""
         return self._steps.node
 
     @property
     def options(self) -> bool:
-        """Whether somebody wants it to pause."""
+        """Whether the operator has asked it to pause."""
         return self._asked_at is not None
 
     @property
     def training(self) -> bool:
-        """Whether its thread still computes; it is not waited for when the peer pauses."""
+        """Whether the trainer's thread is busy; a peer that pauses does not wait for it."""
         return self._begun and self._trainer.busy
 
     # --------------------------------------------------------------------------------------------------- begin, end
 
     async def run(self) -> Stop:
-        """Until the node stops; how it ended.
+        """Run until the node stops; return how it ended.
 
-        The state folder is taken before anything listens: a second start of the same peer is told that, and not that
-        its ports are in use.
+        The state folder is locked before anything listens: a second start of the same peer is told so, and not that its
+        ports are in use.
 
         Raises:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
@@ -160,7 +164,7 @@ class PeerProcess:
         self._trap_signals()
         dashboard: Dashboard | None = None
         try:
-            with suppress(StoreError):  # tried again where the dashboard shows what is waited for
+            with suppress(StoreError):  # tried again below, where the dashboard shows what is waited for
                 self._store = Store.open(self._folder)
             dashboard = await self._patiently(self._shown, NoAddressError)
             opened = await self._patiently(self._opened, StoreError)
@@ -178,7 +182,7 @@ class PeerProcess:
         return self._stopped
 
     def _heeding(self, stream: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
-        """The terminal, which hears of a quiet peer only what it waits for before it begins."""
+        """Return the terminal's sink; of a quiet peer it shows only what it waits for before it begins."""
 
         def told(line: LogLine) -> None:
             if not self._quiet or (line.what in WAITED and not self._begun):
@@ -187,7 +191,7 @@ class PeerProcess:
         return told
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], passes: type[Exception]) -> T | None:
-        """What the attempt gives, as soon as this machine lets it; None if the peer is told to stop meanwhile."""
+        """Return the attempt's result as soon as this machine allows it; None if the peer is to stop before."""
         code = NO_DISK if passes is StoreError else NO_ADDRESS
 
         def said(why: Exception) -> None:
@@ -196,14 +200,14 @@ class PeerProcess:
         return None if self._over.is_set() else await patiently(attempt, passes, said, self._over)
 
     async def _opened(self) -> tuple[Store, Recovered]:
-        """The state folder, held, and what was saved there."""
+        """Return the state folder, locked, and the state saved there."""
         store = self._store = self._store or Store.open(self._folder)
         try:
             if self._prepared.secret:
                 keep_secret(self._folder, self._prepared.secret)
             return store, store.recover()
         except BaseException:
-            self._let_go()  # it is opened anew
+            self._let_go()  # the next attempt opens it again
             raise
 
     def _let_go(self) -> None:
@@ -212,7 +216,7 @@ class PeerProcess:
             self._store = None
 
     async def _live(self, store: Store, recovered: Recovered) -> None:
-        """From the state that was saved on until the node stops."""
+        """Continue from the saved state until the node stops."""
         self.status.starts = store.generation
         self._steps = Steps(self._make_node(recovered), self._broken)
         self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.durable.round)
@@ -228,7 +232,7 @@ class PeerProcess:
             self._rows.close()
 
     async def _bound(self) -> socket.socket:
-        """The peer port. Resolving a name may take long, so a thread does it."""
+        """Return the socket of the peer port. Resolving a name may take long, so a thread does it."""
         host, port = endpoint(self._prepared.file.listen)
         return await asyncio.to_thread(bind_socket, host, port, plain=self._prepared.identity is None)
 
@@ -312,7 +316,7 @@ class PeerProcess:
             await self._post.close()
 
     async def _shown(self) -> Dashboard | None:
-        """The dashboard, which listens first: it shows what a peer waits for before it begins."""
+        """Start the dashboard, which listens first: it shows what a peer waits for before it begins."""
         settings = self._prepared.file.dashboard
         if settings is None:
             return None
@@ -329,7 +333,7 @@ class PeerProcess:
         return Discovery(self._members.roster.federation_id, file.id, port, self._post.found.__setitem__)
 
     def _trap_signals(self) -> None:
-        """Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves; a second Ctrl-C does not wait for the disk."""
+        """Handle signals: Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves, a second Ctrl-C ends at once."""
         loop = asyncio.get_running_loop()
 
         def pause() -> None:
@@ -351,8 +355,8 @@ class PeerProcess:
                 self._leave = True
 
         if threading.current_thread() is not threading.main_thread():
-            return  # signals belong to the main thread; whoever runs a peer in another one asks by `feed`
-        if sys.platform == "win32":  # its loop handles no signals, and it has neither SIGTERM nor SIGUSR1
+            return  # signals belong to the main thread; in another thread a peer is controlled by `feed`
+        if sys.platform == "win32":  # its event loop handles no signals, and it has neither SIGTERM nor SIGUSR1
             signal.signal(signal.SIGINT, lambda number, frame: loop.call_soon_threadsafe(pause))
             return
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -362,12 +366,15 @@ class PeerProcess:
     # ------------------------------------------------------------------------------------------------------ events in
 
     def feed(self, event: Event, lease: Lease | None = None) -> None:
-        """Give the node an event, now or as soon as the disk has caught up."""
+        """Pass an event to the node, now or as soon as the disk has caught up."""
         self._waiting.append((event, lease))
         self._drain()
 
     def _drain(self) -> None:
-        """Whoever asks for this is not to blame for what comes of it: a mistake of our own ends the process."""
+        """Pass the waiting events to the node while the pipeline has room.
+
+        An exception is not the caller's fault: a bug of ours ends the process.
+        """
         try:
             while self._waiting and not self._pipeline.full and self._failure is None:
                 event, lease = self._waiting.popleft()
@@ -383,7 +390,7 @@ class PeerProcess:
         began, before = loop.time(), -1
         while True:
             now = int((loop.time() - began) / tick)
-            # A tick that waits already is enough: the next one says the same, later.
+            # One waiting tick is enough: the next one tells the same, later.
             if now > before and not any(isinstance(event, Tick) for event, _ in self._waiting):
                 before = now
                 self.feed(Tick(now))
@@ -393,7 +400,7 @@ class PeerProcess:
             await asyncio.sleep(max(0.0, began + (now + 1) * tick - loop.time()))
 
     def _ready_to_leave(self, seconds: float) -> bool:
-        """Started only to leave: when the others have been met, or are not there."""
+        """Return whether a peer that was started only to leave has met the others, or has waited long enough."""
         return seconds > 2.0 and (all(each.met for each in self._node.state.others.values()) or seconds > 5.0)
 
     async def _look(self, lag: LoopLag) -> None:
@@ -407,7 +414,7 @@ class PeerProcess:
             await asyncio.sleep(LOOK_S)
 
     def _look_for_roster(self) -> None:
-        """Take up a roster that somebody put on this machine's disk."""
+        """Pass on a roster that somebody has put on this machine's disk."""
         try:
             roster = self._members.changed()
         except RosterError as error:
@@ -417,7 +424,7 @@ class PeerProcess:
             self.feed(NewRoster(roster))
 
     def _look_for_contract(self) -> None:
-        """Take up a contract that somebody put on this machine's disk."""
+        """Pass on a contract that somebody has put on this machine's disk."""
         try:
             contract = self._contract.changed(self._members.roster.authority)
         except RosterError as error:
@@ -443,7 +450,7 @@ class PeerProcess:
 
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
-            # Others answer the later of two processes, where it is; only here can the earlier one be told.
+            # Others answer at the later process's address; the earlier one can be told only in this response.
             rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._heard_at[sender] = time.monotonic()
@@ -456,7 +463,7 @@ class PeerProcess:
             self.feed(received, lease)
 
     def _broken(self, error: Exception, sender: str) -> None:
-        """Our own program failed on a message: where, and once for each place how it came there."""
+        """Log a bug of ours met by a message: its place, and once per place the traceback."""
         self._say(self._mistakes.of(error, sender))
 
     def _rejected(self, rejection: Rejection) -> None:
@@ -501,7 +508,7 @@ class PeerProcess:
         self._say(Note("warning", "training_waits", f"a disk does not do its part ({problem.strerror}); tried again"))
 
     def _unsaved(self, text: str) -> None:
-        """From the trainer's thread."""
+        """Log from the trainer's thread that a model was not saved."""
         with suppress(RuntimeError):  # the loop is closed: the process is ending
             self._loop.call_soon_threadsafe(self._say, Note("warning", "model_not_kept", text))
 
@@ -522,7 +529,7 @@ class PeerProcess:
         self.feed(event)
 
     def _encoded(self, persist: Persist) -> bytes:
-        """In the writer's thread."""
+        """Encode an entry or a snapshot; called in the writer's thread."""
         return disk_bytes(persist, self._node.setup)
 
     def _saved(self, problem: StoreError | None) -> None:
@@ -543,7 +550,7 @@ class PeerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A store whose saves are timed, for whoever looks."""
+    """A store whose saves are timed for the status."""
 
     store: Store
     status: Status

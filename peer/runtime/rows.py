@@ -1,7 +1,7 @@
-"""`metrics.jsonl` of a real peer: one line a round, with what it measured and what it sent.
+"""`metrics.jsonl` of a real peer: one line per round, with its scores and traffic.
 
-A round that is evaluated is written when its scores are there. Restarts go on at the end of the file; a round that is
-done again after a restart is written again, and the later line counts.
+A round with an evaluation is written once its scores are known. After a restart the file is continued; a round that is
+repeated then is written again, and the later line counts.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from typing import Any
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.runs.disk import dumps
 
-#: Rounds that wait for their scores: an evaluation takes less than a round, or the trainer would fall behind for good.
+#: Most rounds that wait for their scores: an evaluation takes less than a round, or the trainer would fall behind.
 WAITING_MAX = 16
 
 
 class Rows:
-    """Writes as things happen; a line that cannot be written is left out, since nothing depends on it."""
+    """Writes a row for each round; one that cannot be written is left out, since nothing depends on it.
+
+    Args:
+        path: the file.
+        score: name of the score, "accuracy" or "error".
+        round: that the peer is in.
+    """
 
     def __init__(self, path: Path, score: str, round: int) -> None:
         self._score = score
@@ -30,13 +36,13 @@ class Rows:
         self._began = time.monotonic()
 
     def sent(self, size: int, *, counts: bool) -> None:
-        """A message of so many bytes leaves; `counts`: it belongs to averaging."""
+        """Count a sent message of `size` bytes if it `counts` as learning."""
         if counts:
             self._messages += 1
             self._bytes += size
 
     def round(self, note: Note) -> None:
-        """A round is done."""
+        """Add the row of a finished round."""
         now = time.monotonic()
         row = {
             "round": note.fields["round"],
@@ -55,12 +61,12 @@ class Rows:
         self._flush()
 
     def evaluated(self, event: Evaluated) -> None:
-        """The scores of a round are there."""
+        """Add the scores of a round."""
         self._scores[event.round] = event
         self._flush()
 
     def _flush(self) -> None:
-        """Write what is complete; a round before one that has its scores was not due to have any."""
+        """Write the complete rows; a round before one with scores was not due for evaluation."""
         scored = [number for number in self._waiting if number in self._scores]
         for number in [each for each in self._waiting if each <= max(scored, default=0)]:
             row, event = self._waiting.pop(number), self._scores.pop(number, None)
@@ -78,6 +84,6 @@ class Rows:
                 file.truncate(file.tell() - written)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
         for row in self._waiting.values():
             self._write(row)

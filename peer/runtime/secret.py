@@ -1,7 +1,6 @@
-"""What a peer's noise comes from (`learning.privacy`, `gossip.privacy`): 32 random bytes that nobody else ever sees.
+"""Source of a peer's noise (`learning.privacy`, `gossip.privacy`): 32 random bytes that nobody else ever sees.
 
-They are drawn once and kept in its state folder. A folder that was lost begins with others, which protect just as
-well.
+They are drawn once and kept in the state folder. If the folder was lost, new ones are drawn, which protect as well.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _NAME = "secret"
 
 
 def secret_in(folder: Path) -> bytes:
-    """The secret of a state folder; where there is none yet a new one, which is kept by `keep`.
+    """Return the secret of a state folder, or a new one if there is none yet; `keep_secret` saves it.
 
     Raises:
-        StateError: the file is not what was written there.
+        StateError: the file is damaged, unreadable, or readable by others.
     """
     path = folder / _NAME
     try:
@@ -38,11 +37,13 @@ def secret_in(folder: Path) -> bytes:
 
 
 def keep_secret(folder: Path, secret: bytes) -> None:
-    """Write it, for this user alone, where there is none yet. The folder is held (`Store.open`), so nobody else does.
+    """Write the secret, readable by this user alone, if there is none yet.
+
+    The folder is locked (`Store.open`), so no other process does the same.
 
     Raises:
         StateError: it cannot be written.
-        StoreError: not now, since the disk is full, read-only or failing.
+        StoreError: it cannot be written now, since the disk is full, read-only or failing.
     """
     path, fresh = folder / _NAME, folder / f".{_NAME}.tmp"
     if path.exists():

@@ -1,4 +1,4 @@
-"""Messages out: in which envelope, to which address, and what became of them."""
+"""Sender of messages: makes the envelope, finds the address, and handles the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from fedpeer.peer.wire.messages import RejectMessage, RosterNews, group_of
 
 
 class MessageSender:
-    """Made on the running loop, and closed there. `found`: URLs of peers that discovery has seen."""
+    """Sends the node's messages. Create and close it on the running event loop.
+
+    `found` has the URLs of peers that discovery has seen, by id.
+    """
 
     def __init__(
         self,
@@ -35,11 +38,11 @@ class MessageSender:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
         self._links = PeerLinks(self._context, self._reported, Limits.among(len(members.roster.entries)))
-        self._down: dict[str, set[str]] = {}  # who cannot be reached, and for what reasons
+        self._down: dict[str, set[str]] = {}  # peers that cannot be reached, and the reasons
         self.found: dict[str, str] = {}
 
     def send(self, send: Send) -> None:
-        """Put a message on its way; who repeats is the node."""
+        """Send a message once; the node repeats it where needed."""
         address = self._address(send.to)
         if address is None:
             return
@@ -58,11 +61,11 @@ class MessageSender:
         self._links.send(send.to, address, head, tail, urgent=spec.urgent)
 
     def received(self, peer: str) -> None:
-        """A message came from this peer."""
+        """Note that a message came from this peer, so that it can be reached again."""
         self._links.received(peer)
 
     def forget(self, peers: Iterable[str]) -> None:
-        """These are gone, or have other keys."""
+        """Close the links to these peers, which were removed or have other keys."""
         for peer in peers:
             self._links.forget(peer)
 
@@ -70,10 +73,10 @@ class MessageSender:
         await self._links.close()
 
     def _address(self, peer: str) -> str | None:
-        """Where a peer says it is; before it has said anything, where it was found, or where the roster says."""
+        """Return a peer's address: its latest advert's, else where discovery found it, else the roster's."""
         entry = self._members.roster.by_id.get(peer)
         if entry is None or peer not in self._node().state.peer_groups.roster.by_id:
-            return None  # put out while this waited for the disk
+            return None  # revoked while this waited for the disk
         said = self._node().state.membership.last_statement(peer)
         if said is not None and said.advert is not None and said.advert.address:
             return said.advert.address
@@ -84,7 +87,7 @@ class MessageSender:
         return client_context(identity, self._members.roster.by_id[peer].key) if identity is not None else None
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
-        """What became of a message: an answer goes to the node; why a link is down is told once for each reason."""
+        """Handle the outcome of a message: pass an answer to the node; log a link that is down once per reason."""
         match outcome:
             case RejectMessage() | RosterNews():
                 durable = self._node().durable

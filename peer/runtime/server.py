@@ -1,12 +1,12 @@
-"""The peer port: HTTP requests become messages, or refusals that are answered, counted and change nothing.
+"""Server of the peer port: HTTP requests become messages, or rejections, which are answered and counted only.
 
-Cheap before dear, outside before inside: who (TLS), how often, what (route, length), then head and metadata, which
-the codec judges; only then a buffer is taken and the tensor read straight into it, in chunks. The whole body is never
-asked for at once: that is several times slower, and leaves it to the sender how much memory we spend.
+Cheap checks come first: the sender (TLS), its rate, the request (route, length), then head and metadata, by the codec.
+Only then a buffer is taken and the tensor read straight into it, in chunks. The whole body is never read at once: that
+is several times slower, and would let the sender decide how much memory we use.
 
-The server decides nothing about messages. It hands each good one to its `Host`, with the lease of the buffer that it
-lies in, and answers 204; a refusal is answered with a `RejectMessage`, and the connection ends where its body was not
-read. aiohttp speaks the HTTP; compressed bodies are not opened (`auto_decompress=False`).
+The server decides nothing about messages. It passes each valid one to its `Host`, with the lease of its buffer, and
+answers 204; a rejection is answered with a `RejectMessage`, and the connection is closed if the body was not read.
+aiohttp handles HTTP; compressed bodies are not decompressed (`auto_decompress=False`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews
 from fedpeer.rejection import Rejection, RejectionError
 
 ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
-#: Headers that would make the body something else than it says, or the connection: refused before reading.
+#: Headers that would change the meaning of the body or the connection; rejected before the body is read.
 _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
-#: Bytes of an update or a model that are hashed on the loop, in some 2 ms; what is larger is hashed in a thread.
+#: Most bytes of an update or a model that are hashed on the event loop, in some 2 ms; larger ones need a thread.
 HASHED_AT_ONCE_BYTES = 1 << 20
-#: Letters of a request's line and of one header, and the number of headers: ours has five short ones.
+#: Most characters of the request line and of a header, and most headers; ours has five short ones.
 _LINE_MAX, _HEADERS_MAX = 1024, 32
-#: Seconds that requests under way get to end when the server stops, and then to be cancelled; a peer has 5 in all.
+#: Seconds that open requests get to finish when the server stops, and again to be cancelled; a peer has 5 in all.
 _STOP_S = 1.0
-#: aiohttp would log what strangers do; ours is counted, and logged with limits, by the host.
+#: Replaces aiohttp's log of what strangers do: the host counts rejections and logs them with limits.
 _SILENT = logging.Logger("fedpeer.http", logging.CRITICAL)
-#: Status for a refusal, where HTTP has a better one than 400.
+#: HTTP status of a rejection by its code, if there is a better one than 400.
 _STATUS = {
     "unknown_peer": 403,
     "sender_mismatch": 403,
@@ -58,17 +58,17 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the server asks the peer it belongs to, and tells it. None of these may block or wait.
+    """Callbacks from the server to its peer. None of them may block or wait.
 
-    identify    which peer showed this certificate (DER); asked for each request, so that who is put out is out
-    listens     whether this peer's messages are taken at all (see `reputation.py`)
-    policy        what may come from this peer; None, without TLS: from whoever the envelope names
-    deliver     take a message; its tensors lie in the lease, which is to be released when they are no longer needed;
-                or raise an AnsweredRejectionError, since an answer by another way might not reach who sent it
-    rejected    count a rejection; its sender is "" for a stranger
-    broken      told of a mistake of our own while a message of this sender is handled, which is then refused
-    farewell    the roster by which whoever showed this certificate was put out; None: it never belonged
-    expects     whether a member may come from this address
+    identify    returns the peer with this certificate (DER); called for each request, so that revoking works at once
+    listens     returns whether this peer's messages are accepted at all (see `reputation.py`)
+    policy      returns the policy for messages of this peer; None, without TLS: of the sender that the envelope names
+    deliver     takes a message and the lease that holds its tensors, to be released when they are no longer needed; or
+                raises an AnsweredRejectionError, if an answer by another way might not reach the sender
+    rejected    counts a rejection; its sender is "" for a stranger
+    broken      logs a bug of ours met while a message of this sender is handled; the message is then rejected
+    farewell    returns the roster that revoked the owner of this certificate; None if it never was a member
+    expects     returns whether a member may come from this address
     """
 
     identify: Callable[[bytes | None], str | Rejection]
@@ -82,7 +82,7 @@ class Host:
 
 
 class AnsweredRejectionError(RejectionError):
-    """A rejection with the message that the sender gets instead of the usual `RejectMessage`."""
+    """A rejection with the message to answer instead of the usual `RejectMessage`."""
 
     def __init__(self, rejection: Rejection, answer: RejectMessage | RosterNews) -> None:
         super().__init__(rejection)
@@ -104,8 +104,13 @@ def _rejected(code: str, text: str, group: str = "") -> RejectionError:
 
 @dataclass(slots=True)
 class _Visit:
-    """One request: who it turned out to be from, and the incarnation and the version of the wire in which it spoke, as
-    far as that was read."""
+    """One request, and what was read of it so far.
+
+    sender        id of the peer; "": not known yet
+    incarnation   of the sender
+    version       of the wire
+    entered       whether it counts among the sender's requests in progress
+    """
 
     request: web.BaseRequest
     sender: str = ""
@@ -115,7 +120,7 @@ class _Visit:
 
 
 class PeerServer:
-    """Takes messages on one listening socket from `start` to `stop`."""
+    """Receives messages on one listening socket from `start` to `stop`."""
 
     def __init__(self, host: Host, pool: BufferPool, limits: Limits | None = None) -> None:
         self._host, self._pool, self._limits = host, pool, limits or Limits()
@@ -123,7 +128,7 @@ class PeerServer:
         self._rates: dict[str, Allowance] = {}
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Begin to accept. Without `tls` the socket has to be on loopback (`bind(..., plain=True)`)."""
+        """Begin to accept. Without `tls` the socket has to be on loopback (`bind_socket(..., plain=True)`)."""
         loop = asyncio.get_running_loop()
         self._all = Allowance(self._limits.requests_per_second_of_all, loop.time())
         self._farewells = Allowance(self._limits.farewells_per_second, loop.time())
@@ -145,11 +150,11 @@ class PeerServer:
         self._accepting = asyncio.create_task(self._listener.run(listening))
 
     def review(self) -> None:
-        """The roster is another one: end the connections of who is not in it any more."""
+        """Apply a new roster: end the connections of peers that are no longer in it."""
         self._listener.review()
 
     async def stop(self) -> None:
-        """Accept no more, let what is under way end, close all connections."""
+        """Stop accepting, let open requests finish, and close all connections."""
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()
@@ -157,7 +162,7 @@ class PeerServer:
         await self._web.shutdown(_STOP_S)
 
     def _owner(self, transport: asyncio.BaseTransport) -> str | Rejection:
-        """The peer at the other end; "" where there is no TLS to say."""
+        """Return the peer at the other end; "" without TLS."""
         if transport.get_extra_info("ssl_object") is None:
             return ""
         return self._host.identify(_certificate(transport))
@@ -195,7 +200,7 @@ class PeerServer:
             raise _rejected("body_too_slow", f"{length} bytes announced") from None
 
     def _identified(self, certificate: bytes | None) -> str:
-        """Who it is. Who was put out while nobody could tell it is told now, by the roster itself."""
+        """Return the peer with this certificate; a revoked one gets the roster that revoked it as its answer."""
         who = self._host.identify(certificate)
         if isinstance(who, str):
             return who
@@ -204,7 +209,7 @@ class PeerServer:
         raise RejectionError(who) if news is None else AnsweredRejectionError(who, news)
 
     def _enter(self, visit: _Visit, sender: str) -> None:
-        """Count a request to a peer, if it may have one more."""
+        """Count a request of this sender; raise RejectionError if it may not have one more."""
         limits, now = self._limits, asyncio.get_running_loop().time()
         visit.sender = sender
         if not self._host.listens(sender):
@@ -241,7 +246,7 @@ class PeerServer:
             raise
 
     def _lease(self, sender: str, parsed: ParsedMetadata) -> Lease:
-        """A buffer for the tail. Those of transfers are kept: they come again and again, all of one length."""
+        """Return a buffer for the tail. Those of transfers are kept: they come again and again with the same length."""
         limits, length = self._limits, parsed.tail_bytes
         if parsed.spec.buffers == "kept":
             lease = self._pool.lease(sender, parsed.group, length, most=WINDOW + 1, kept=True)
@@ -256,7 +261,7 @@ class PeerServer:
         return lease
 
     def _refusal(self, visit: _Visit, error: RejectionError) -> web.Response:
-        """Count, and answer with a frame that the other side can read as it reads any other."""
+        """Count the rejection and return the response: a frame like any other."""
         why = error.rejection
         answer = error.answer if isinstance(error, AnsweredRejectionError) else codec.rejection_message(why)
         self._host.rejected(replace(why, sender=visit.sender))
@@ -277,13 +282,13 @@ class PeerServer:
 
 
 def _certificate(transport: asyncio.BaseTransport) -> bytes | None:
-    """(DER) what the other side of a TLS connection showed."""
+    """Return the other side's certificate (DER); None without TLS."""
     tls = transport.get_extra_info("ssl_object")
     return None if tls is None else tls.getpeercert(binary_form=True)
 
 
 def _checked(request: web.BaseRequest, policy: MessagePolicy) -> int:
-    """The length of the body, from a request that is what peers send."""
+    """Return the length of the body; raise RejectionError unless method, path and headers are those of peers."""
     options = request.method, request.raw_path, request.headers.get("Content-Type")
     if options != ("POST", ROUTE, CONTENT_TYPE):
         raise _rejected("unknown_route", " ".join(map(str, options)))
@@ -299,20 +304,20 @@ def _checked(request: web.BaseRequest, policy: MessagePolicy) -> int:
 
 
 class _Body:
-    """What is left of a request's body; holds at most one chunk beside the buffer that it fills."""
+    """The unread part of a request's body; it holds at most one chunk besides the buffer that it fills."""
 
     def __init__(self, content: StreamReader, moved: Callable[[int], None]) -> None:
         self._content, self._moved = content, moved
         self._rest = memoryview(b"")
 
     async def exactly(self, count: int) -> bytes:
-        """The next few bytes."""
+        """Return the next `count` bytes."""
         taken = bytearray(count)
         await self.into(memoryview(taken))
         return bytes(taken)
 
     async def into(self, view: memoryview) -> None:
-        """Fill the view with what comes next."""
+        """Fill the view with the next bytes."""
         filled = 0
         while filled < len(view):
             chunk = self._rest if len(self._rest) else await self._chunk()
@@ -333,7 +338,7 @@ class _Body:
 
 
 class _Speaker(web.RequestHandler):
-    """aiohttp's side of one connection, with our limits; what is not HTTP is counted as well."""
+    """aiohttp's handler of one connection, with our limits; requests that are not HTTP are counted as well."""
 
     __slots__ = ("_host",)
 
@@ -358,7 +363,7 @@ class _Speaker(web.RequestHandler):
     ) -> web.StreamResponse:
         if isinstance(exc, HttpProcessingError):
             self._host.rejected(Rejection("unknown_route", f"not an HTTP request: {message}"))
-        elif exc is not None:  # a mistake of ours: whoever runs the loop decides what becomes of the process
+        elif exc is not None:  # a bug of ours: the owner of the loop decides whether the process goes on
             self._loop.call_exception_handler({"message": "a request could not be handled", "exception": exc})
         answer = web.Response(status=status)
         answer.force_close()

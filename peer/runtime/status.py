@@ -1,10 +1,10 @@
-"""What a running peer knows about itself and the federation, as one JSON document (schema 1).
+"""Status of a running peer: what it knows about itself and the federation, as one JSON document (schema 1).
 
-`Status` only gathers: facts that never change (`About`), what the node looks like now (`NodeView`, handed in about once
-a second), and what happens in between (`evaluated`, `refused`, `noted`, `sent`, `received`, `took`). The dashboard,
-`fedpeer status` and `/metrics` all show `as_json()`, so they cannot disagree. Nothing here decides, waits or writes.
+`Status` only collects: facts that never change (`About`), the node's view (`NodeView`, passed about once a second), and
+what happens in between (`evaluated`, `refused`, `noted`, `sent`, `received`, `took`). The dashboard, `fedpeer status`
+and `/metrics` all show `as_json()`, so they cannot disagree. Nothing here decides, waits or writes.
 
-Everything that comes from other peers is bounded here: curves are thinned, the log keeps its last lines, and refusals
+Everything that comes from other peers is bounded here: curves are thinned, the log keeps its last lines, and rejections
 are counted in a table of fixed size.
 """
 
@@ -23,17 +23,17 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 
 SCHEMA = 1
-#: Log lines shown: two screens of a tall window; the whole log is in the state folder.
+#: Log lines kept: two screens of a tall window; the whole log is in the state folder.
 LOG_LINES = 200
-#: Rows (code, sender) of the refusals table. Codes and roster ids are few; strangers may invent senders without end.
+#: Rows (code, sender) of the table of rejections. Codes and roster ids are few; strangers may invent any number.
 REFUSAL_ROWS = 200
-#: Who stands for all senders that find no row of their own.
+#: Sender in the row of all senders that have no row of their own.
 OTHERS = "(others)"
 
 State = Literal["waiting", "gathering", "joining", "training", "averaging", "finished", "paused", "leaving"]
 PeerState = Literal["me", "alive", "suspect", "dead", "finished", "left", "unknown"]
 
-#: Notes that are counted as well as logged: the note's name, the counters, and the field that is added up (None: 1).
+#: Notes that are also counted: by the note's name its counters, each with the field that is added up (None: add 1).
 COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "written_off": (("write_offs", None), ("written_off_weight", "weight")),
     "went_on_without": (("late", None),),
@@ -52,24 +52,29 @@ COUNTED: Mapping[str, tuple[tuple[str, str | None], ...]] = {
     "round_void": (("rounds_void", None),),
     "update_void": (("updates_void", None),),
 }
-#: All counters, the derived ones first: starts of the process after the first, transfers that came again, and false
-#: claims about this peer that it answered.
+#: All counters, the derived ones first: starts of the process after the first, repeated transfers, and false claims
+#: about this peer that it refuted.
 COUNTERS = (
     "restarts",
     "repeats",
     "refuted",
     *(counter for counters in COUNTED.values() for counter, _ in counters),
 )
-#: What is timed: a durable save, the local steps of a round, an evaluation; in coordinated rounds also to close one as
-#: its coordinator, and to settle what the client keeps of it.
+#: What is timed: a durable save, the local steps of a round, an evaluation; in coordinated rounds also closing one as
+#: its coordinator, and settling the client's state after it.
 Timed = Literal["save", "train", "evaluate", "close", "settle"]
 TIMED: tuple[Timed, ...] = get_args(Timed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What does not change while the process runs. `mode`: synchronous or asynchronous; `transport`: https or
-    plain-http; `score_name`: what a score is, "accuracy" (a fraction, larger is better) or "error"."""
+    """Facts that do not change while the process runs.
+
+    mode         synchronous or asynchronous
+    rounds       number of rounds to learn
+    transport    https or plain-http
+    score_name   "accuracy" (a fraction, larger is better) or "error"
+    """
 
     federation: str
     peer: str
@@ -83,7 +88,7 @@ class About:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """One peer of the roster as this one sees it; `heard_s`: seconds since it was last heard, None: never."""
+    """One peer of the roster as this one sees it; `heard_s`: seconds since its last message, None if there was none."""
 
     id: str
     state: PeerState
@@ -97,14 +102,16 @@ class PeerView:
 class GroupView:
     """One averaging group of this peer.
 
-    length         parameters averaged
-    edges          of the overlay as it is now, pairs of peer ids
-    weight         push-sum weight held here; `start_weight`: with which the peer came in
-    disagreement   relative distance between this peer's estimate and what its neighbours sent last; None: not known
-    waiting_for    who is missing in this exchange
-    written_off    weight that earlier incarnations of neighbours, and who was put out, had of it, less what they had
-                   given
-    audit          relative error of what is held and under way here against what came in and went out (P1)
+    length            number of parameters averaged
+    edges             of the current overlay, as pairs of peer ids
+    round, exchange   of the current averaging
+    weight            push-sum weight held here, with that of unacknowledged transfers
+    start_weight      weight with which the peer started
+    disagreement      relative distance between this peer's estimate and its neighbors' last ones; None: not known
+    waiting_for       peers that are missing in this exchange
+    written_off       net weight lost to earlier incarnations of neighbors and to revoked peers: what they had received
+                      less what they had given
+    audit             relative error of the weight held and in transit here, against what came in and went out (P1)
     """
 
     id: str
@@ -127,13 +134,14 @@ class GroupView:
 class ConsensusView:
     """Coordinated rounds in one group, as this peer sees them.
 
-    coordinator   who coordinates in this term; None: nobody that this peer knows of
-    round         the last one that is in force here
-    counted       who has a part in its result, and was told so by it
-    voters        who count for a majority; `voters_there`: those of them who are there, this peer among them
-    votes         whether this peer may vote
-    paused        whether rounds pause, since nobody coordinates
-    waiting_for   where this peer coordinates: whose updates are missing
+    coordinator    of this term; None: none that this peer knows
+    round          last round applied here
+    counted        clients whose updates counted in that round
+    voters         peers that count for a majority
+    voters_there   those of them that are reachable, including this peer
+    votes          whether this peer may vote
+    paused         whether rounds pause, since there is no coordinator
+    waiting_for    clients whose updates are missing, if this peer coordinates
     """
 
     id: str
@@ -153,8 +161,9 @@ class ConsensusView:
 class NodeView:
     """The node at one moment.
 
-    alone_s     seconds for which nobody has answered and the round number stays; 0: somebody is there
-    stalled_s   seconds for which this round's averaging lasts, where that is remarkable; else 0
+    lag_ms_p99   99th percentile of the event loop's lag, in milliseconds
+    alone_s      seconds for which no peer has answered and the round has not advanced; 0: some peer answers
+    stalled_s    seconds that this round's averaging has taken, if that is unusually long; else 0
     """
 
     state: State
@@ -172,21 +181,21 @@ class NodeView:
 
 @dataclass(slots=True)
 class _Seen:
-    """One row of the refusals table; `last`: seconds since 1970."""
+    """One row of the table of rejections; `last`: seconds since 1970."""
 
     count: int = 0
     last: float = 0.0
 
 
 class Status:
-    """Everything that can be seen of one running peer.
+    """Everything that is shown of one running peer.
 
     Args:
-        about: what does not change.
-        clock: seconds since 1970, for the eye only; nothing is decided by it.
-        ticking: seconds by a clock that never goes back, for the uptime.
+        about: facts that do not change.
+        clock: returns seconds since 1970, for display only; nothing is decided by it.
+        ticking: returns seconds by a monotonic clock, for the uptime.
 
-    `starts`: how many processes there have been on this state folder, with this one.
+    `starts` is the number of processes started on this state folder, including this one.
     """
 
     def __init__(
@@ -208,7 +217,7 @@ class Status:
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
 
     def look(self, view: NodeView) -> None:
-        """Take up how the node is now. Another peer's score is a new point of its curve when it changes."""
+        """Store the node's current view. A changed score of another peer becomes a new point of its curve."""
         self.view = view
         for peer in view.peers:
             if peer.score is None or peer.id == self.about.peer:
@@ -225,19 +234,19 @@ class Status:
             self._trails[group.id].add(group.round, group.weight, group.disagreement)
 
     def evaluated(self, event: Evaluated) -> None:
-        """This peer's own score of a round, and that of the server's model on its test part."""
+        """Add this peer's own score of a round, and that of the server's model on its test part."""
         self._curves.setdefault(self.about.peer, Curve()).add(event.round, event.score)
         self._loss = event.loss
         if event.server is not None:
             self._server.add(event.round, event.server[0])
 
     def sent(self, size: int, group: str = "") -> None:
-        """A message of so many bytes has left; `group`: the averaging group that it was for."""
+        """Count a sent message of `size` bytes; `group` is the group that it belongs to, if any."""
         for traffic in self._traffic(group):
             traffic.sent.add(size)
 
     def received(self, size: int, group: str = "") -> None:
-        """A message of so many bytes was taken in."""
+        """Count a received message of `size` bytes; `group` as in `sent`."""
         for traffic in self._traffic(group):
             traffic.received.add(size)
 
@@ -246,14 +255,14 @@ class Status:
         return [self._all] if own is None else [self._all, own]
 
     def took(self, what: Timed, seconds: float) -> None:
-        """A save, a round's training or an evaluation is done."""
+        """Add the duration of a save, a round's training, an evaluation, or the end of a round."""
         timing = self._timings[what]
         timing.count += 1
         timing.sum += seconds
         timing.max = max(timing.max, seconds)
 
     def refused(self, rejection: Rejection) -> None:
-        """Count a rejection; its line comes by `say`."""
+        """Count a rejection; its log line arrives by `say`."""
         sender = printable(rejection.sender, NAME_MAX)
         key = (rejection.code, sender)
         if key not in self._refused and len(self._refused) >= REFUSAL_ROWS:
@@ -263,7 +272,7 @@ class Status:
         seen.last = self._clock()
 
     def noted(self, note: Note) -> None:
-        """Count a note, if it is one that is counted; its line comes by `say`."""
+        """Count a note if it is in `COUNTED`; its log line arrives by `say`."""
         for counter, amount in COUNTED.get(note.what, ()):
             value = 1 if amount is None else note.fields.get(amount, 0)
             assert isinstance(value, (int, float)), f"{note.what}.{amount} is a number"
@@ -272,11 +281,11 @@ class Status:
             self._late[str(note.fields.get("group", ""))] += 1
 
     def say(self, line: LogLine) -> None:
-        """Keep a line of the log; made to be one of the sinks of a `Log`."""
+        """Keep a line of the log; to be used as a sink of a `Log`."""
         self._log.append(line)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it in JSON's own types, no number that is not finite among them."""
+        """Return the whole status in JSON's types; numbers that are not finite are None."""
         view, about = self.view, self.about
         return {
             "schema": SCHEMA,
@@ -332,5 +341,5 @@ class Status:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as they are: `asdict` copies what is inside, a hundred times slower."""
+    """Return the fields of a dataclass uncopied: `asdict` copies their values, which is a hundred times slower."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

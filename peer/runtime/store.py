@@ -1,18 +1,18 @@
-"""A peer's durable state: one folder, safe against a crash between any two system calls.
+"""Store of a peer's durable state: one folder, safe against a crash between any two system calls.
 
-    lock                           held by the living process, which writes its process number into it
-    life                           how often a process was started on this folder
+    lock                           held by the running process, which writes its process number into it
+    life                           the generation: how often a process was started on this folder
     snapshots/00000007.snapshot    one whole state; the last two are kept
     journal/00000007.journal       what was saved after snapshot 7, batch after batch
 
 Snapshots and entries are opaque bytes here. Journal n begins before snapshot n is in place, so every snapshot has its
 journal, and journal n - 1 leads from snapshot n - 1 to snapshot n: if the newest snapshot cannot be read, the one
-before and both journals give the same state. "Snapshot 0" is the empty beginning.
+before and both journals give the same state. "Snapshot 0" is the empty initial state.
 
-A batch of entries is forced to the disk in one go. Nothing relies on it before that, so a batch that a crash cut short
-at the end of the last journal is cut off: its peer never spoke of it. Whatever else is missing was durable once, and
-`Recovered.whole` says so. (A flipped bit in the very last batch cannot be told from a write that was cut short; then
-the neighbours, who remember more than the peer does, find it out when they meet.)
+A batch of entries is flushed to the disk at once. Nothing relies on it before that, so a batch that a crash cut short
+at the end of the last journal is dropped: its peer never spoke of it. Anything else that is missing was durable once,
+and `Recovered.whole` says so. (A flipped bit in the very last batch cannot be distinguished from a write that was cut
+short; the neighbors, which remember more than the peer does, then detect it in the handshake.)
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from fedpeer.peer.wire.framing import leading_fields
 from fedpeer.rejection import Rejection
 from fedpeer.runs.disk import flush_folder, is_locked, replacing, take_lock
 
-#: Snapshots kept: the newest, and the one that stands in for it should it not be readable.
+#: Snapshots kept: the newest, and the one to fall back on if that is unreadable.
 SNAPSHOTS_KEPT = 2
 
 
 class StateError(Exception):
-    """The user's mistake about a peer's folder, or a folder that is damaged beyond use; the message says what to do."""
+    """The user's mistake about a peer's folder, or a folder damaged beyond repair; the message says what to do."""
 
 
 class DuplicatePeerError(StateError):
-    """Another process on this machine runs this peer."""
+    """Another process on this machine already runs this peer."""
 
 
 class StoreError(Exception):
-    """Nothing could be saved (disk full, read-only, failing). What was durable is; try the same again."""
+    """Nothing could be saved (disk full, read-only, failing). What was durable still is; try the same again."""
 
 
 class Store:
-    """The folder of one peer, held by this process until `close`. First `recover`, then append and snapshot."""
+    """The folder of one peer, locked by this process until `close`. First `recover`, then `append` and `snapshot`."""
 
     def __init__(self, folder: Path, lock: int, generation: int) -> None:
         self.folder, self.generation = folder, generation
         self._lock, self._file = lock, -1
-        self._number = self._sound_bytes = 0  # the open journal's number, and how much of it is durable
-        self._trailing = False  # whether something that is not may stand behind that
+        self._number = self._sound_bytes = 0  # the open journal's number, and its durable bytes
+        self._trailing = False  # whether other bytes may follow these
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Take the folder, made if need be, and begin the next life in it.
+        """Lock the folder, made if need be, and begin the next generation in it.
 
         Raises:
-            DuplicatePeerError: another process holds it.
-            StateError: this user may not write it, or its `life` is damaged.
+            DuplicatePeerError: another process holds the lock.
+            StateError: this user may not write it, or its file `life` is damaged.
             StoreError: the disk is full, read-only or failing.
         """
         with usable(folder):
@@ -91,7 +91,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Let go of the folder. What was appended is durable already."""
+        """Unlock the folder. What was appended is durable already."""
         for descriptor in (self._file, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -106,10 +106,10 @@ class Store:
     # ---- reading
 
     def recover(self) -> Recovered:
-        """What was saved last. What cannot be used is removed, so that later entries follow upon what was read.
+        """Return what was saved last. Unusable files are removed, so that later entries follow what was read.
 
         Raises:
-            StateError: there are files but no state can be made from them, or a later version of fedpeer wrote them.
+            StateError: there are files but no state can be read from them, or a later version of fedpeer wrote them.
             StoreError: the disk is full, read-only or failing; open the folder anew.
         """
         assert self._file < 0, "recover is done once, before anything is saved"
@@ -131,7 +131,7 @@ class Store:
         return Recovered(snapshot=snapshot, entries=entries, whole=not lost, spare=spare, remarks=tuple(remarks))
 
     def _newest(self, remarks: list[Note | RejectEffect]) -> tuple[int, bytes | None]:
-        """Number and content of the newest snapshot that can be read; (0, None) if the first journal leads to it."""
+        """Return number and content of the newest readable snapshot; (0, None) if the state begins with journal 0."""
         known = self._numbers("snapshot")
         for number in reversed(known):
             try:
@@ -150,7 +150,10 @@ class Store:
         return 0, None
 
     def _replay(self, number: int, remarks: list[Note | RejectEffect]) -> tuple[list[Batch], str]:
-        """The batches after snapshot `number`, and what is lost. Leaves the last sound journal open for more."""
+        """Return the batches after snapshot `number`, and what is lost ("": nothing).
+
+        The last intact journal stays open for more entries.
+        """
         later = [n for n in self._numbers("journal") if n >= number]
         batches: list[Batch] = []
         last, sound_bytes, lost = number, 0, f"journal {number} is missing" if number and not later else ""
@@ -193,10 +196,10 @@ class Store:
     # ---- writing
 
     def append(self, entries: Sequence[bytes]) -> None:
-        """Make these durable, all or none, with one flush.
+        """Make these entries durable, all or none, with one flush.
 
         Raises:
-            StoreError: not saved; nothing else has changed.
+            StoreError: they are not saved; nothing else has changed.
         """
         with self._saving():
             self._trailing = True
@@ -204,10 +207,10 @@ class Store:
             self._trailing = False
 
     def snapshot(self, data: bytes) -> None:
-        """Put this state in the place of everything saved so far; what stands in for it is kept, the rest removed.
+        """Replace everything saved so far by this state; the files to fall back on are kept, older ones removed.
 
         Raises:
-            StoreError: not saved; nothing else has changed.
+            StoreError: it is not saved; nothing else has changed.
         """
         with self._saving():
             if not self._number or self._holds(self._number) or self._path("snapshot", self._number).exists():
@@ -232,10 +235,10 @@ class Store:
             raise StoreError(f"cannot save in {self.folder}: {problem.strerror}") from problem
 
     def _cut(self) -> None:
-        """Remove what a failed save left behind the last durable byte.
+        """Remove what a failed save left after the last durable byte.
 
-        After a failed flush a system may forget what it could not write and call the next flush a success, so what was
-        not durable is written anew.
+        After a failed flush a system may forget what it could not write and report the next flush as a success, so
+        everything that was not durable is written anew.
         """
         if self._trailing:
             os.ftruncate(self._file, self._sound_bytes)
@@ -270,7 +273,7 @@ class Store:
 
 
 def ask_to_leave(folder: Path) -> int | None:
-    """Ask the process that holds this folder to hand over and stop; its number, or None if there is none."""
+    """Ask the process that runs on this folder to leave; return its process number, or None if there is none."""
     if not is_locked(folder / "lock"):
         return None
     process = int(_digits(folder / "lock") or 0)
@@ -281,7 +284,7 @@ def ask_to_leave(folder: Path) -> int | None:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Trouble with the disk of a state folder: a StoreError where it may pass by itself, else a StateError."""
+    """Turn an OSError on a state folder into a StoreError if it may pass by itself, else into a StateError."""
     try:
         yield
     except OSError as problem:
@@ -294,9 +297,9 @@ def usable(folder: Path) -> Iterator[None]:
 
 
 def _check_own(folder: Path) -> None:
-    """Nobody else may put anything there, such as a link to another file, through which this peer would write.
+    """Raise StateError if another user could put something there, such as a link through which this peer would write.
 
-    Raises StateError. Root may use anybody's folder: in a container it is often all that there is.
+    Root may use anybody's folder: in a container it is often the only user.
     """
     if sys.platform == "win32":
         return
@@ -308,7 +311,10 @@ def _check_own(folder: Path) -> None:
 
 
 def _next_generation(folder: Path) -> int:
-    """Count this start, durably. A number may be left out, never used twice: the others go by the largest they saw."""
+    """Count this start durably and return its number, the generation.
+
+    A number may be skipped but never used twice: other peers go by the largest that they have seen.
+    """
     path = folder / "life"
     text = _digits(path)
     if not text and (path.exists() or any((folder / "journal").iterdir())):
@@ -323,7 +329,7 @@ def _next_generation(folder: Path) -> int:
 
 
 def _digits(path: Path) -> str:
-    """A small file's number as text, of at most 18 digits; "" if it has none."""
+    """Return the number in a small file as text, of at most 18 digits; "" if there is none."""
     try:
         text = path.read_bytes()[:20].decode("ascii", errors="replace").strip()
     except FileNotFoundError:
@@ -332,10 +338,10 @@ def _digits(path: Path) -> str:
 
 
 def beginning(path: Path) -> dict[str, Any]:
-    """The fields of a snapshot, which may be large, without its tensors.
+    """Return the fields of a snapshot, which may be large, without reading its tensors.
 
     Raises:
-        DamagedError, FrameError, OSError: it is not what was written.
+        DamagedError, FrameError, OSError: the file is damaged or cannot be read.
     """
     with path.open("rb") as file:
         blocks.check_snapshot(file, int(path.stem))

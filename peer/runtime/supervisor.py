@@ -1,12 +1,12 @@
-"""Several peers of one machine from one command: each is a process of its own, and this one only watches over them.
+"""Supervisor of several peers on one machine: each is a process of its own, and this one only watches over them.
 
-Where there is `fork`, the libraries are imported once, here, and shared by all: sixteen peers start in the time of a
-few, and what they imported is in memory once. Forking is safe because nothing but importing and reading files happened
+Where `fork` exists, the libraries are imported once, here, and shared by all: sixteen peers start in the time of a few,
+and the imported libraries are in memory once. Forking is safe because nothing but importing and reading files happened
 before: no thread of ours runs, no tensor was touched, no lock is held. (After torch has used its threads a forked child
-hangs; those that linear algebra libraries start when they are imported are taken down and made anew by the libraries
-themselves.) Elsewhere each child starts from nothing.
+hangs. Linear algebra libraries stop and restart the threads that they start on import themselves.) Elsewhere each child
+starts from nothing.
 
-A child that ended for want of something that may come (`EXIT_TEMPORARY`) is started again, after growing pauses.
+A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses.
 
 No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
 the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.
@@ -29,9 +29,9 @@ from typing import Any
 
 from fedpeer.peer.runtime.transient import EXIT_TEMPORARY, pauses
 
-#: Seconds before a child is started again, doubled each time up to the second number: a start costs seconds of a core.
+#: Seconds before a child is started again, doubled each time up to the second number; a start costs seconds of a core.
 RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0
-#: What a process that was ended by signal n is said to have returned, as shells have it.
+#: Added to n for the exit code of a process that was ended by signal n, as in shells.
 _SIGNALLED = 128
 
 Start = Callable[[], int]
@@ -44,16 +44,16 @@ def watch_over(
     attached: bool = False,
     restart_seconds: float = RESTART_SECONDS,
 ) -> int:
-    """Start these peers and wait until the last one has ended for good; the largest of their exit codes.
+    """Start these peers, wait until all have ended for good, and return the largest of their exit codes.
 
     Args:
-        starts: what each peer's process does, by its id; the result is its exit code.
-        ended: told each end: the id and the exit code, or minus the number of the signal.
-        restart_seconds: before a child that ended with `EXIT_TEMPORARY` is started again the first time.
-        attached: stop them when standard input ends.
+        starts: by id the function that each peer's process runs; it returns the exit code.
+        ended: called at each end with the id and the exit code, or minus the number of the signal.
+        attached: whether to stop them when standard input ends.
+        restart_seconds: pause before a child that ended with `EXIT_TEMPORARY` is first started again.
     """
     gc.collect()
-    gc.freeze()  # collecting would copy the pages that children share
+    gc.freeze()  # garbage collection would copy the pages that children share
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
     children: dict[str, Any] = {}
@@ -65,10 +65,10 @@ def watch_over(
     for peer in starts:
         begin(peer)
     later = {peer: pauses(restart_seconds, RESTART_SECONDS_MAX) for peer in starts}
-    due: dict[str, float] = {}  # who is to be started again, and when
+    due: dict[str, float] = {}  # peers to start again, and when
     codes: dict[str, int] = {}
     with _signals() as received:
-        if attached:  # not before signals are heard: input that ended already would end this process only
+        if attached:  # after the handlers are set: input that has already ended would otherwise end this process only
             stop_after(end_of_input)
         while len(codes) < len(starts):
             now = time.monotonic()
@@ -80,7 +80,7 @@ def watch_over(
                 if ready is received:
                     for number in received.recv(64):
                         _pass_on(number, [children[peer].pid for peer in living.values()])
-                    codes |= dict.fromkeys(due, 0)  # they are not there, and are not to come
+                    codes |= dict.fromkeys(due, 0)  # they have ended and are not to be started again
                     due.clear()
                     later.clear()
                     continue
@@ -98,7 +98,7 @@ def watch_over(
 
 
 def stop_after(over: Callable[[], object]) -> None:
-    """Let this process be told to pause as soon as this returns, or finds its pipe broken."""
+    """Send SIGTERM to this process as soon as `over` returns or finds its pipe broken."""
 
     def follow() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -109,13 +109,13 @@ def stop_after(over: Callable[[], object]) -> None:
 
 
 def end_of_input() -> None:
-    """Wait until standard input ends; what comes before that is nobody's."""
+    """Wait until standard input ends; anything before its end is ignored."""
     while os.read(0, 1024):
         pass
 
 
 def _live(start: Start, reader: Connection, writer: Connection) -> None:
-    """One child. What hears signals for its parent is not its own."""
+    """Run one child, without the signal handling that it inherits from its parent."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -128,7 +128,7 @@ def _live(start: Start, reader: Connection, writer: Connection) -> None:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """A socket on which the numbers of SIGINT and SIGTERM arrive."""
+    """Yield a socket that receives the numbers of SIGINT and SIGTERM."""
     received, heard_of = socket.socketpair()
     heard_of.setblocking(False)
     signals = (signal.SIGINT, signal.SIGTERM)

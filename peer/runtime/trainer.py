@@ -1,7 +1,7 @@
 """The thread that trains and evaluates, one job after the other, while the event loop goes on.
 
-A daemon thread: a peer that is told to stop ends at once and does not wait for a round of steps whose result nobody
-takes any more. Training it again is cheaper than a machine that does not shut down.
+It is a daemon thread: a peer that is to stop ends at once and does not wait for a round of steps whose result is no
+longer needed. Training that round again is cheaper than a machine that does not shut down.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ _Result = TypeVar("_Result")
 
 
 class Trainer(Generic[_Job, _Result]):
-    """Made on a running loop. `done` is called on the loop with each result; `failed` with what a job raised.
+    """Runs jobs in a thread of its own. Create it on a running event loop, on which all callbacks are called.
 
-    A job that fails for want of a disk (data that cannot be read, compiled code that finds no room) is done again after
-    a pause, which grows; `waits` is called with the reason each time.
+    A job that fails because of a disk (unreadable data, no space for compiled code) is repeated after growing pauses.
 
-    A process that ends while it is `busy` has to end by `os._exit`: an interpreter that shuts down stops the thread in
-    the middle of torch's own code, which aborts.
+    A process that ends while the trainer is `busy` has to end by `os._exit`: an interpreter that shuts down stops the
+    thread inside torch's own code, which aborts.
+
+    Args:
+        work: does a job, in the thread.
+        done: called with each result.
+        failed: called with a job's exception; no further job is done.
+        waits: called with the reason each time a job is going to be repeated.
     """
 
     def __init__(
@@ -38,13 +43,13 @@ class Trainer(Generic[_Job, _Result]):
     ) -> None:
         self._work, self._done, self._failed, self._waits = work, done, failed, waits
         self._loop = asyncio.get_running_loop()
-        # A node asks for one training at a time, and for an evaluation now and then.
+        # Unbounded: a node asks for one training at a time, and for an evaluation now and then.
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self.busy = False
         threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
 
     def submit(self, job: _Job) -> None:
-        """Do this after what was submitted before."""
+        """Queue a job; it is done after those submitted before."""
         self.busy = True
         self._jobs.put(job)
 

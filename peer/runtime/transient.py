@@ -1,9 +1,9 @@
-"""What a peer needs of its machine and cannot have now, though it may come by itself.
+"""Transient failures: resources of the machine that are missing now and may become available by themselves.
 
-A disk that is full, read-only or failing and an address that no interface has yet are waited for in the process, with
-growing pauses (`patiently`), so that the peer goes on as soon as they are there. Where only another start helps, since
-another process has the port or there is too little memory, the process ends with `EXIT_TEMPORARY`, upon which a
-service, or whoever watches over it (`supervisor.py`), starts it again. Exit code 2 is for what a person must mend.
+For a disk that is full, read-only or failing and for an address that no interface has yet, the process waits with
+growing pauses (`patiently`), so that the peer goes on as soon as it can. If only another start helps, since another
+process has the port or there is too little memory, the process ends with `EXIT_TEMPORARY`, and a service or
+`supervisor.py` starts it again. Exit code 2 is for problems that need manual intervention.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TypeVar
 
 #: EX_TEMPFAIL of sysexits.h: try again later.
 EXIT_TEMPORARY = 75
-#: Seconds before something is tried again, doubled each time up to the second number: that there is room on a disk
-#: again is noticed soon, and neither disk nor log is kept busy until then.
+#: Seconds before something is tried again, doubled each time up to the second number: free space on a disk is noticed
+#: soon, and neither disk nor log is kept busy until then.
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0
-#: What may pass when a disk is asked: full, over a quota, read-only, failing, out of reach.
+#: Errors of disks that may pass: full, over a quota, read-only, failing, out of reach.
 _OF_DISKS = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "ETIMEDOUT", "ENODEV", "ENXIO", "EMFILE", "ENFILE")
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 
 class PortInUseError(Exception):
-    """Another process has the port. The message is a sentence with the way out; another start may find it free."""
+    """Another process has the port; a later start may find it free. The message is a sentence with the way out."""
 
 
 class NoAddressError(Exception):
-    """No interface of this machine has the address, or nobody resolves its name now. The message is a sentence."""
+    """No interface of this machine has the address, or its name cannot be resolved now. The message is a sentence."""
 
 
 def disk_may_recover(problem: OSError) -> bool:
-    """Whether the same may succeed later without anybody changing permissions, names or settings."""
+    """Return whether the same may succeed later without a change of permissions, names or settings."""
     return problem.errno in _OF_DISKS
 
 
 def pauses(first: float = RETRY_SECONDS, most: float = RETRY_SECONDS_MAX) -> Iterator[float]:
-    """Seconds before the second try, the third, ..., without end."""
+    """Yield the seconds before the second try, the third, and so on without end."""
     while True:
         yield min(first, most)
         first = min(2 * first, most)
@@ -54,10 +54,10 @@ async def patiently(
     said: Callable[[Exception], None],
     over: asyncio.Event,
 ) -> T | None:
-    """What the attempt gives, which is made again as long as it raises `passes`; None if `over` was set meanwhile.
+    """Repeat the attempt while it raises `passes`, and return its result; None if `over` was set before.
 
     Args:
-        said: hears each failure, before the pause behind it.
+        said: called with each failure, before the pause after it.
     """
     for pause in pauses():
         try:
@@ -74,7 +74,7 @@ async def patiently(
 
 
 def short_of_memory(error: BaseException) -> bool:
-    """Whether this is the machine's want of memory, however Python, numpy, torch and the loader of libraries say it."""
+    """Return whether the error means too little memory: of Python, numpy, torch or the loader of libraries."""
     text = str(error).lower()
     match error:
         case MemoryError():

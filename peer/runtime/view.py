@@ -1,6 +1,6 @@
-"""What a node looks like at one moment, for the status: read off, never changed.
+"""View of a node at one moment, for the status: read only.
 
-The audit is what one peer alone can say about the conservation of mass (promise P1): what it put in, plus what it took,
+The audit is what one peer alone can check of the conservation of mass (promise P1): what it put in, plus what it took,
 less what it gave and what was written off, is what it holds. Summed over all peers it is the law itself.
 """
 
@@ -14,16 +14,16 @@ from fedpeer.peer.node.rounds import among_the_living
 from fedpeer.peer.runtime.status import ConsensusView, GroupView, NodeView, PeerState, PeerView, State
 from fedpeer.peer.state.durable_state import GroupState
 
-#: Standings of a peer that can vote.
+#: States of a peer that can vote.
 _THERE = {"alive", "suspect", "finished"}
 
 
 def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> NodeView:
-    """The node now.
+    """Return the node's current view.
 
     Args:
-        heard_s: seconds since each other peer was last heard; who is not in it never was.
-        lag_ms_p99: delay of the event loop in milliseconds, 99th percentile.
+        heard_s: by id the seconds since another peer's last message; peers that never sent one are missing.
+        lag_ms_p99: 99th percentile of the event loop's lag, in milliseconds.
     """
     durable, roster = node.durable, node.state.peer_groups.roster
     return NodeView(
@@ -90,7 +90,7 @@ def _group(node: Node, id: str) -> GroupView:
         exchange=holding.at[1],
         weight=holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open),
         start_weight=node.durable.rules.start_weight,
-        # Alone there is nobody to agree with: what was measured before says nothing about now.
+        # Alone there is nobody to agree with, and what was measured before is outdated.
         disagreement=None if node.rounds.alone_for(state) else node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
         written_off=holding.written_off,
@@ -101,7 +101,7 @@ def _group(node: Node, id: str) -> GroupView:
 def _council(node: Node, consensus: RoundConsensus) -> ConsensusView:
     state, round_commit = node.state, consensus.round_commit
     voter_set, counted = round_commit.election.voter_set, consensus.in_force()[0]
-    # Who was put out votes until a round committed rounds the later roster, but nobody hears of it any more.
+    # A revoked peer votes until a committed round names the later roster, but no peer exchanges messages with it.
     known = voter_set.voters & state.others.keys()
     there = {peer for peer in known if state.membership.status(peer) in _THERE} | (voter_set.voters & {state.me})
     return ConsensusView(
@@ -120,7 +120,7 @@ def _council(node: Node, consensus: RoundConsensus) -> ConsensusView:
 
 
 def audit(holding: GroupState) -> float:
-    """Error of this peer's own account of weight in one group, relative to what was put in."""
+    """Return the error of this peer's own balance of weight in one group, relative to what it put in."""
     taken = sum(channel.taken_weight for channel in holding.into.values())
     given = sum(channel.weight_until(channel.made) for channel in holding.out.values())
     return abs(holding.put + taken - given - holding.written_off - holding.weight) / max(holding.put, 1e-30)

@@ -1,8 +1,8 @@
-"""Connections of people and of who is not known yet: to a dashboard, to an invitation, to the page of a demonstration.
+"""Listener for connections of people and of unknown machines: to a dashboard, an invitation, a demonstration's page.
 
-They are bounded as those of peers are (`listener.py`), by the address from which they come: where all places are taken
-the address that has most gives up its oldest connection on which nothing is asked. So whoever holds connections keeps
-nobody out. One that says nothing, or says it too slowly, aiohttp ends after its time.
+They are bounded like those of peers (`listener.py`), by the address that they come from: when all slots are taken, the
+address with most connections loses its oldest idle one. So an address that occupies connections keeps nobody out.
+aiohttp closes a connection that is silent, or too slow, for too long.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aiohttp.typedefs import Handler
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import BACKLOG, Listener
 
-#: A person opens a few windows, and a browser six connections for each.
+#: Room for a few windows, each with a browser's six connections.
 VISITORS = Limits(connections=64, connections_per_peer=64)
 
 
 class Visitors:
-    """One listener for an application of aiohttp."""
+    """One bounded listener for an aiohttp application."""
 
     def __init__(self, limits: Limits = VISITORS) -> None:
         self._limits = limits
@@ -32,7 +32,7 @@ class Visitors:
 
     @web.middleware
     async def _attend(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """While something is asked on a connection it does not give way."""
+        """Mark the connection of a request as busy, so that it is not closed for another one."""
         transport = request.transport
         self._busy.add(transport)
         try:
@@ -43,7 +43,7 @@ class Visitors:
     async def start(
         self, app: web.Application, listening: socket.socket, tls: ssl.SSLContext | None, **settings: Any
     ) -> None:
-        """Take connections from this socket until `stop`; `settings` are of aiohttp's runner."""
+        """Accept connections from this socket until `stop`; `settings` are those of aiohttp's runner."""
         app.middlewares.insert(0, self._attend)
         self._runner = web.AppRunner(
             app, handle_signals=False, access_log=None, auto_decompress=False, lingering_time=0, **settings
@@ -54,7 +54,7 @@ class Visitors:
         listener = Listener(
             speak,
             _address,
-            lambda rejection: None,  # nobody is told: it is no peer, and nothing is asked of it
+            lambda rejection: None,  # not reported: these are not peers
             tls,
             self._limits,
             expects=lambda address: True,
@@ -64,7 +64,7 @@ class Visitors:
         self._listening, self._accepting = listening, asyncio.create_task(listener.run(listening))
 
     async def stop(self) -> None:
-        """Accept no more, and end all connections."""
+        """Stop accepting and end all connections."""
         if self._accepting is None:
             return  # it never began
         self._accepting.cancel()
@@ -74,12 +74,12 @@ class Visitors:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 is any free one. Raises OSError."""
+    """Return a listening socket; port 0 stands for any free one. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     return socket.create_server(address[:2], family=family, backlog=BACKLOG)
 
 
 def _address(transport: asyncio.BaseTransport) -> str:
-    """From which it comes."""
+    """Return the address that a connection comes from."""
     name = transport.get_extra_info("peername")
     return str(name[0]) if name else "gone"

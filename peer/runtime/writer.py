@@ -1,8 +1,8 @@
-"""The thread that saves, and the order law around it: nothing is said before the save that contains it.
+"""The thread that saves, and the order of effects around it: nothing is sent before the save that it relies on.
 
 A `Pipeline` feeds a node's effects through an `Outbox` (`state/saving.py`), saves what is to be durable in a thread of
-its own, and hands every other effect on when its turn has come. While one save is under way the next ones gather and
-are committed together. If saving fails, everything behind it waits, and the same is tried again until it succeeds.
+its own, and passes on every other effect in its turn. Saves that arrive while one is in progress are collected and
+written together. If saving fails, everything after it waits, and the same is tried again until it succeeds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedpeer.peer.state.saving import Outbox
 
 
 class Saves(Protocol):
-    """What a pipeline needs of a store; both raise StoreError and may then be called again."""
+    """The part of a store that a pipeline needs; both methods raise StoreError and may then be called again."""
 
     def append(self, entries: Sequence[bytes]) -> None: ...
 
@@ -27,7 +27,7 @@ class Saves(Protocol):
 
 
 class Pipeline:
-    """Carries a node's effects out in their order. `put` is called from the event loop in which `run` runs."""
+    """Carries out a node's effects in their order. Call `put` on the event loop that `run` runs on."""
 
     def __init__(
         self,
@@ -40,9 +40,11 @@ class Pipeline:
     ) -> None:
         """
         Args:
-            encode: bytes of an entry or snapshot; called in the thread, so contents are not changed after `put`.
+            store: where to save.
+            encode: returns the bytes of an entry or snapshot; called in the thread, so do not change it after `put`.
             release: carries out one effect, at once; never a Persist.
-            report: a save failed (each time), or (None) one succeeded after that.
+            report: called with each failure of a save, and with None when one succeeds after that.
+            retry_seconds: first pause before a failed save is repeated.
         """
         self._store, self._encode, self._release, self._report = store, encode, release, report
         self._retry_seconds = retry_seconds
@@ -52,11 +54,11 @@ class Pipeline:
 
     @property
     def full(self) -> bool:
-        """Whether the node should be fed no more events until `settled` or the next effect comes out."""
+        """Whether to feed the node no more events until everything is `settled` or the next effect comes out."""
         return self._outbox.full
 
     def put(self, effects: Sequence[Effect]) -> None:
-        """Take over the effects of one step. Those that wait for no save are carried out before this returns."""
+        """Add the effects of one step. Those that wait for no save are carried out before this returns."""
         again, rest = self._outbox.again(effects)
         free = self._outbox.put(rest)
         if not self._outbox.empty:
@@ -66,11 +68,11 @@ class Pipeline:
             self._release(effect)
 
     async def settled(self) -> None:
-        """Wait until everything put in is saved and carried out. The caller sets the limit."""
+        """Wait until everything put in is saved and carried out; the caller sets a time limit."""
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Save until cancelled; a save that is under way then is finished first. Errors of our own end it."""
+        """Save until cancelled; a save in progress is finished first. A bug of ours ends it."""
         with ThreadPoolExecutor(1, "fedpeer-save") as thread:
             while True:
                 await self._asked.wait()

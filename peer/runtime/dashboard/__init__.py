@@ -1,1 +1,1 @@
-"""The dashboard of one peer: a listener for people, apart from the port for peers, and the page that it serves."""
+"""A peer's dashboard: a listener for people, separate from the peer port, and the page that it serves."""

@@ -1,7 +1,7 @@
-"""Who gets to a peer's dashboard and how: its address, its token, its certificate, checked before anything listens.
+"""Access to a peer's dashboard: its address, token and certificate, checked before anything listens.
 
-Shared by the listener and by `fedpeer status`, so it imports no web framework. The token is a file that only its owner
-may read; whoever holds it sees everything that the dashboard shows, and can change nothing.
+Used by the listener and by `fedpeer status`, so it imports no web framework. The token is in a file that only its owner
+can read; with it one can see everything that the dashboard shows, and change nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from fedpeer.config.peer_file import DashboardSettings, endpoint, loopback
 
-#: Characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
+#: Fewest characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
 _TOKEN_MIN = 32
-#: Characters read of a token file; what is longer is some other file.
+#: Most characters of a token; a longer file is not a token file.
 _TOKEN_MAX = 1024
 
 
@@ -28,7 +28,7 @@ class DashboardError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DashboardAddress:
-    """Where a dashboard is and what opens it; `certificate`: the one it shows, if it is an https address."""
+    """A dashboard's URL and token, and the certificate that it presents if the URL is https."""
 
     url: str
     token: str
@@ -36,13 +36,13 @@ class DashboardAddress:
 
     @property
     def login(self) -> str:
-        """The address that lets a browser in."""
+        """Address with the token, for a browser."""
         return f"{self.url}/?token={quote(self.token)}"
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardListener:
-    """Where a dashboard listens. Beyond this machine's loopback there is always a certificate with its key."""
+    """Where a dashboard listens. Beyond this machine's loopback it always has a certificate with its key."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ class DashboardListener:
 
     @property
     def door(self) -> DashboardAddress:
-        """How somebody on this machine gets in."""
+        """Address and token for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         scheme = "https" if self.certificate else "http"
         return DashboardAddress(
@@ -60,10 +60,10 @@ class DashboardListener:
         )
 
     def context(self) -> ssl.SSLContext | None:
-        """TLS for the listener; None without a certificate.
+        """Return the listener's TLS context; None without a certificate.
 
         Raises:
-            DashboardError: certificate and key cannot be read or do not belong together, or others may read the key.
+            DashboardError: certificate and key cannot be read or do not belong together, or others can read the key.
         """
         if self.certificate is None:
             return None
@@ -82,10 +82,10 @@ class DashboardListener:
 
 
 def listener(settings: DashboardSettings, folder: Path) -> DashboardListener:
-    """The listener that a peer file's `dashboard:` describes; relative names are of files under `folder`.
+    """Return the listener that a peer file's `dashboard:` describes; file names are relative to `folder`.
 
     Raises:
-        DashboardError: the token file is wrong, or it is open to others without a certificate.
+        DashboardError: the token file is invalid, or the dashboard is open to other machines without a certificate.
     """
     host, port = endpoint(settings.listen)
     certificate, key = (folder / name if name else None for name in (settings.certificate, settings.key))
@@ -99,10 +99,10 @@ def listener(settings: DashboardSettings, folder: Path) -> DashboardListener:
 
 
 def read_token(file: Path) -> str:
-    """The token in a file.
+    """Return the token in a file.
 
     Raises:
-        DashboardError: there is none, it is short, or others may read it.
+        DashboardError: there is none, it is too short, or others can read it.
     """
     way_out = f"fedpeer init writes one; by hand: (umask 077; openssl rand -hex 32 > {file})."
     try:
@@ -121,10 +121,10 @@ def read_token(file: Path) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Equality that takes as long whatever is equal, so that nobody can guess a token letter by letter."""
+    """Return whether two texts are equal, in constant time, so that a token cannot be guessed letter by letter."""
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 
 def cookie_of(token: str) -> str:
-    """What a browser keeps: made from the token, which cannot be got back from it."""
+    """Return the cookie for a token; the token cannot be recovered from it."""
     return hmac.new(token.encode(), b"fedpeer dashboard cookie", hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
-"""Asking a peer's dashboard for its status, as `fedpeer status` does: one short request, every wait bounded.
+"""Client of a peer's dashboard, for `fedpeer status`: one short request for the status, with bounded waits.
 
-Plain standard library, so that the command starts at once. What comes back was written by another program: it is read
-up to a limit, parsed as JSON and checked for its schema, and whoever shows it treats its words as text.
+Standard library only, so that the command starts at once. The answer comes from another program: it is read up to a
+limit, parsed as JSON and checked for its schema; callers must treat its strings as plain text.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import IO, Any
 
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError
 
-#: Seconds for an answer: a peer that is there answers within milliseconds, over a slow link within a second or two.
+#: Seconds for an answer: a running peer answers within milliseconds, over a slow link within a second or two.
 PATIENCE_S = 5.0
-#: Bytes of an answer: a status of 64 peers with full curves takes 0.3 MB.
+#: Most bytes of an answer; a status of 64 peers with full curves takes 0.3 MB.
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 _SCHEMA = 1
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token goes to the address that was named and to no other."""
+    """Follows no redirect: the token goes to the named address and to no other."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def ask(door: DashboardAddress) -> dict[str, Any]:
-    """The status of the peer behind a door.
+    """Return the status from a peer's dashboard.
 
     Raises:
-        DashboardError: nobody answers, the token is wrong, or the answer is no status.
+        DashboardError: nobody answers, the token is wrong, or the answer is not a status.
     """
     request = urllib.request.Request(f"{door.url}/status.json", headers={"Authorization": f"Bearer {door.token}"})
     handlers = [urllib.request.ProxyHandler({}), _NoRedirect()]
@@ -45,7 +45,7 @@ def ask(door: DashboardAddress) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         with error:
             raise DashboardError(_refused(door.url, error.code)) from None
-    except (OSError, ValueError) as error:  # a URLError is an OSError; ValueError: an address that is none
+    except (OSError, ValueError) as error:  # a URLError is an OSError; ValueError: an invalid address
         reason = getattr(error, "reason", error)
         why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         raise DashboardError(
@@ -54,7 +54,7 @@ def ask(door: DashboardAddress) -> dict[str, Any]:
 
 
 def _context(certificate: Path | None) -> ssl.SSLContext:
-    """Trust in exactly this certificate, whatever names are in it; without one, in what this machine trusts.
+    """Return a TLS context that trusts exactly this certificate, whatever names it has; without one, this machine's.
 
     Raises:
         DashboardError: the certificate cannot be read.

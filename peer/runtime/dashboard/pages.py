@@ -1,6 +1,6 @@
-"""What the pages have in common that fedpeer serves: their headers, their files, the names that they answer to.
+"""Common parts of the pages that fedpeer serves: their headers, their files, the hosts that they answer to.
 
-No page loads anything from elsewhere, runs a script that is no file of its own, is framed, or is kept by the browser.
+No page loads anything from elsewhere, runs a script that is not a file of its own, can be framed, or is cached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # an address may hold a token
+    "Referrer-Policy": "no-referrer",  # an address may contain a token
     "Server": "fedpeer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -28,12 +28,12 @@ _HEADERS = {
 
 
 async def hardened(_request: web.Request, response: web.StreamResponse) -> None:
-    """A signal handler for `on_response_prepare`: the headers of every answer."""
+    """Set the headers of every answer; a signal handler for `on_response_prepare`."""
     response.headers.update(_HEADERS)
 
 
 def text_file(kind: str, text: str) -> Handler:
-    """Serves a text that is read once, of such a content type."""
+    """Return a handler that serves this text with the content type `kind`."""
 
     async def handler(_request: web.Request) -> web.StreamResponse:
         return web.Response(text=text, content_type=kind)
@@ -42,9 +42,9 @@ def text_file(kind: str, text: str) -> Handler:
 
 
 def from_loopback(host: str) -> bool:
-    """Whether a Host header names this machine's loopback; any port, since ssh may forward another.
+    """Return whether a Host header names this machine's loopback, with any port, since ssh may forward another.
 
-    Else a page from elsewhere could get in by pointing its own name here (DNS rebinding).
+    Otherwise a foreign page could get access by pointing its own name here (DNS rebinding).
     """
     try:
         return loopback(urlsplit(f"//{host}").hostname or "")

@@ -1,16 +1,16 @@
-"""The listener of a peer's dashboard: page, status, live events and metrics, for whoever holds the token.
+"""Server of a peer's dashboard: page, status, live events and metrics, for clients with the token.
 
-It has nothing to do with the port for peers and shares no limit, key or connection with it. It shows and never acts:
-no request changes anything but the visitor's own cookie. In the order of the checks:
+It is separate from the peer port and shares no limit, key or connection with it. It is read-only: no request changes
+anything but the visitor's own cookie. The checks, in their order:
 
-- **Host.** Without TLS only the names of this machine's loopback are answered, so that no page from elsewhere can get
-  in by pointing its own name here (DNS rebinding). With TLS the browser has held the name against the certificate.
-- **How many.** Connections, requests and live streams at once are bounded; who only holds connections gives way.
-- **Token.** `Authorization: Bearer`, or once `/?token=...`, which sets a cookie and leads to `/`. The cookie is not the
-  token but made from it: browsers show cookies to every port of a host, and a restarted peer knows it again.
+- **Host.** Without TLS only the names of this machine's loopback are answered, so that no foreign page can get access
+  by pointing its own name here (DNS rebinding). With TLS the browser has checked the name against the certificate.
+- **Limits.** Connections, requests and live streams are bounded; idle connections are closed first.
+- **Token.** `Authorization: Bearer`, or once `/?token=...`, which sets a cookie and redirects to `/`. The cookie is not
+  the token but derived from it: browsers send cookies to every port of a host, and a restarted peer recognises it.
 
 The live stream (server-sent events) sends the whole status once a second, changed or not, so silence means that the
-connection is gone.
+connection is lost.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import not_now
 from fedpeer.peer.runtime.visitors import VISITORS, Visitors, listen
 
-#: Live streams at once: a person opens a few windows; each costs a status document a second.
+#: Most live streams: a person opens a few windows; each costs a status document per second.
 STREAMS_MAX = 16
-#: Requests at once, streams among them: a page loads four files.
+#: Most requests at once, including streams; a page loads four files.
 REQUESTS_MAX = 64
-#: Bytes of a request's body: nobody has anything to send.
+#: Most bytes of a request's body; no request needs one.
 _BODY_BYTES_MAX = 1024
-#: Seconds between two events: what a person can follow, and what serialising a large federation's status may cost.
+#: Seconds between two events: a person can follow that, and serialising a large federation's status stays cheap.
 EVERY_S = 1.0
-#: Seconds that a client may take to read an event before it is let go, so that none piles up in memory.
+#: Seconds that a client may take to read an event before it is disconnected, so that no events pile up in memory.
 PATIENCE_S = 10.0
-#: Seconds after which streams are cut when the peer stops (they have no end of their own), and that an idle connection
-#: is kept.
+#: Seconds after which streams, which have no end, are closed when the peer stops; and seconds that an idle connection
+#: stays open.
 SHUTDOWN_S, IDLE_S = 0.1, 15.0
 
 _PAGES = {"/page.css": "text/css", "/page.js": "text/javascript", "/draw.js": "text/javascript"}
-#: What the page that asks for the token consists of, too.
+#: Served without a token, since the page that asks for the token needs it.
 _OPEN = "/page.css"
 
 
@@ -53,11 +53,11 @@ class Dashboard:
     """A dashboard that listens.
 
     Args:
-        listener: where, and what opens it; port 0 takes a free one, which `listener.port` then is.
-        status: the status document, as `Status.as_json`.
-        metrics: the same as Prometheus reads it, and its content type; None: not served.
+        listener: its address, token and certificate; port 0 takes a free one, which `listener.port` then names.
+        status: returns the status document, as `Status.as_json` does.
+        metrics: returns the status in Prometheus' format and its content type; None: not served.
         every_s: seconds between two events of a live stream.
-        limits: of connections.
+        limits: limits of connections.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Dashboard:
         self._app = app
 
     async def start(self) -> None:
-        """Listen.
+        """Begin to listen.
 
         Raises:
-            DashboardError: it may not have the port, or the certificate is unusable.
-            PortInUseError, NoAddressError: not now.
+            DashboardError: the port is not allowed, or the certificate is unusable.
+            PortInUseError, NoAddressError: it may work later.
         """
         context = self.listener.context()
         try:
@@ -119,7 +119,7 @@ class Dashboard:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The checks, in their order; then the handler."""
+        """Run the checks in their order, then the handler."""
         if self.listener.certificate is None and not from_loopback(request.headers.get("Host", "")):
             raise web.HTTPMisdirectedRequest(text="This dashboard answers to localhost and 127.0.0.1 only.\n")
         if self._requests >= REQUESTS_MAX:
@@ -139,7 +139,7 @@ class Dashboard:
         return same(request.cookies.get(self._cookie_name, ""), self._cookie)
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        """Let in who brings the token in the address of `/`; ask anybody else for it."""
+        """Accept the token in the address of `/` and set the cookie; ask for the token otherwise."""
         given = request.query.get("token")
         if request.path == "/" and given is not None and same(given, self.listener.token):
             answer = web.HTTPSeeOther("/")
@@ -171,7 +171,7 @@ class Dashboard:
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        """A status now and once a second, until the visitor goes or the peer stops."""
+        """Stream the status, now and once a second, until the visitor leaves or the peer stops."""
         if self.streams >= STREAMS_MAX:
             raise web.HTTPServiceUnavailable(
                 text="Too many windows show this dashboard.\n", headers={"Retry-After": "5"}
@@ -186,7 +186,7 @@ class Dashboard:
                 await asyncio.sleep(self._every_s)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
-                request.transport.abort()  # what a slow reader left unread is thrown away
+                request.transport.abort()  # drop what a slow reader has not read
         finally:
             self.streams -= 1
         return response
@@ -195,7 +195,7 @@ class Dashboard:
         return json.dumps(self._status(), allow_nan=False, separators=(",", ":"))
 
     def _next_event(self) -> bytes:
-        """The status as an event; streams that ask within half a period share one."""
+        """Return the status as an event; streams that ask within half a period share one."""
         now = asyncio.get_running_loop().time()
         if now >= self._event_until:
             self._event = f"retry: 1000\ndata: {self._text()}\n\n".encode()
