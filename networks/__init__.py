@@ -1,1 +1,1 @@
-"""Plain torch modules whose parts have names. They know neither peers nor data."""
+"""Networks: plain torch modules whose parts have names. They know neither peers nor data."""

@@ -1,11 +1,11 @@
-"""The associative network: visible units, hidden units, and back; it completes patterns and learns without gradients.
+"""The associative network: visible to hidden units and back; it completes patterns and learns without gradients.
 
-Partial averaging 2021, section IV.2. A unit fires, its output is 1 and not 0, where the weighted sum of what it sees
-reaches a threshold. Visible units are set to a pattern, the hidden ones follow, then the visible ones (Algorithm 3);
-what was missing in the pattern appears, if it was learnt. Nothing has a bias, and weights stay between -1 and 1.
+Partial averaging 2021, section IV.2. A unit fires (its output is 1, not 0) if the weighted sum of its inputs reaches a
+threshold. Visible units are set to a pattern; then the hidden ones are computed, then the visible ones (Algorithm 3),
+which completes a pattern that was learnt. There are no biases, and weights stay between -1 and 1.
 
-The learning rule (Algorithm 4) needs no target: a complete pattern is shown, and each link whose source fires moves
-towards 1 where its other end fires too, and towards -1 where not. Links whose source is silent stay as they are.
+The learning rule (Algorithm 4) needs no target: the input is a complete pattern, and each link whose source fires moves
+towards 1 if its target fires too, and towards -1 if not. Links whose source is silent do not change.
 
 Functions take any leading dimensions: one network's weights (O, I), or those of many peers (P, O, I).
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 def fires(x_MI: Tensor, weight_OI: Tensor, threshold: float) -> Tensor:
-    """(..., M, I) outputs of the layer below -> (..., M, O), 1 where the weighted sum is >= threshold, else 0.
+    """Map the outputs of the layer below, (..., M, I), to (..., M, O): 1 if the weighted sum is >= threshold, else 0.
 
     Source: partial averaging 2021, Algorithm 3.
     """
@@ -37,23 +37,30 @@ def associate_(weight_OI: Tensor, source_I: Tensor, target_O: Tensor, rate: floa
 
 
 class LayerLinks(nn.Linear):
-    """Links from one layer to another, without a bias, and the thresholds behind them."""
+    """Links from one layer to another, without a bias, and the threshold of their targets."""
 
     def __init__(self, sources: int, targets: int, *, threshold: float) -> None:
         self.threshold = threshold
         super().__init__(sources, targets, bias=False)
 
     def reset_parameters(self) -> None:
-        """U(-1, 1): from 0 nothing would ever fire, and so nothing would be learnt."""
+        """Draw weights from U(-1, 1): from zeros no unit would ever fire, and nothing would be learnt."""
         nn.init.uniform_(self.weight, -1.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., M, sources) -> (..., M, targets), each 0 or 1."""
+        """Map (..., M, sources) to (..., M, targets), each 0 or 1."""
         return fires(x, self.weight, self.threshold)
 
 
 class Associative(nn.Module):
-    """`visible` units and `hidden` ones; parts input, hidden, output (the visible units as sources and as targets)."""
+    """The associative network; its parts are input, hidden and output.
+
+    The visible units are the part input as sources and the part output as targets.
+
+    visible    number of visible units
+    hidden     number of hidden units
+    threshold  weighted sum from which on a unit fires
+    """
 
     def __init__(self, visible: int, hidden: int, *, threshold: float) -> None:
         super().__init__()
@@ -61,16 +68,16 @@ class Associative(nn.Module):
         self.output = LayerLinks(hidden, visible, threshold=threshold)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, *F) of 0 and 1, part of a pattern -> (B, visible), the pattern as far as it is known."""
+        """Complete partial patterns of 0 and 1, (B, *F), to (B, visible)."""
         answer: Tensor = self.output(self.hidden(x.flatten(1)))
         return answer
 
     @torch.no_grad()
     def learn_(self, tensors: Mapping[str, Tensor], patterns: Tensor, rate: float) -> None:
-        """Learn complete patterns (..., M, *F) one after the other, in place.
+        """Learn complete patterns, (..., M, *F), one after the other, in place.
 
-        `tensors` are weights by name, each (..., *shape), to be used instead of the module's own. Hidden units are
-        computed before any weight changes, and the visible ones stay as they were set.
+        `tensors` are weights by name, each (..., *shape), which are changed instead of the module's own. For each
+        pattern, hidden units are computed before any weight changes, and the visible ones stay as they were set.
         """
         hidden_HV, output_VH = tensors["hidden.weight"], tensors["output.weight"]
         for pattern_V in patterns.flatten(hidden_HV.dim() - 1).unbind(-2):

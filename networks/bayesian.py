@@ -1,19 +1,19 @@
 """Bayesian layers: plain layers whose weights are independent Gaussians N(mu, softplus(rho)^2).
 
-`bayesian` turns a plain network (MLP, CNN, recurrent) into one of the same shape: each module with weights becomes a
-`BayesianLayer` of two such modules, `mu` and `rho`. Means and rhos have the names, shapes and order of the plain
-network's tensors, so a plan that cuts the plain network's flat vector into slices cuts both.
+`bayesian` turns a plain network (MLP, CNN, recurrent) into a Bayesian one of the same structure: each module with
+weights becomes a `BayesianLayer` of two such modules, `mu` and `rho`. Means and rhos have the names, shapes and order
+of the plain network's tensors, so a plan that cuts the plain network's flat vector into slices applies to both.
 
 Without noise a network computes with its means. With noise (`sampled`) each layer draws its output by one of three
 estimators, all of which are exact in each output's mean and variance:
 
-    local     the output itself is drawn, once for each example and unit (Kingma, Salimans, Welling 2015); in a
-              convolution and an embedding once for each position too, so positions share no weight sample
-    flipout   one perturbation of the weights for the batch, with signs of its own for each example (Wen et al. 2018)
-    weights   one draw of the weights for the batch (Blundell et al. 2015); also whatever the others are not made for:
-              recurrent layers, gates
+    local     draws the output itself, once for each example and unit (Kingma, Salimans, Welling 2015); in a
+              convolution and an embedding also for each position, so positions share no weight sample
+    flipout   draws one perturbation of the weights for the batch, with random signs for each example (Wen et al. 2018)
+    weights   draws the weights once for the batch (Blundell et al. 2015); also used for layers that the others do not
+              cover: recurrent layers, gates
 
-Noise is standard normal and handed in, never drawn here from a generator that was not given. Layers ask for it in the
+Noise is standard normal and handed in; nothing here draws from a generator that was not given. Layers ask for it in the
 order of the forward pass.
 """
 
@@ -30,15 +30,15 @@ from torch.nn import functional
 
 from fedpeer.networks.registry import NetworkError
 
-#: Standard normal noise in the shape, type and on the device of its argument.
+#: Returns standard normal noise with the shape, type and device of its argument.
 Noise = Callable[[Tensor], Tensor]
 Estimator = Literal["local", "flipout", "weights"]
-#: Layers that are linear in their weights, for which `local` and `flipout` are made.
+#: Layers that are linear in their weights, which `local` and `flipout` need.
 _LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
 
 
 def drawn_noise(generator: torch.Generator) -> Noise:
-    """Noise from a CPU generator, the same numbers on every device."""
+    """Return a source of noise from a CPU generator, with the same numbers on every device."""
 
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
@@ -47,7 +47,7 @@ def drawn_noise(generator: torch.Generator) -> Noise:
 
 
 def handed(tensors: Iterable[Tensor]) -> Noise:
-    """Noise that was drawn before, one tensor for each time it is asked for."""
+    """Return a source of noise that was drawn before, one tensor for each call."""
     coming = iter(tensors)
 
     def noise(like: Tensor) -> Tensor:
@@ -59,12 +59,17 @@ def handed(tensors: Iterable[Tensor]) -> Noise:
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
-    """The rho with softplus(rho) = sigma > 0, without overflow where sigma is large."""
+    """Return the rho with softplus(rho) = sigma > 0, without overflow for large sigma."""
     return sigma + torch.log(-torch.expm1(-sigma))
 
 
 class BayesianLayer(nn.Module):
-    """A layer with Gaussian weights: `mu` and `rho` are two modules of the plain layer's kind and shape."""
+    """A layer with Gaussian weights; `mu` and `rho` are two modules of the plain layer's type and shape.
+
+    layer      the plain layer, whose weights become the means
+    estimator  how outputs are drawn, as above; layers not linear in their weights use `weights`
+    sigma      initial standard deviation of all weights, > 0
+    """
 
     def __init__(self, layer: nn.Module, *, estimator: Estimator, sigma: float) -> None:
         super().__init__()
@@ -76,7 +81,7 @@ class BayesianLayer(nn.Module):
         self.noise: Noise | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the plain layer; with noise, a draw of its output (of a recurrent layer, all that it returns)."""
+        """Return the plain layer's output with mean weights; with noise, a draw of all that the layer returns."""
         if self.noise is None:
             return cast(Tensor, self.mu(x))
         if self.estimator == "local":
@@ -86,21 +91,21 @@ class BayesianLayer(nn.Module):
         return self._sampled_weights(x, self.noise)
 
     def sigma(self) -> dict[str, Tensor]:
-        """Standard deviations by the plain layer's names."""
+        """Return the standard deviations by the plain layer's names."""
         return {name: functional.softplus(rho) for name, rho in self.rho.named_parameters()}
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each output, exact given the input (Kingma, Salimans, Welling 2015, eq. 6)."""
+        """Return mean and variance of each output, exact given the input (Kingma, Salimans, Welling 2015, eq. 6)."""
         variance = {name: sigma.square() for name, sigma in self.sigma().items()}
         return cast(Tensor, self.mu(x)), self._linear(x if self._looks_up else x.square(), variance)
 
     @property
     def _looks_up(self) -> bool:
-        """The input is tokens, which are neither squared nor signed."""
+        """True if the input is tokens, which are neither squared nor signed."""
         return isinstance(self.mu, nn.Embedding)
 
     def _flipout(self, x: Tensor, noise: Noise) -> Tensor:
-        """Mean + (((x * s) dW + db) * r), s and r signs of each example (Wen et al. 2018, eq. 4)."""
+        """Return mean + (((x * s) dW + db) * r) with signs s and r for each example (Wen et al. 2018, eq. 4)."""
         change = {name: sigma * noise(sigma) for name, sigma in self.sigma().items()}
         mean = cast(Tensor, self.mu(x))
         signed = x if self._looks_up else x * _signs(self._one_position(x), noise)
@@ -112,7 +117,7 @@ class BayesianLayer(nn.Module):
         return cast(Tensor, functional_call(self.mu, drawn, (x,)))
 
     def _linear(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        """The plain layer's operation with other weights."""
+        """Apply the plain layer's operation with other weights."""
         weight, bias = weights["weight"], weights.get("bias")
         match self.mu:
             case nn.Linear():
@@ -123,33 +128,33 @@ class BayesianLayer(nn.Module):
                 return functional.embedding(x, weight)
 
     def _one_position(self, x: Tensor) -> Tensor:
-        """One number for each example and channel (of images), or for each example and feature (of all else)."""
+        """Select one number for each example and channel of images, or for each example and feature of other inputs."""
         if isinstance(self.mu, nn.Conv2d):
             return x[..., :1, :1]
         return x[:, :1] if x.dim() > 2 else x
 
 
 def reparametrised(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
-    """A draw with this mean and variance.
+    """Draw a value with this mean and variance.
 
-    A variance of 0 (no bias, and an input of zeros) has no slope of its root; the least normal number in its place
-    draws the mean, and gives the slope 0.
+    The root of a variance of 0 (no bias, and an input of zeros) has no finite slope; the smallest normal number in its
+    place draws the mean, and has the slope 0.
     """
     return mean + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise(mean)
 
 
 def _signs(like: Tensor, noise: Noise) -> Tensor:
-    """+1 or -1 with equal chance."""
+    """Draw +1 or -1 with equal probability."""
     return 1.0 - 2.0 * (noise(like) < 0).to(like.dtype)
 
 
 def bayesian(network: nn.Module, *, estimator: Estimator, sigma: float) -> nn.Module:
-    """A plain network with each module that has weights made a `BayesianLayer`; the network given is not changed.
+    """Return a copy of a plain network in which each module with weights is a `BayesianLayer`.
 
     The means are the plain network's weights; all standard deviations are `sigma` > 0.
 
     Raises:
-        NetworkError: a layer whose state is more than weights, or a convolution that pads with other than zeros.
+        NetworkError: a layer with state other than weights, or a convolution that does not pad with zeros.
     """
     if _has_weights(network):
         _check(network)
@@ -173,7 +178,7 @@ def _check(layer: nn.Module) -> None:
 
 
 def sampled(network: nn.Module, x: Tensor, noise: Noise) -> Tensor:
-    """The outputs of a Bayesian network for one draw of noise; `network(x)` alone computes with the means."""
+    """Return the outputs of a Bayesian network for one draw of noise; `network(x)` alone computes with the means."""
     layers = [module for module in network.modules() if isinstance(module, BayesianLayer)]
     for layer in layers:
         layer.noise = noise
@@ -185,7 +190,7 @@ def sampled(network: nn.Module, x: Tensor, noise: Noise) -> Tensor:
 
 
 def split_parameters(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The means and the rhos of a Bayesian network's parameters, by the plain network's names and in its order."""
+    """Split a Bayesian network's parameters into means and rhos, by the plain network's names and in its order."""
     mu, rho = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in parameters.items():
         path, _, last = name.rpartition(".")

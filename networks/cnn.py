@@ -11,7 +11,10 @@ from fedpeer.networks.mlp import ACTIVATIONS
 
 
 class CNN(nn.Sequential):
-    """`input_shape` is (channels, height, width); "same" padding, so that each pooling halves the image exactly."""
+    """The convolutional network for images of `input_shape` (channels, height, width).
+
+    Padding is "same", so that each pooling halves the image exactly. Settings are those of `registry.cnn`.
+    """
 
     def __init__(
         self,
@@ -31,8 +34,8 @@ class CNN(nn.Sequential):
             self.add_module(f"conv{depth}", nn.Conv2d(planes, wide, kernel, padding="same"))
             if norm == "batch":
                 self.add_module(f"norm{depth}", nn.BatchNorm2d(wide))
-            # In this order, for a quarter of the numbers is left to the activation, and as all of them are monotone
-            # the result and its gradient are the same.
+            # Pooling first leaves a quarter of the numbers to the activation; since all activations are monotone, the
+            # result and its gradient are the same.
             self.add_module(f"pool{depth}", nn.MaxPool2d(2))
             self.add_module(f"conv_activation{depth}", ACTIVATIONS[activation]())
             planes, height, width = wide, height // 2, width // 2

@@ -1,9 +1,9 @@
 """Server and client networks side by side, with lateral connections: VIRTUAL, 2019, section 2.3.
 
-Two multi-layer perceptrons of the same sizes see the same input. The `server` part is shared among the clients; the
-`client` part is private, and each of its layers also gets the server's activation of the layer below through a gate,
-as in Progressive Networks (Rusu et al. 2016). The client's logits are the prediction. `bayesian` makes all of it
-Gaussian: shifts and gates too, which are modules of their own for that reason.
+Two multi-layer perceptrons of the same sizes get the same input. The `server` part is shared among the clients; the
+`client` part is private, and each of its layers also gets the server's activation of the layer below through a gate, as
+in Progressive Networks (Rusu et al. 2016). The client's logits are the prediction. `bayesian` makes all weights
+Gaussian, shifts and gates included, which are modules of their own for that reason.
 
 Source: Corinzia, Buhmann, Variational federated multi-task learning, 2019, eq. 4 and figure 2.
 """
@@ -20,31 +20,31 @@ from fedpeer.networks.mlp import ACTIVATIONS
 
 
 class Shift(nn.Module):
-    """x + b, with b (features,): eq. 4's bias inside the lateral connection."""
+    """x + b with b (features,), the bias inside the lateral connection of eq. 4."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(features))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, features) -> (B, features)"""
+        """Add the bias to x, (B, features)."""
         return x + self.weight
 
 
 class Gate(nn.Module):
-    """alpha * x, with alpha (features,): eq. 4's gate; it starts at 0.05, the mean of the authors' U(0, 0.1)."""
+    """alpha * x with alpha (features,), the gate of eq. 4; it starts at 0.05, the mean of the authors' U(0, 0.1)."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((features,), 0.05))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, features) -> (B, features)"""
+        """Scale x, (B, features), by the gate."""
         return x * self.weight
 
 
 class ClientLayer(nn.Module):
-    """w h_c + alpha * u act(h_s + b) + c: a layer of the client before its activation (2019, eq. 4)."""
+    """One layer of the client before its activation: w h_c + alpha * u act(h_s + b) + c (2019, eq. 4)."""
 
     def __init__(self, fan_in: int, fan_out: int, *, activation: str) -> None:
         super().__init__()
@@ -55,14 +55,21 @@ class ClientLayer(nn.Module):
         self.gate = Gate(fan_out)
 
     def forward(self, client: Tensor, server: Tensor) -> Tensor:
-        """(B, fan_in) twice, what client and server make of the layer below -> (B, fan_out)"""
+        """Map the client's and the server's output of the layer below, (B, fan_in) each, to (B, fan_out)."""
         lateral: Tensor = self.gate(self.lateral(self.activation(self.shift(server))))
         own: Tensor = self.own(client)
         return own + lateral
 
 
 class LateralMLP(nn.Module):
-    """`sizes` from input to output; parts server.hidden1, ..., server.output, and likewise client."""
+    """Server and client perceptrons with lateral connections.
+
+    Its parts are server.hidden1, ..., server.output, and likewise for the client.
+
+    sizes       layer sizes from input to output, the same for both
+    activation  a key of `ACTIVATIONS`
+    dropout     probability of dropping an input of a layer, 0 up to but not 1
+    """
 
     def __init__(self, sizes: Sequence[int], *, activation: str, dropout: float = 0.0) -> None:
         super().__init__()
@@ -74,13 +81,13 @@ class LateralMLP(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, *features) -> (B, outputs), the client's logits."""
+        """Return the client's logits, (B, outputs), for inputs (B, *features)."""
         return self.activations(x)[1][-1]
 
     def activations(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each layer of the server, and of each of the client; the last of each are logits.
+        """Return the activations of each layer of the server, and of the client; the last of each are logits.
 
-        Dropout, where there is any, stands before every layer (2019, section 4.2).
+        Dropout, if any, is applied before every layer (2019, section 4.2).
         """
         server = client = x.flatten(1)
         found: tuple[list[Tensor], list[Tensor]] = ([], [])

@@ -1,6 +1,6 @@
 """The multi-layer perceptron of the papers: hidden1, hidden2, ..., output.
 
-A plain `nn.Sequential`, so that it is recognised as a stack of linear layers and trained without autograd.
+It is a plain `nn.Sequential`, so that it is recognised as a stack of linear layers and trained without autograd.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"sigmoid": nn.Sigmoid, "tanh": nn.Tan
 
 
 class MLP(nn.Sequential):
-    """`sizes` from input to output; the activation stands after every layer but the last, whose outputs are logits."""
+    """The perceptron; the activation follows every layer except the last, whose outputs are logits.
+
+    sizes       layer sizes from input to output
+    activation  a key of `ACTIVATIONS`
+    dropout     probability of dropping a hidden unit, 0 up to but not 1
+    bias        whether the layers have biases
+    flatten     whether inputs (B, *F) are flattened first
+    """
 
     def __init__(
         self, sizes: Sequence[int], *, activation: str, dropout: float = 0.0, bias: bool = True, flatten: bool = False

@@ -1,4 +1,4 @@
-"""LSTM or GRU over a sequence, then a dense layer on the state after its last element.
+"""The recurrent network: LSTM or GRU over a sequence, then a dense layer on the state after its last element.
 
 Parts: embedding (tokens only), recurrent (a hidden unit with its gates is a neuron), output.
 """
@@ -9,7 +9,16 @@ from torch import Tensor, nn
 
 
 class Recurrent(nn.Module):
-    """`features` numbers at each place of the sequence, or None for tokens 0..vocabulary-1."""
+    """The recurrent network.
+
+    features    numbers at each place of the sequence; None: tokens 0..vocabulary-1
+    vocabulary  number of tokens, if inputs are tokens
+    outputs     number of logits
+    hidden      hidden units of each layer
+    layers      recurrent layers
+    embedding   numbers of a token's embedding, if inputs are tokens
+    cell        "lstm" or "gru"
+    """
 
     def __init__(
         self,
@@ -29,7 +38,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(hidden, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T) int64 or (B, T, F) float -> (B, outputs)."""
+        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs)."""
         states, _ = self.recurrent(self.embedding(x))
         logits: Tensor = self.output(states[:, -1])
         return logits

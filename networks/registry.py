@@ -1,7 +1,7 @@
-"""The names of the networks that come with fedpeer, and their settings. Imports torch only when one is built.
+"""The built-in networks by name, with their settings. torch is imported only when one is built.
 
 A builder takes the shape of one example and the number of outputs, and returns a plain `nn.Module` whose modules
-have the names by which partial models speak of their parts.
+have the names that partial models use for parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Activation = Literal["sigmoid", "tanh", "relu"]
 
 
 class NetworkError(ValueError):
-    """The network does not fit the data; the message names both sizes and the way out."""
+    """The network does not fit the data or has an invalid setting; the message names the values and the way out."""
 
 
 def mlp(

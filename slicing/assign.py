@@ -1,8 +1,8 @@
-"""Which neuron of a peer's network belongs to which partial model (mu of appendix A), and at which index of its slice.
+"""Assignment of a peer's neurons to partial models (mu of appendix A), and their indices in the models' slices.
 
 Neurons are matched between peers by (model, part, index in the slice), never by position, so two peers may hold the
-same slice at different places. `assign` hands neurons out by the claims of the partial models, in an order that does
-not depend on how the models were listed; `layout` takes them as given. No torch, no IO.
+same slice at different places. `assign` follows the claims of the partial models, in an order that does not depend on
+how the models were listed; `layout_of_slices` takes an explicit assignment. No torch, no IO.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from fedpeer.slicing.models import Claim, ModelGraph, SlicingError
 from fedpeer.slicing.network import Ints, NetworkMap, Part
 
-#: In an `Assignment`: no partial model has it, so it is the peer's own.
+#: Index in an `Assignment` for what no partial model has, and is therefore the peer's own.
 LOCAL_INDEX = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Who owns the neurons and the whole modules of one network.
+    """The owners of one network's neurons and whole modules.
 
     Attributes:
-        model_of_neuron: for each part of the network (size,) int32, an index into `ModelGraph.order`, -1 for local.
+        model_of_neuron: for each part of the network (size,) int32, an index into `ModelGraph.order`; -1: local.
         index_in_slice: for each part (size,) int32, 0, 1, ... among the part's neurons of one model.
-        model_of_tensor: tensors owned whole, by index: an index into `ModelGraph.order`, -1 for declared local.
+        model_of_tensor: for each tensor owned whole, by index: an index into `ModelGraph.order`; -1: declared local.
     """
 
     model_of_neuron: tuple[Ints, ...]
@@ -36,14 +36,14 @@ class Assignment:
 
 
 def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
-    """Hand out the neurons of one peer's network to the partial models that it implements.
+    """Assign the neurons of one peer's network to the partial models that it implements.
 
-    Explicit indices are served first, then counts, which take the lowest free neurons of a part in the canonical order
-    of the models, then "all", which takes the rest.
+    Explicit indices come first, then counts, which take the lowest free neurons of a part in the canonical order of the
+    models, then "all", which takes the rest.
 
     Raises:
         SlicingError: an unknown part or module, more neurons than there are, a neuron or a module claimed twice; all
-            such mistakes in one message, a line each.
+            such mistakes in one message, one a line.
     """
     names = graph.implemented(peer)
     wishes, mistakes = _wishes(network, graph, names)
@@ -59,7 +59,7 @@ def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
 
 
 def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[str, Assignment]:
-    """`assign` for each peer; peers with the same network and the same models share one object."""
+    """Assign the neurons of all peers; peers with the same network and the same models share one `Assignment`."""
     known: dict[tuple[int, tuple[str, ...]], Assignment] = {}
     assignments = {}
     for peer, network in networks.items():
@@ -73,9 +73,12 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
 def layout_of_slices(
     network: NetworkMap, graph: ModelGraph, neurons: Mapping[str, Sequence[tuple[str, int] | None]]
 ) -> Assignment:
-    """An assignment as given: for each part, for each neuron its (model, index in the slice), None for local.
+    """Build an assignment from each part's list of (model, index in the slice), one for each neuron; None: local.
 
     Parts that are not named are local.
+
+    Raises:
+        SlicingError: an unknown part, a list of the wrong length, or a model and index given to two neurons of a part.
     """
     owners = [np.full(part.size, LOCAL_INDEX, dtype=np.int32) for part in network.parts]
     indices = [np.zeros(part.size, dtype=np.int32) for part in network.parts]
@@ -95,7 +98,7 @@ def layout_of_slices(
 def _wishes(
     network: NetworkMap, graph: ModelGraph, names: Sequence[str]
 ) -> tuple[dict[str, dict[int, Claim]], list[str]]:
-    """Each model's claims by index of the part, and what is wrong with the names of the parts."""
+    """Return each model's claims by index of the part, and the mistakes in names of parts."""
     wishes: dict[str, dict[int, Claim]] = {}
     mistakes = []
     for name in names:
@@ -119,7 +122,7 @@ def _wishes(
 
 
 def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner: Ints, index: Ints) -> list[str]:
-    """Fill owner and index of one part; returns what is wrong."""
+    """Fill owner and index of one part in place; return the mistakes."""
     mistakes = []
 
     def give(name: str, neurons: NDArray[np.int64]) -> None:
@@ -168,7 +171,10 @@ def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner
 
 
 def _whole_tensors(network: NetworkMap, graph: ModelGraph, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
-    """Tensors owned by module, and what is wrong. What a model claims by "all" and cannot be sliced is among them."""
+    """Return the owners of tensors owned whole, and the mistakes.
+
+    Unsliceable tensors that no model names belong to the model that claims "all", if there is one.
+    """
     owner: dict[int, int] = {}
     mistakes = []
     claims = [("local", LOCAL_INDEX, graph.local_modules)]

@@ -1,9 +1,9 @@
-"""The bookkeeping of tracing: neurons that are born, found to be one and the same, and given scalars.
+"""The bookkeeping of tracing: neurons are created, united if they are one and the same, and given their scalars.
 
-A neuron that two layers must agree on (a residual add, a pooled channel) is born twice and united; which births are
-one is a union-find over arrays, so that a hundred thousand pixels are united at once. When the network has been
-walked through, `Durable state.network` numbers what is left, part by part. numpy only; what the operations of a network
-mean for its neurons is in `layers.py` and `rules.py`.
+A neuron on which two layers must agree (a residual add, a pooled channel) is created twice and united. A union-find
+over arrays keeps track, so that a hundred thousand pixels are united at once. At the end of the forward pass,
+`Ledger.network` numbers the neurons that remain, part by part. numpy only; `layers.py` and `rules.py` define the effect
+of each operation on neurons.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Ids = NDArray[np.int64]
 
 
 class MixedError(Exception):
-    """An operation mixes neurons that are not alike, so nothing it holds can be sliced; the message says how."""
+    """An operation mixes different neurons, so its tensors cannot be sliced; the message says how."""
 
 
 class Forest:
-    """Union-find over numbered things; the smallest of those united stands for them all. -1 stays -1."""
+    """Union-find over integers; the smallest of a set represents it, and -1 stays -1."""
 
     def __init__(self) -> None:
         self._parent: Ids = np.zeros(0, dtype=np.int64)
@@ -61,24 +61,24 @@ class Forest:
 
 
 class Ledger:
-    """Who is who among the neurons of one network, and which scalars of its flat vector belong to whom."""
+    """The identities of one network's neurons, and the scalars of its flat vector that belong to each."""
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         n = sum(tensor.size for tensor in tensors)
         self.tensors = tuple(tensors)
-        self.unsliceable: dict[str, tuple[str, str]] = {}  # of each tensor by name: the reason, the module
+        self.unsliceable: dict[str, tuple[str, str]] = {}  # by the tensor's name: the reason, the module
         self._neurons = Forest()
         self._births: dict[str, int] = {}
-        self._birth = np.zeros(0, dtype=np.int64)  # of each neuron: the number of its birth
+        self._birth = np.zeros(0, dtype=np.int64)  # for each neuron the number of the name that it was created under
         self._loose = np.zeros(0, dtype=bool)
         self._into_n: Ids = np.full(n, NONE)
         self._source_n: Ids = np.full(n, NONE)
 
     def born(self, name: str, count: int, *, loose: bool = False) -> Ids:
-        """New neurons of the part of that name.
+        """Create neurons of the part of that name.
 
-        Loose ones are values of which nobody knows yet which are one neuron's (the pixels of an image: a convolution
-        will make one of each channel, a linear layer will leave them apart).
+        Loose ones are values that may yet turn out to be one neuron's (the pixels of an image: a convolution unites
+        those of each channel, a linear layer leaves them apart).
         """
         number = self._births.setdefault(name, len(self._births))
         self._birth = np.concatenate([self._birth, np.full(count, number)])
@@ -86,7 +86,7 @@ class Ledger:
         return self._neurons.grow(count)
 
     def knows(self, name: str) -> bool:
-        """Whether neurons of a part of that name have been born."""
+        """Return whether neurons of a part of that name exist."""
         return name in self._births
 
     def find(self, neurons: Ids) -> Ids:
@@ -96,12 +96,12 @@ class Ledger:
         self._neurons.unite(a, b)
 
     def loose(self, neurons: Ids) -> bool:
-        """Whether none of them has been united with a neuron that a layer produced."""
+        """Return whether none of these has been united with a neuron that a layer produced."""
         held = self.find(np.flatnonzero(~self._loose))
         return not np.isin(self.find(neurons[neurons >= 0]), held).any()
 
     def agree(self, rows_MK: Ids) -> Ids:
-        """(K,) the neurons that all M positions have in common; loose ones are united until they do.
+        """Return the neurons that all M positions have in common, (K,); loose ones are united if they differ.
 
         Raises:
             MixedError: the positions hold different neurons that layers produced.
@@ -116,9 +116,9 @@ class Ledger:
         return self.find(common_K)
 
     def bind(self, scalars: Ids, into: Ids, source: Ids | None = None) -> None:
-        """Give scalars to the neurons they lead into and, for weights, come from; shapes are broadcast.
+        """Give scalars to the neurons that they lead into and, for weights, come from; shapes are broadcast.
 
-        A scalar bound before (a layer used twice) makes one neuron of the old and the new.
+        If a scalar was bound before (a layer used twice), its old and its new neuron are united.
         """
         into = np.broadcast_to(into, scalars.shape).ravel()
         source = np.broadcast_to(NONE if source is None else source, scalars.shape).ravel()
@@ -130,9 +130,9 @@ class Ledger:
         self._into_n[scalars], self._source_n[scalars] = into, source
 
     def attach(self, scalars: Ids, neurons: Ids) -> None:
-        """Give each scalar to the one neuron beside which it stands (a scale, a shift), shapes alike.
+        """Give each scalar to the one neuron on which it acts (a scale, a shift); the shapes are equal.
 
-        A tensor with a scalar that stands beside several neurons cannot be sliced, but its neurons can.
+        A tensor with a scalar that acts on several neurons cannot be sliced, but those neurons can.
         """
         known = (neurons >= 0) & (scalars >= 0)
         scalars, neurons = scalars[known], self.find(neurons[known])
@@ -146,16 +146,16 @@ class Ledger:
         self.bind(held, neurons[first])
 
     def owners(self, scalars: Ids) -> list[str]:
-        """The names of the tensors in which some of the scalars lie."""
+        """Return the names of the tensors that hold at least one of these scalars."""
         return [t.name for t in self.tensors if ((scalars >= t.offset) & (scalars < t.offset + t.size)).any()]
 
     def spoil(self, names: Sequence[str], reason: str, module: str = "") -> None:
-        """These tensors cannot be sliced, only that module as a whole; the first reason given stays."""
+        """Mark tensors as unsliceable: only that module can be owned, as a whole. The first reason given is kept."""
         for name in names:
             self.unsliceable.setdefault(name, (reason, module or name.rpartition(".")[0]))
 
     def network(self, outputs: Ids) -> NetworkMap:
-        """Number what has been found. Neurons to which no scalar belongs are left out.
+        """Return the map of the neurons found, numbered part by part; neurons without a scalar are left out.
 
         Args:
             outputs: the neurons of the network's final output.
@@ -199,9 +199,9 @@ class Ledger:
         return replace(tensor, unsliceable=reason, module=module)
 
     def _parts(self, used: Ids) -> tuple[NDArray[np.int32], list[str]]:
-        """The part of each used neuron, and the names of the parts in order of first birth.
+        """Return the part of each used neuron, and the names of the parts in order of creation.
 
-        Births with a neuron in common are one part; the first of them gives the name.
+        Names under which a united neuron was created are one part, which keeps the first of them.
         """
         root = self.find(np.arange(len(self._neurons)))
         births = Forest()
@@ -214,7 +214,7 @@ class Ledger:
 
 
 def _alias(names: Sequence[str], ends: NDArray[np.int32]) -> Mapping[str, str]:
-    """`output`, if the final output is one part and no part has that name."""
+    """Return the alias `output` if the final output is one part and no part has that name."""
     found = np.unique(ends)
     if len(found) != 1 or found[0] < 0 or "output" in names:
         return {}

@@ -1,7 +1,7 @@
-"""A plan in a form to draw: the DAG in layers, who owns how many neurons of each part, the size of each group.
+"""A plan as plain values and as a picture: the DAG in layers, each model's neurons in each part, each group's size.
 
-`describe` makes plain values (JSON-able), which the command line prints and a report keeps; `slices_svg` draws them as
-one self-contained SVG that is readable on light and dark ground. No torch, no IO.
+`describe_slices` returns plain values that convert to JSON, which the command line prints and a report keeps;
+`slices_svg` draws them as one self-contained SVG that is readable on light and dark backgrounds. No torch, no IO.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan
 
-#: Okabe and Ito's colours, told apart by the colour-blind and on light and dark ground; models take them in turn.
+#: Okabe and Ito's colours, distinct for colour-blind readers and on light and dark backgrounds; models take them in
+#: turn.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b0a000")
 
-#: More kinds of peers than this are counted, not drawn: beyond it a picture is longer than anybody reads.
+#: Kinds of peers that are drawn; any more are only counted, since a longer picture would not be read.
 _KINDS_DRAWN_MAX = 8
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A partial model. `level` 0 depends on nothing, others stand below all that they depend on."""
+    """One partial model; `level` is 0 if it depends on nothing, else one more than the deepest of its dependencies."""
 
     name: str
     depends_on: tuple[str, ...]
@@ -36,7 +37,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class GroupShape:
-    """An averaging group. `share` is its part of the flat vector, averaged over its members, 0 to 1."""
+    """One averaging group; `share` is its fraction of the flat vector, 0 to 1, averaged over its members."""
 
     id: str
     models: tuple[str, ...]
@@ -47,7 +48,7 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class PartShape:
-    """How many neurons of a part each model owns; the rest are the peer's own."""
+    """The number of neurons that each model owns in one part; the rest are the peer's own."""
 
     name: str
     size: int
@@ -56,7 +57,7 @@ class PartShape:
 
 @dataclass(frozen=True)
 class KindShape:
-    """Peers with the same network and the same models; `local` is how many of their n scalars are not averaged."""
+    """Peers with the same network and the same models; `local` of their n scalars are not averaged."""
 
     peers: tuple[str, ...]
     n: int
@@ -66,14 +67,14 @@ class KindShape:
 
 @dataclass(frozen=True)
 class SliceDescription:
-    """All of a plan that is worth drawing."""
+    """The parts of a plan that are drawn and printed."""
 
     models: tuple[ModelShape, ...]
     groups: tuple[GroupShape, ...]
     kinds: tuple[KindShape, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain dicts and lists."""
+        """Convert to plain dicts and lists."""
         return asdict(self)
 
 
@@ -81,8 +82,8 @@ def describe_slices(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap])
     """Describe a plan.
 
     Args:
-        plan: as compiled.
-        networks: what it was compiled from, or the one network that all peers have.
+        plan: a compiled plan.
+        networks: the networks from which it was compiled, or the one network that all peers have.
     """
     of = {peer: networks if isinstance(networks, NetworkMap) else networks[peer] for peer in plan.peers}
     alike: dict[tuple[int, int, tuple[str, ...]], list[str]] = {}
@@ -160,7 +161,7 @@ def _short(text: str, characters: int) -> str:
 
 
 def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list[str], float]:
-    """Boxes, the models that others depend on above, and an arrow from each model up to what it depends on."""
+    """Draw a box for each model and a line from it up to each model that it depends on; return the height too."""
     per_row = (_WIDTH + _GAP) // (_BOX + _GAP)
     place: dict[str, tuple[float, float]] = {}
     top = 4.0
@@ -192,7 +193,7 @@ def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list
 
 
 def _kind(kind: KindShape, colour: Mapping[str, str], y: float) -> tuple[list[str], float]:
-    """A bar for each part, its neurons in the colours of the models that own them; an empty rest is local."""
+    """Draw a bar for each part, its neurons in the colours of their models; the empty rest is local."""
     names = ", ".join(kind.peers[:4]) + (f" and {len(kind.peers) - 4} more" if len(kind.peers) > 4 else "")
     local = f"{kind.local:,} of {kind.n:,} weights local"
     drawn = [_text(0, y, _short(names, 60)), _text(_WIDTH - 1, y, local, "end")]

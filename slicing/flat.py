@@ -1,7 +1,7 @@
 """A module's flat vector in torch: flatten it, view it as the module's tensors, gather and scatter a group.
 
-The order of the scalars is that of `NetworkMap.tensors`. Functions take leading dimensions, so that one peer's
-(n,) and many peers' (P, n) use the same code. Nothing here knows partial models.
+The scalars are in the order of `NetworkMap.tensors`. Functions take leading dimensions, so that one peer's (n,) and
+many peers' (P, n) use the same code. Nothing here knows partial models.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fedpeer.slicing.network import NetworkMap, TensorSpec
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Where each tensor of a module lies in its flat vector: parameters first, then float buffers."""
+    """The position of each tensor of a module in its flat vector: parameters first, then float buffers."""
 
     tensors: tuple[TensorSpec, ...]
 
     @classmethod
     def of(cls, source: nn.Module | NetworkMap) -> FlatLayout:
-        """The layout of a module, or of one that has been traced."""
+        """Return the layout of a module or of a traced network."""
         return cls(source.tensors if isinstance(source, NetworkMap) else tuple(tensor_specs(source)))
 
     @property
@@ -33,22 +33,22 @@ class FlatLayout:
 
     @property
     def n_parameters(self) -> int:
-        """How many scalars of it, from the beginning, are parameters; the rest are buffers."""
+        """Number of parameters among the scalars; they come first, the rest are buffers."""
         return sum(tensor.size for tensor in self.tensors if tensor.kind == "parameter")
 
     def flatten(self, module: nn.Module) -> Tensor:
-        """(n,) a copy of the module's tensors."""
+        """Return a copy of the module's tensors as one vector, (n,)."""
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return torch.cat([held[tensor.name].detach().reshape(-1) for tensor in self.tensors])
 
     def unflatten(self, x_n: Tensor) -> dict[str, Tensor]:
-        """Views of (..., n) by name, each (..., *shape), for `torch.func.functional_call`."""
+        """Return views of x_n, (..., n), by name, each (..., *shape), for `torch.func.functional_call`."""
         lead = x_n.shape[:-1]
         return {tensor.name: x_n[..., tensor.span].view(lead + tensor.shape) for tensor in self.tensors}
 
 
 def tensor_specs(module: nn.Module) -> list[TensorSpec]:
-    """The tensors of a module's flat vector in order: parameters, then float buffers, as the module names them."""
+    """Return the tensors of a module's flat vector in order: parameters, then float buffers, each in module order."""
     tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
         (name, tensor, "parameter") for name, tensor in module.named_parameters()
     ]
@@ -61,10 +61,10 @@ def tensor_specs(module: nn.Module) -> list[TensorSpec]:
 
 
 def gather_group(x_n: Tensor, index_D: Tensor) -> Tensor:
-    """(..., D) a copy of a group's scalars out of (..., n)."""
+    """Return a copy of a group's scalars, (..., D), out of x_n, (..., n)."""
     return x_n.index_select(-1, index_D)
 
 
 def scatter_(x_n: Tensor, index_D: Tensor, value_D: Tensor) -> Tensor:
-    """Write a group's scalars (..., D) into (..., n), in place; returns it."""
+    """Write a group's scalars, (..., D), into x_n, (..., n), in place, and return x_n."""
     return x_n.index_copy_(-1, index_D, value_D)

@@ -1,7 +1,8 @@
-"""What layers with parameters mean for neurons, one rule each: which are born, and which scalars they get.
+"""One rule for each kind of layer with parameters: the neurons that it creates, and the scalars that they get.
 
-A rule gets the shadows of its arguments and returns the shadow of the result. Arguments stand in the order of torch's
-functional forms, so that `F.linear(x, w)` and `nn.Linear` are one rule. What cannot be followed is a `MixedError`.
+A rule takes the shadows of its arguments and returns the shadow of the result. Arguments are in the order of torch's
+functional forms, so that `F.linear(x, w)` and `nn.Linear` share one rule. A rule raises `MixedError` if it cannot
+follow the operation.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ def _bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | No
 
 
 def attach(call: TracedCall, weights: Weights | None, neurons: Neurons) -> None:
-    """Parameters that stand beside neurons, broadcast over their positions."""
+    """Give parameters to the neurons on which they act, broadcast over positions."""
     for index in weights.indices if weights else ():
         call.durable.attach(index.expand(neurons.ids.shape).numpy().ravel(), neurons.ids.numpy().ravel())
 
 
 def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> None:
-    """Parameters of K things that are the same at M positions: less to look at than all positions."""
+    """Give parameters to K neurons that are the same at M positions, which is cheaper than at all positions."""
     things = Neurons(torch.from_numpy(call.durable.agree(rows_MK)))
     for each in weights:
         attach(call, each and each.reshaped(-1), things)
@@ -41,7 +42,7 @@ def _known(input: Any, weight: Any) -> None:
 
 
 def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
-    """Each output is a new neuron; each input feature is one neuron, the same at every position."""
+    """Create a neuron for each output; each input feature is one neuron, the same at every position."""
     _known(input, weight)
     source = call.durable.agree(input.last())
     into = call.durable.born(call.name, weight.shape[0])
@@ -51,7 +52,7 @@ def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weight
 
 
 def matmul(call: TracedCall, input: Neurons, other: Weights) -> Shadow:
-    """`x @ w`, the linear layer written by hand."""
+    """Follow `x @ w` as a linear layer without bias."""
     _known(input, other)
     return trace_linear(call, input, Weights(tuple(index.T for index in other.indices)))
 
@@ -66,7 +67,7 @@ def conv(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Shadow:
-    """A channel is a neuron. In a depthwise convolution channel k of both sides is one neuron."""
+    """Create a neuron for each output channel; a depthwise convolution keeps the neurons of its input channels."""
     _known(input, weight)
     source = call.durable.agree(input.channels())
     channels, per_group = weight.shape[:2]
@@ -82,7 +83,7 @@ def conv(
 
 
 def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
-    """Columns are new neurons, and each token is a neuron of the input."""
+    """Create a neuron for each column, and for each token a neuron of the input."""
     if not isinstance(weight, Weights):
         raise MixedError("it is used in a way that slicing does not know")
     tokens, columns = weight.shape
@@ -93,7 +94,7 @@ def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any)
 
 
 def scale_channels(call: TracedCall, input: Neurons, *weights: Weights | None) -> Shadow:
-    """Scale, shift and running statistics of a channel are the channel's own."""
+    """Give scale, shift and running statistics of a channel to the channel's neuron."""
     _attach_rows(call, input.channels(), *weights)
     return input
 
@@ -109,7 +110,7 @@ def group_norm(call: TracedCall, input: Neurons, groups: int, weight: Any = None
 
 
 def layer_norm(call: TracedCall, input: Neurons, shape: Any, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
-    """Scale and shift are each feature's own."""
+    """Give scale and shift of a feature to the feature's neuron."""
     if weight is not None:
         _attach_rows(call, input.ids.reshape(-1, weight.shape.numel()).numpy(), weight, bias)
     return input
@@ -118,7 +119,7 @@ def layer_norm(call: TracedCall, input: Neurons, shape: Any, weight: Any = None,
 def recurrent(
     call: TracedCall, module: nn.RNNBase, own: Mapping[str, Weights], input: Neurons, start: Any = None
 ) -> Shadow:
-    """A hidden unit with all its gates is a neuron; each layer and direction is a part of its own."""
+    """Create a neuron for each hidden unit with all its gates; each layer and direction is a part of its own."""
     if module.proj_size:
         raise MixedError("a projection of its hidden state (proj_size) mixes the units")
     if not isinstance(input, Neurons):

@@ -1,9 +1,9 @@
-"""Partial models and the dependency DAG between them: who implements what, and what depends on what.
+"""Partial models and the dependency DAG between them.
 
-A partial model claims neurons (or whole modules) of every peer that implements it; dependencies are a strict partial
-order (written `a -> b`: a depends on b), and a peer that implements a model implements all that it depends on. This
-file knows names only: no network, no array, no torch, so that a file can be checked quickly. Mistakes are collected
-by `problems`, all at once, or raised by `ModelGraph` as one `SlicingError`.
+A partial model claims neurons (or whole modules) of every peer that implements it. Dependencies are a strict partial
+order (written `a -> b`: a depends on b), and a peer that implements a model also implements all models that it depends
+on. This module knows names only: no network, no array, no torch, so that a federation file is checked quickly.
+`model_mistakes` collects all mistakes at once; `ModelGraph` raises them as one `SlicingError`.
 
 Source: Bouchra Pilet, Frey and Taiani, Simple, Efficient and Convenient Decentralized Multi-Task Learning for Neural
 Networks, IDA 2021, section II.3 and appendix A.
@@ -19,23 +19,23 @@ from typing import Literal
 
 import networkx as nx
 
-#: Neurons of one part: how many, all that are free, or exactly these indices.
+#: Neurons of one part: a number of them, all that are free, or exactly these indices.
 Claim = int | Literal["all"] | tuple[int, ...]
 
-#: What no partial model claims is local anyway; this name says so on purpose, for modules that cannot be sliced.
+#: Name for modules that are declared local, which unsliceable ones must be; whatever no model claims is local anyway.
 LOCAL = "local"
 
-#: They separate models in the id of an averaging group.
+#: Separators of models in the id of an averaging group.
 _RESERVED_CHARACTERS = "&+"
 
 
 class SlicingError(ValueError):
-    """A user's mistake about partial models or slices. The message names the place, the problem and the way out."""
+    """The user's partial models or slices are invalid; the message names the place, the problem and the way out."""
 
 
 @dataclass(frozen=True)
 class ModelMistake:
-    """One mistake: where (`partial_models.ward-a.depends_on`), and what is wrong with the way out."""
+    """One mistake: its place, such as `partial_models.ward-a.depends_on`, and the problem with the way out."""
 
     place: str
     message: str
@@ -46,14 +46,14 @@ class ModelMistake:
 
 @dataclass(frozen=True)
 class PartialModel:
-    """A model that some peers hold in common, as a slice of each one's network.
+    """A model that some peers have in common, as a slice of each one's network.
 
     Attributes:
         name: unique among the models; `local` is reserved (see `LOCAL`).
-        depends_on: names of models; what they depend on in turn is included.
-        neurons: for each part (or `output`, the part that ends the network) a `Claim`; "all": whatever is free in
+        depends_on: names of models; the models that these depend on are included.
+        neurons: for each part (or `output`, the part that ends the network) a `Claim`; "all": everything free in
             every part and every module.
-        modules: modules, or single parameters, owned whole, by dotted name.
+        modules: dotted names of modules, or single parameters, that the model owns whole.
         members: ids of the peers that implement it.
     """
 
@@ -65,7 +65,7 @@ class PartialModel:
 
     @property
     def place(self) -> str:
-        """Where a user wrote it."""
+        """The model's key in the federation file."""
         return f"partial_models.{self.name}"
 
     def implemented_by(self, peer: str) -> bool:
@@ -73,16 +73,15 @@ class PartialModel:
 
 
 def nearest_model(name: str, known: Collection[str]) -> str:
-    """`did you mean "x"?` if something known is near, else what is known."""
+    """Return `did you mean "x"?` if a known name is similar, else the list of known names."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f'did you mean "{near[0]}"?' if near else "known: " + (", ".join(sorted(known)) or "none")
 
 
 def model_mistakes(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
-    """Everything wrong with the models, and, if peers are given, with who implements them.
+    """Return all mistakes in the models and, if peers are given, in their members.
 
-    Peers are looked at only once the models themselves are in order: a membership is judged by the closure of the
-    dependencies.
+    Members are checked only if the models themselves are valid: the check needs the closure of the dependencies.
     """
     models = tuple(models)
     found = [*_name_problems(models), *_dependency_problems(models)]
@@ -134,7 +133,7 @@ def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]
 
 
 def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
-    """One cycle of each knot of models that depend on one another, beginning with the smallest name."""
+    """Return one cycle for each strongly connected set of models, starting at its smallest name."""
     graph = _arrows(models)
     knots = sorted(sorted(knot) for knot in nx.strongly_connected_components(graph))
     return [
@@ -186,7 +185,7 @@ class ModelGraph:
     """The strict partial order of the partial models (without `local`, which is not one).
 
     Raises:
-        SlicingError: a cycle, an unknown or repeated name; the message shows the path, one line a problem.
+        SlicingError: a cycle, an unknown or a repeated name; the message has one line for each and shows cycles.
     """
 
     def __init__(self, models: Iterable[PartialModel]) -> None:
@@ -194,7 +193,7 @@ class ModelGraph:
         _refuse([*_name_problems(given), *_dependency_problems(given)])
         self._arrows = _arrows(model for model in given if model.name != LOCAL)
         self._closure = {name: frozenset(nx.descendants(self._arrows, name)) for name in self._arrows}
-        #: Names in an order that does not depend on how the models were listed: what others depend on first.
+        #: Names in topological order, dependencies first; it does not depend on how the models were listed.
         self.order: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._arrows.reverse()))
         by_name = {model.name: model for model in given}
         self.models: Mapping[str, PartialModel] = {name: by_name[name] for name in self.order}
@@ -202,31 +201,31 @@ class ModelGraph:
         self.local_modules: tuple[str, ...] = by_name[LOCAL].modules if LOCAL in by_name else ()
 
     def closure(self, name: str) -> frozenset[str]:
-        """All models on which this one depends, directly or through others."""
+        """Return all models on which this one depends, directly or through others."""
         return self._closure[name]
 
     def depends(self, a: str, b: str) -> bool:
-        """Whether a depends on b (a < b in appendix A)."""
+        """Return whether a depends on b (a < b in appendix A)."""
         return b in self._closure[a]
 
     def reduced(self, names: Iterable[str]) -> frozenset[str]:
-        """R of appendix A: the names without those on which another of them depends."""
+        """Return R of appendix A: the names without those on which another of them depends."""
         names = frozenset(names)
         return names - frozenset[str]().union(*(self._closure[name] for name in names))
 
     def edges(self) -> tuple[tuple[str, str], ...]:
-        """The arrows as declared, (a, b) for a depends on b, sorted."""
+        """Return the declared dependencies, sorted; (a, b) means that a depends on b."""
         return tuple(sorted(self._arrows.edges))
 
     def implemented(self, peer: str) -> tuple[str, ...]:
-        """The models that the peer implements, in canonical order."""
+        """Return the models that the peer implements, in canonical order."""
         return tuple(name for name, model in self.models.items() if model.implemented_by(peer))
 
     def implementers(self, peers: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """For each model the peers that implement it, in the order of `peers`.
+        """Return the peers that implement each model, in the order of `peers`.
 
         Raises:
-            SlicingError: a member that is no peer, or a peer that implements a model but not all it depends on.
+            SlicingError: an unknown member, or a peer that implements a model but not all that it depends on.
         """
         _refuse(_member_problems(tuple(self.models.values()), peers))
         return {
@@ -234,7 +233,7 @@ class ModelGraph:
         }
 
     def missing(self, peer: str, name: str, through: str) -> str | None:
-        """The chain `name -> through -> ... -> x` to the first model x that the peer does not implement, if any."""
+        """Return the chain `name -> through -> ... -> x` to the first model x that the peer lacks, or None."""
         chain = [name, through]
         while self.models[chain[-1]].implemented_by(peer):
             ahead = [each for each in sorted(self._arrows.successors(chain[-1])) if not self._complete(peer, each)]

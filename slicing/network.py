@@ -1,9 +1,9 @@
-"""What a network's flat vector is made of: its tensors, and for each scalar the neurons that it belongs to.
+"""The structure of a network's flat vector: its tensors, and the neurons to which each scalar belongs.
 
 A network's parameters (and float buffers) are one flat vector of n scalars. A neuron (a *cell* of appendix A: a
 hidden unit, a channel, a token, a column of an embedding) belongs to a *part*, and each scalar belongs to one neuron
-(a bias) or two (a weight, from one neuron into another). This file holds that map; `trace.py` finds it for a torch
-module. It imports no torch.
+(a bias) or two (a weight, from one neuron into another). This module defines that map, without torch; `trace.py` finds
+it for a torch module.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedpeer.slicing.models import SlicingError, nearest_model
 
 Ints = NDArray[np.int32]
 
-#: In the arrays of a `NetworkMap`: no such neuron.
+#: Entry in the arrays of a `NetworkMap` where there is no neuron.
 NONE = -1
 
 
 @dataclass(frozen=True)
 class Part:
-    """Neurons that are treated alike: one layer's, or those of several layers that are added together."""
+    """The neurons of one layer, or of several layers whose outputs are added together."""
 
     name: str
     size: int
@@ -35,10 +35,12 @@ class Part:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A parameter or a buffer: where it lies in the flat vector, row-major.
+    """A parameter or a buffer and its place in the flat vector, row-major.
 
-    `unsliceable` says why its scalars belong to no neurons that tracing could find, and is empty where they do.
-    `module` is the module that holds it; of an unsliceable one, the one that can only be owned whole.
+    name         dotted name in the module
+    offset       index of its first scalar in the flat vector
+    module       the module that holds it; if it is unsliceable, the module that can only be owned whole
+    unsliceable  the reason why tracing found no neurons for its scalars; empty if it did
     """
 
     name: str
@@ -54,19 +56,19 @@ class TensorSpec:
 
     @property
     def span(self) -> slice:
-        """Its place in the flat vector."""
+        """Its range in the flat vector."""
         return slice(self.offset, self.offset + self.size)
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkMap:
-    """C(pi) of appendix A for each scalar pi of a network's flat vector.
+    """The neurons C(pi) of appendix A for each scalar pi of a network's flat vector.
 
     Attributes:
-        parts: in the order in which the network produces them, `input` first.
-        tensors: without gaps, parameters first.
-        out_part_n, out_neuron_n: (n,) int32, the neuron whose own the scalar is (the one a weight leads into).
-        in_part_n, in_neuron_n: (n,) int32, the neuron that a weight comes from; -1 for biases and the like.
+        parts: parts in the order in which the network produces them, `input` first.
+        tensors: tensors without gaps, parameters first.
+        out_part_n, out_neuron_n: (n,) int32, the neuron that owns the scalar, into which a weight leads.
+        in_part_n, in_neuron_n: (n,) int32, the neuron from which a weight comes; -1 for biases and the like.
         aliases: other names of parts, such as `output`.
     """
 
@@ -85,15 +87,15 @@ class NetworkMap:
 
     @cached_property
     def tensor_n(self) -> Ints:
-        """(n,) int32, the tensor that each scalar lies in."""
+        """Index of the tensor that holds each scalar, (n,) int32."""
         return np.repeat(np.arange(len(self.tensors), dtype=np.int32), [tensor.size for tensor in self.tensors])
 
     @cached_property
     def place_n(self) -> Ints:
-        """(n,) int32, the scalar's position among those of the same tensor and the same neurons.
+        """Position of each scalar among those of the same tensor and the same neurons, (n,) int32.
 
-        A kernel position, the gate of a recurrent unit, the position of a flattened pixel. It counts in row-major
-        order, so it is the same in a network with more neurons.
+        Examples are a kernel position, the gate of a recurrent unit, the position of a flattened pixel. Positions count
+        in row-major order, so they are the same in a network with more neurons.
         """
         keys = (self.in_neuron_n, self.in_part_n, self.out_neuron_n, self.out_part_n, self.tensor_n)
         order = np.lexsort(keys)
@@ -106,10 +108,10 @@ class NetworkMap:
         return place
 
     def part(self, name: str) -> int:
-        """The index of the part of that name or alias.
+        """Return the index of the part of that name or alias.
 
         Raises:
-            SlicingError: there is none; the message has the nearest name, or all with their sizes.
+            SlicingError: there is none; the message has the nearest name, and all with their sizes.
         """
         index = {part.name: i for i, part in enumerate(self.parts)}
         index |= {alias: index[part] for alias, part in self.aliases.items() if alias not in index}
@@ -121,7 +123,7 @@ class NetworkMap:
         return index[name]
 
     def module_tensors(self, name: str) -> tuple[int, ...]:
-        """The tensors of that module, its submodules', or the one parameter of that name.
+        """Return the indices of the tensors of that module and its submodules, or of the one parameter of that name.
 
         Raises:
             SlicingError: the network has no parameters under that name.

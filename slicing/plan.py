@@ -1,12 +1,12 @@
 """The compiled plan: for each averaging group, which scalars of each peer's flat vector are averaged together.
 
-Every scalar pi has the models M(pi) of its neurons and the reduced set R(pi) of appendix A. One model left: the scalar
-is averaged among the peers that implement it (Algorithm 1). Several unrelated ones: it is local, or, with
-`cross_model`, averaged among the peers that implement all of them (Algorithm 2). A scalar that touches a neuron of no
-model is local. Within a group the scalars stand in a canonical order (part, neuron's index in its slice, where the
-weight comes from, tensor, place), which is the same on every peer whatever the size and the offsets of its network.
+Every scalar pi has the models M(pi) of its neurons and the reduced set R(pi) of appendix A. If one model is left in
+R(pi), the scalar is averaged among the peers that implement it (Algorithm 1). If several unrelated ones are left, it is
+local, or, with `cross_model`, averaged among the peers that implement all of them (Algorithm 2). A scalar that touches
+a neuron of no model is local. Within a group the scalars are in a canonical order (part, neuron's index in its slice,
+source of the weight, tensor, place), which is the same on every peer whatever the size and the offsets of its network.
 
-numpy only. The work is done once for each distinct (network, assignment); peers that are alike share the arrays.
+numpy only. The work is done once for each distinct (network, assignment); peers with the same two share the arrays.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _Kind = tuple[int, int, tuple[str, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Scalars that are averaged together, as gossip, the wire and checkpoints see them: an id and a vector (D,).
+    """Scalars that are averaged together; gossip, the wire and checkpoints see an id and a vector (D,).
 
     Attributes:
         id: the model's name, or `a+b` for the weights between two unrelated models.
-        models: their names, sorted.
-        members: the peers that take part, two or more, in the order of the plan's peers.
+        models: the models' names, sorted.
+        members: ids of the peers that take part, two or more, in the order of the plan's peers.
         length: D.
-        indices: for each member (D,) int64 into its flat vector; the same order of scalars for all.
-        digest: hex BLAKE2b of what the D scalars are; two peers that agree on it may average.
+        indices: for each member (D,) int64 into its flat vector; the order of scalars is the same for all.
+        digest: hex BLAKE2b of the identities of the D scalars; two peers with the same digest may average.
     """
 
     id: str
@@ -53,10 +53,14 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All groups, and what is local to each peer: every scalar of a peer is in exactly one group or in `local`.
+    """All averaging groups and the local scalars of each peer: every scalar is in exactly one group or in `local`.
 
-    `graph` and `assignments` are what it was compiled from, for drawing. `vectors`: how many vectors a peer averages,
-    which lie one after the other and are cut alike (`widened`).
+    Attributes:
+        peers: ids of all peers.
+        groups: averaging groups in canonical order.
+        local: for each peer int64 indices into its flat vector.
+        graph, assignments: the inputs of the compilation, kept for drawing.
+        vectors: number of vectors that a peer averages; they lie one after the other and are cut alike (`widened`).
     """
 
     peers: tuple[str, ...]
@@ -67,7 +71,7 @@ class Plan:
     vectors: int = 1
 
     def groups_of(self, peer: str) -> tuple[Group, ...]:
-        """The groups in which the peer takes part."""
+        """Return the groups in which the peer takes part."""
         return tuple(group for group in self.groups if peer in group.indices)
 
 
@@ -78,16 +82,16 @@ def compile_plan(
     *,
     cross_model: bool = False,
 ) -> Plan:
-    """Compile who averages which scalar with whom.
+    """Compile the averaging groups of all peers.
 
     Args:
-        networks: each peer's own; give alike peers the same object, and the work is done once for them.
+        networks: each peer's network; peers with equal networks should share one object, so that the work is done once.
         graph: the partial models.
-        assignments: whose neuron is whose; by default as the models claim (`assign_all`).
-        cross_model: Algorithm 2 instead of Algorithm 1.
+        assignments: each peer's assignment of neurons to models; default: by the models' claims (`assign_all`).
+        cross_model: use Algorithm 2 instead of Algorithm 1.
 
     Raises:
-        SlicingError: mistakes of `implementers` and `assign`; a module that cannot be sliced and is claimed by nobody
+        SlicingError: mistakes of `implementers` and `assign`; a module that cannot be sliced and that no model claims
             although its peer slices; peers whose slices of one model do not have the same shape.
     """
     peers = tuple(networks)
@@ -116,13 +120,13 @@ def compile_plan(
         for each in {kind[peer] for peer in members}:
             taken[each].append(sliced[each].under(models).index_D)
 
-    # Peers of one kind implement the same models, so they are in the same groups and the rest is the same too.
+    # Peers of one kind implement the same models, so they have the same groups and the same local scalars.
     local = {each: _rest(networks[peer].n, taken[each]) for each, peer in one_of_kind.items()}
     return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
 
 
 def widened(plan: Plan, vectors: int, n: int) -> Plan:
-    """Return the plan for peers that average so many vectors (n,) instead of one, all cut in the same way."""
+    """Return the plan for peers that average `vectors` vectors (n,) instead of one, all cut in the same way."""
     if vectors == 1:
         return plan
     known: dict[int, Indices] = {}
@@ -148,10 +152,10 @@ def widened(plan: Plan, vectors: int, n: int) -> Plan:
 def reduced_sets(
     network: NetworkMap, graph: ModelGraph, assignment: Assignment
 ) -> tuple[NDArray[np.int32], tuple[frozenset[str], ...]]:
-    """R(pi) of appendix A for each scalar of the flat vector.
+    """Return R(pi) of appendix A for each scalar of the flat vector.
 
     Returns:
-        (n,) int32 of indices into the sets, -1 where the scalar touches a neuron of no model; and the sets.
+        (n,) int32 of indices into the sets, -1 if the scalar touches a neuron of no model; and the sets.
     """
     order = graph.order
     sets: dict[frozenset[str], int] = {frozenset({name}): i for i, name in enumerate(order)}
@@ -168,7 +172,7 @@ def reduced_sets(
 
 
 def _of_cells(values: tuple[NDArray[np.int32], ...], part_n: NDArray[np.int32], neuron_n: NDArray[np.int32]) -> Indices:
-    """(n,) values[part][neuron], -1 where there is no such neuron."""
+    """Return values[part][neuron] for each scalar, (n,); -1 where there is no neuron."""
     starts = np.cumsum([0, *(len(value) for value in values)])
     flat = np.concatenate([*values, np.full(1, LOCAL_INDEX, dtype=np.int32)])
     return flat[np.where(part_n < 0, len(flat) - 1, starts[part_n] + neuron_n)].astype(np.int64)
@@ -182,7 +186,7 @@ def _rest(n: int, taken: list[Indices]) -> Indices:
 
 
 def _unclaimed(network: NetworkMap, assignment: Assignment) -> list[str]:
-    """Modules that cannot be sliced although neurons are, and that nobody claims whole."""
+    """Return a mistake for each unsliceable module that no model claims whole, if any neurons are shared."""
     if not any((owner != LOCAL_INDEX).any() for owner in assignment.model_of_neuron):
         return []
     modules = {
@@ -198,16 +202,17 @@ def _unclaimed(network: NetworkMap, assignment: Assignment) -> list[str]:
 
 
 def _candidates(graph: ModelGraph, sliced: Iterable[_Sliced], cross_model: bool) -> list[tuple[str, ...]]:
-    """The sets of models under which something may be averaged, each sorted, single models first."""
+    """Return the sets of models under which scalars may be averaged, each sorted, single models first."""
     sets = {tuple(sorted(models)) for each in sliced for models in each.sets}
     rank = {name: at for at, name in enumerate(graph.order)}
     chosen = [models for models in sets if len(models) == 1 or cross_model]
     return sorted(chosen, key=lambda models: (len(models), [rank[name] for name in models]))
 
 
-#: A key is a number of a name (part or tensor) over a number within it: 2**19 names, 2**44 scalars in one tensor.
+#: Bits of a key below the number of its name (part or tensor), which leave room for 2**19 names and 2**44 scalars in
+#: one tensor.
 _NAME = 44
-#: Within a part: the model's number over the index in its slice.
+#: Bits of a part's key below the model's number, for the index in its slice.
 _MODEL = 32
 
 
@@ -216,10 +221,10 @@ class _Slice:
     """The scalars of one network that are averaged under some models, in canonical order.
 
     Attributes:
-        index_D: where they lie in the flat vector.
+        index_D: their indices in the flat vector.
         keys_3D: for each scalar the neuron it leads into, the neuron it comes from, and its tensor and place there.
-        parts, tensors, models: the names that the keys count through. Only names that occur, so that two peers agree
-            on what they share whatever else their networks hold.
+        parts, tensors, models: the names whose indices are in the keys. Parts and tensors are only those that occur, so
+            that two peers get equal keys for the scalars they share whatever else their networks hold.
     """
 
     index_D: Indices
@@ -236,7 +241,7 @@ class _Slice:
         return hashed.hexdigest()
 
     def spelled(self) -> Iterator[str]:
-        """Each scalar in words."""
+        """Yield a description of each scalar for error messages."""
         for into, source, where in self.keys_3D.T:
             tensor = self.tensors[where >> _NAME]
             ends = [self._neuron(into, "into"), self._neuron(source, "from")]
@@ -249,7 +254,7 @@ class _Slice:
 
 
 class _Sliced:
-    """One (network, assignment), its scalars sorted once by the models they are averaged under, then canonically."""
+    """The scalars of one (network, assignment), sorted once by the models they are averaged under, then canonically."""
 
     def __init__(self, network: NetworkMap, graph: ModelGraph, assignment: Assignment) -> None:
         self.models = graph.order
@@ -262,7 +267,7 @@ class _Sliced:
         self._slices: dict[tuple[str, ...], _Slice] = {}
 
     def under(self, models: tuple[str, ...]) -> _Slice:
-        """The scalars whose reduced set is these models."""
+        """Return the scalars whose reduced set is these models."""
         if models not in self._slices:
             code = self.sets.index(frozenset(models))
             span = slice(self._starts[code], self._starts[code + 1])
@@ -274,7 +279,7 @@ class _Sliced:
 
 
 def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[str, ...], tuple[str, ...]]:
-    """(3, n) keys of all scalars, and the names of parts and tensors that they count through, sorted."""
+    """Return the keys of all scalars, (3, n), and the sorted names of parts and tensors whose indices are in them."""
     parts = ("", *sorted(part.name for part in network.parts))
     rank_of_part = np.array([*(parts.index(part.name) for part in network.parts), 0], dtype=np.int64)
 
@@ -288,8 +293,8 @@ def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[s
     place_n = network.place_n.astype(np.int64)
     spelled = [tensor.name for tensor in network.tensors]
     for at in assignment.model_of_tensor:
-        # Owned whole, whatever neurons they may belong to: the scalars of a tensor of that shape in their own order,
-        # which a stable sort keeps.
+        # A tensor owned whole is matched by its name and shape, whatever its neurons; its scalars stay in their own
+        # order, since the sort is stable.
         tensor = network.tensors[at]
         spelled[at] = f"{tensor.name}{list(tensor.shape)}"
         into_n[tensor.span] = source_n[tensor.span] = place_n[tensor.span] = 0
@@ -299,7 +304,7 @@ def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[s
 
 
 def _recount(keys: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Renumber the names in the keys, in place, so that only those that occur are counted; returns them."""
+    """Renumber the names in the keys, in place, so that only those that occur are counted, and return these."""
     number = keys >> _NAME
     occurs = np.bincount(number.ravel(), minlength=len(names)) > 0
     keys -= (number - (np.cumsum(occurs) - 1)[number]) << _NAME
@@ -307,7 +312,7 @@ def _recount(keys: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _compare(id: str, peer: str, mine: _Slice, other: str, theirs: _Slice) -> None:
-    """Refuse peers whose slices of the same models are not the same scalars."""
+    """Raise a `SlicingError` if two peers' slices of the same models are not the same scalars."""
     if mine is theirs or mine.digest == theirs.digest:
         return
     nothing = "nothing more"

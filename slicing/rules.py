@@ -1,7 +1,7 @@
-"""What operations without parameters mean for neurons, and which rule an operation of the forward pass has.
+"""Rules for operations without parameters, and the choice of the rule for each operation of the forward pass.
 
-Moving values about (flatten, cat, chunk) is done on the shadows themselves; adding unites neurons position by
-position; pooling keeps them. An operation without a rule is a `MixedError`: what it returns are neurons of its own.
+Operations that move values (flatten, cat, chunk) are applied to the shadows themselves; adding unites neurons position
+by position; pooling keeps them. An operation without a rule raises `MixedError`: its results are neurons of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replac
 
 
 def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
-    """Positions of one channel are put together; the channel stays itself."""
+    """Pool positions of one channel, which stays the same neuron."""
     channels = call.durable.agree(input.channels())
     if isinstance(call.value, tuple):
         return (call.across(channels, call.value[0], dim=1), None)
@@ -40,7 +40,7 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
 
 
 def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
-    """A mean or the like over positions of the same neuron keeps the neuron."""
+    """Reduce positions of the same neuron, by a mean for example, which keeps the neuron."""
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not know")
     ids = torch.from_numpy(call.durable.find(input.ids.numpy()))
@@ -54,14 +54,14 @@ def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args
 
 
 def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
-    """What is put around is constant, or copies of what is there."""
+    """Pad with constants, which belong to no neuron, or with copies of values, which keep theirs."""
     ids = input.ids.double()  # exact: there are far fewer than 2**53 neurons, and not all modes know integers
     ids = nn.functional.pad(ids, pad, value=NONE) if mode == "constant" else nn.functional.pad(ids, pad, mode=mode)
     return Neurons(ids.long())
 
 
 def _elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
-    """Neuron k of all operands is one neuron; parameters among them are its own."""
+    """Unite the operands' neurons position by position; parameters among the operands belong to the results."""
     found = tensor_leaves((operands, named))
     weights = [each for each in found if isinstance(each, Weights)]
     neurons = [each for each in found if isinstance(each, Neurons) and bool((each.ids >= 0).any())]
@@ -79,7 +79,7 @@ def _elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
 
 
 def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
-    """One neuron of each pair; but one that is broadcast over many neurons (a gate) stays itself."""
+    """Unite the neurons of each pair, except one that is broadcast over many neurons (a gate), which stays separate."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     wide_a, wide_b = a.expand(shape), b.expand(shape)
     pairs = call.durable.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
@@ -93,7 +93,10 @@ def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
-    """Whether a broadcast neuron meets several; pixels not yet told apart are no several, unless it meets them all."""
+    """Return whether a broadcast neuron meets several neurons.
+
+    Pixels that may yet be united count as one, unless a single broadcast neuron meets them all.
+    """
     both = (narrow >= 0) & (wide >= 0)
     pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
     kinds, meets = np.unique(pairs >> 32, return_counts=True)
@@ -106,7 +109,7 @@ def _instead(old: object, new: object, leaf: object) -> object:
 
 
 def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
-    """Values are moved about, not computed: the same is done to the shadows."""
+    """Apply an operation that only moves values to the shadows."""
     tree = (args, kwargs)
     found = tensor_leaves(tree)
     weights = [each for each in found if isinstance(each, Weights)]
@@ -172,7 +175,7 @@ _REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
 
-#: They take a shape from what they are given, and nothing else.
+#: Functions that take only a shape from their arguments.
 _CONSTANTS = _words("""
     empty_like full_like new_empty new_full new_ones new_tensor new_zeros ones_like rand_like randint_like randn_like
     zeros_like
@@ -182,10 +185,10 @@ _MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.Pi
 
 
 def call_function(call: TracedCall, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
-    """The rule of a function or method, by its name.
+    """Apply the rule of a function or method, found by its name.
 
     Raises:
-        MixedError: there is none, or it cannot be followed.
+        MixedError: there is no rule, or it cannot follow the call.
     """
     if name in _CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((args, kwargs))):
         return None
@@ -207,10 +210,10 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
 
 
 def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
-    """The rule of a torch layer; `own` are its parameters and float buffers.
+    """Apply the rule of a torch layer; `own` are its parameters and float buffers.
 
     Raises:
-        MixedError: there is none, or it cannot be followed.
+        MixedError: there is no rule, or it cannot follow the call.
     """
     unknown = f"slicing does not know the layer {type(module).__name__}"
     if getattr(module, "parametrizations", None):

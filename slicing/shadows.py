@@ -1,7 +1,6 @@
-"""The shadows of values: what tracing knows of an activation or a parameter while it walks through a forward pass.
+"""Shadows: for each activation or parameter in a traced forward pass, the neuron or the scalar behind each element.
 
-A shadow has the shape of its value and holds, for each element, which neuron or which scalar it is. What an operation
-does with shadows is in `layers.py` and `rules.py`.
+A shadow has the shape of its value. `layers.py` and `rules.py` define the effect of each operation on shadows.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from fedpeer.slicing.cells import Ids, Ledger
 
 @dataclass(frozen=True)
 class Neurons:
-    """Of an activation: for each element the neuron it comes from, -1 for a constant."""
+    """The shadow of an activation: for each element the neuron that it comes from, -1 for a constant."""
 
     ids: Tensor
 
     def last(self) -> Ids:
-        """(M, K) the neurons along the last dimension, a row for each position."""
+        """Return the neurons along the last dimension, (M, K), a row for each position."""
         return self.ids.reshape(-1, self.ids.shape[-1]).numpy()
 
     def channels(self) -> Ids:
-        """(M, C) the neurons along dimension 1, a row for each position."""
+        """Return the neurons along dimension 1, (M, C), a row for each position."""
         return self.ids.movedim(1, -1).reshape(-1, self.ids.shape[1]).numpy()
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Of a parameter: for each element its place in the flat vector, -1 for what may not be bound.
+    """The shadow of a parameter: for each element its index in the flat vector, -1 if it must not be bound.
 
-    Several where it is computed from several parameters of the same shape, element by element.
+    There are several indices if the value is computed elementwise from several parameters of the same shape.
     """
 
     indices: tuple[Tensor, ...]
@@ -56,8 +55,9 @@ Shadow = Any  # Neurons, Weights, None (nothing is known), or tuples and lists o
 class TracedCall:
     """One operation of the forward pass.
 
-    name: what a part that it produces is called: the path of the module, or of the operation
-    value: what it returned
+    durable  the bookkeeping of neurons
+    name     name of the part that it produces: the path of the module, or the operation's name
+    value    its result
     """
 
     durable: Ledger
@@ -65,7 +65,7 @@ class TracedCall:
     value: Any
 
     def across(self, neurons: Ids, value: Tensor | None = None, *, dim: int = -1) -> Neurons:
-        """The neurons along a dimension of the result, the same at every position of the others."""
+        """Return a shadow with these neurons along one dimension of the result, the same at all other positions."""
         value = self.value if value is None else value
         shape = [1] * value.dim()
         shape[dim] = len(neurons)
@@ -73,19 +73,19 @@ class TracedCall:
 
 
 def replaced(tree: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    """The same tuples, lists, dicts and slices with each leaf replaced."""
+    """Rebuild nested tuples, lists, dicts and slices with each leaf replaced."""
     return map_aggregate(tree, of_leaf)
 
 
 def tensor_leaves(tree: Any) -> list[Any]:
-    """Whatever hangs in nested tuples, lists, dicts and slices."""
+    """Return all leaves of nested tuples, lists, dicts and slices."""
     found: list[Any] = []
     map_aggregate(tree, found.append)
     return found
 
 
 def fresh(call: TracedCall) -> Shadow:
-    """Loose neurons for each tensor of numbers that an unknown operation returned."""
+    """Create loose neurons for each floating-point tensor that an unknown operation returned."""
 
     def one(value: Any) -> Shadow:
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -97,7 +97,7 @@ def fresh(call: TracedCall) -> Shadow:
 
 
 def parameters_in(tree: Any) -> Iterator[Tensor]:
-    """Places in the flat vector of all parameters among some shadows."""
+    """Yield the flat-vector indices of all parameters among these shadows."""
     for leaf in tensor_leaves(tree):
         if isinstance(leaf, Weights):
             yield from leaf.indices

@@ -1,11 +1,11 @@
-"""Tracing: what feeds what in a torch module, found by walking through its forward pass, not by asking the user.
+"""Tracing: find the neurons of a torch module, and the weights between them, by following its forward pass.
 
-The module is traced symbolically (torch.fx) and walked through once with an example. Beside each value goes its
-*shadow*: an integer tensor of the same shape that holds, for each element, the neuron it comes from. What each
-operation means for neurons is in `layers.py` and `rules.py`. What cannot be sliced is marked with the reason, and the
-walk goes on: it is an error only when somebody asks for a slice of it.
+The module is traced symbolically (torch.fx) and run once with an example. Each value is accompanied by its *shadow*: an
+integer tensor of the same shape that holds, for each element, the neuron it comes from. `layers.py` and `rules.py`
+define the effect of each operation on neurons. A layer that cannot be sliced is marked with the reason, and tracing
+continues: it is an error only if a partial model asks for a slice of that layer.
 
-The user's module is not changed: a copy is walked through, in evaluation mode, on the CPU.
+The user's module is not changed: a copy is run, in evaluation mode, on the CPU.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh,
 def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     """Map each scalar of a module's flat vector to its neurons.
 
-    Floating-point buffers (running statistics) are part of the vector, after the parameters; integer counters never.
+    Floating-point buffers (running statistics) are part of the vector, after the parameters; integer counters are not.
 
     Args:
-        module: any module. Layers that cannot be sliced are marked, and can be owned whole.
-        example_input: (B, *F) a batch as the module takes it; only its first example is looked at.
+        module: any module; layers that cannot be sliced are marked, and can be owned whole.
+        example_input: (B, *F) a batch as the module takes it; only its first example is used.
 
     Raises:
-        SlicingError: the module does not take such an input.
+        SlicingError: the module does not accept such an input.
     """
     module = copy.deepcopy(module).cpu().eval()
     durable = Ledger(tensor_specs(module))
     tied = _tied(module)
     for first, others in tied.items():
         durable.spoil([first], f"it is one tensor with {', '.join(others)}")
-    # A forward pass that draws noise must not be seen in the caller's random numbers.
+    # A forward pass that draws random numbers must not change those of the caller.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph, untraceable = _symbolic(module)
         for path, reason in untraceable.items():
@@ -58,7 +58,7 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
 
 
 class _Walker(fx.Interpreter):
-    """Runs the graph, and beside each value computes its shadow."""
+    """An interpreter that runs the graph and computes the shadow of each value."""
 
     def __init__(self, graph: fx.GraphModule, durable: Ledger, tied: Mapping[str, str]) -> None:
         super().__init__(graph)
@@ -71,7 +71,7 @@ class _Walker(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         try:
             value = super().run_node(n)
-        except Exception as error:  # whatever a user's network raises
+        except Exception as error:  # a user's network may raise anything
             at = f" at {n.target}" if n.op == "call_module" else ""
             raise SlicingError(
                 f"the network does not take such an example: {_first_line(error)}{at}; "
@@ -102,7 +102,7 @@ class _Walker(fx.Interpreter):
             assert callable(node.target)
             return call_function(call, node.target.__name__, node.target, args, kwargs)
         except (MixedError, RuntimeError, TypeError, ValueError) as why:
-            # The last three: it is called in a way that its rule does not foresee.
+            # The last three come from a call with arguments that its rule does not expect.
             if node.op == "call_module":
                 path = str(node.target)
                 self._ledger.spoil(_under(self._ledger, path), _first_line(why), path)
@@ -110,12 +110,12 @@ class _Walker(fx.Interpreter):
             return fresh(call)
 
     def _shadow(self, node: fx.Node) -> Any:
-        """The shadow of an argument, or its value where nothing is known of it."""
+        """Return the shadow of an argument, or its value if it has no shadow."""
         shadow = self._shadows[node]
         return self.env[node] if shadow is None else shadow
 
     def _input(self, value: Tensor) -> Neurons:
-        # Tokens are numbers of neurons, not neurons: an embedding makes those.
+        # Tokens are indices of neurons, not neurons; an embedding creates those.
         name = "input" if value.is_floating_point() else "input.positions"
         return Neurons(torch.from_numpy(self._ledger.born(name, value.numel(), loose=True)).reshape(value.shape))
 
@@ -134,12 +134,12 @@ class _Walker(fx.Interpreter):
         }
 
     def _owners(self, tree: Any) -> list[str]:
-        """The names of the tensors whose parameters are among some shadows."""
+        """Return the names of the tensors whose parameters are among these shadows."""
         places = [index.ravel().numpy() for index in parameters_in(tree)]
         return self._ledger.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
 
     def _name(self, node: fx.Node, args: Any) -> str:
-        """Of the part that the operation produces: the module's path, or the owner's of the weight it uses."""
+        """Return the name of the part that the operation produces: its module's path, or that of its weight's owner."""
         if node.op == "call_module":
             return str(node.target)
         owners = self._owners(args)
@@ -147,7 +147,7 @@ class _Walker(fx.Interpreter):
 
 
 class _Tracer(fx.Tracer):
-    """Traces through the user's own modules but for those given, and remembers which one could not be traced."""
+    """A tracer through the user's own modules, except the opaque ones, that remembers the first one that failed."""
 
     def __init__(self, opaque: Mapping[str, str]) -> None:
         super().__init__()
@@ -166,7 +166,10 @@ class _Tracer(fx.Tracer):
 
 
 def _symbolic(module: nn.Module) -> tuple[fx.GraphModule | None, dict[str, str]]:
-    """The graph of the forward pass, and the modules that could not be traced through, with the reason."""
+    """Return the graph of the forward pass, and the modules that cannot be traced through, with the reason for each.
+
+    The graph is None if the module itself cannot be traced.
+    """
     opaque: dict[str, str] = {}
     defaults = {
         name: parameter.default
@@ -177,7 +180,7 @@ def _symbolic(module: nn.Module) -> tuple[fx.GraphModule | None, dict[str, str]]
         tracer = _Tracer(opaque)
         try:
             return fx.GraphModule(module, tracer.trace(module, concrete_args=defaults)), opaque
-        except Exception as error:  # whatever a user's forward pass raises when it is given symbols for numbers
+        except Exception as error:  # a user's forward pass may raise anything when it is given symbols for numbers
             path = tracer.failed or ""
             if path in opaque:
                 return None, {"": opaque[path]}
@@ -187,7 +190,7 @@ def _symbolic(module: nn.Module) -> tuple[fx.GraphModule | None, dict[str, str]]
 
 
 def _tied(module: nn.Module) -> dict[str, list[str]]:
-    """Parameters with several names: the first name, and the others."""
+    """Return the parameters that have several names, as the first name and the others."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
