@@ -1,4 +1,4 @@
-"""A run's folder, the index of all runs, and the report with pictures; draws slices and graphs, knows no learning.
+"""Runs: the folder of a run, the index of all runs, and the report with its pictures. Independent of learning.
 
 Modules are imported one by one, so that listing runs loads neither matplotlib nor torch.
 """

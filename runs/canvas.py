@@ -1,10 +1,10 @@
-"""Pictures as SVG text: one axes each, or a column of them, drawn by matplotlib's object interface, with no window and
-no figure kept.
+"""Pictures as SVG text, with one axes or a column of axes.
 
-Colours are not chosen here: each is drawn in a stand-in colour, which is then replaced by a CSS variable of the page
-(`--m0`, `--m1`, ... for methods, `--line`) or by `currentColor`, so that one picture serves light, dark and paper.
-Every picture is 400 units wide, which a phone shows at nearly its size; titles, legends and captions are the page's, in
-HTML, where they wrap. `standalone` makes a file of its own of one.
+They are drawn through matplotlib's object interface, without windows or global figures. The page chooses the colours:
+each is drawn in a placeholder colour, which is then replaced by a CSS variable of the page (`--m0`, `--m1`, ... for
+methods, `--line`) or by `currentColor`, so that one picture fits a light page, a dark page and paper. Every picture is
+400 units wide, which a phone shows at nearly its size; titles, legends and captions are HTML of the page, where they
+wrap. `standalone` turns a picture into a separate file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-#: Units of the view box, and the size of text in it.
+#: Width of the view box and size of its text, in units.
 WIDTH, TEXT = 400.0, 11.0
-#: Colours and marker shapes before they repeat.
+#: Number of colours, and marker shapes, before they repeat.
 PALETTE = 8
 MARKERS = "osD^vPX*"
 INK, LINE = "#00010a", "#00010b"
@@ -59,7 +59,7 @@ def method_colour(index: int) -> str:
 def draw_axes(
     draw: Callable[[Axes], None], height: float, label: str, *, left: float = 46, right: float = 46, bottom: float = 38
 ) -> str:
-    """The SVG of one axes; margins in units. `label` is read to those who cannot see it."""
+    """Return the SVG of one axes; margins in units. `label`: text for screen readers."""
     return panels([draw], height, label, left=left, right=right, bottom=bottom)
 
 
@@ -73,10 +73,10 @@ def panels(
     bottom: float = 38,
     above: float = 0,
 ) -> str:
-    """The same of several axes, one below the other, each so high; and so much room above them, for a legend."""
+    """Return the SVG of several axes below one another, each `height` units high, with `above` units for a legend."""
     whole = height * len(draws) + above
     with style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has the fonts
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser draws the text, and has the fonts
         figure = Figure(figsize=(WIDTH / 72, whole / 72), dpi=72)
         figure.patch.set_alpha(0)
         for place, draw in enumerate(reversed(draws)):
@@ -89,7 +89,7 @@ def panels(
 
 
 def inline(svg: str, label: str) -> str:
-    """As part of a page: no prolog, no metadata, no size of its own, stand-in colours replaced."""
+    """Return a picture as part of a page: without prolog, metadata and size, with placeholder colours replaced."""
     body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     box = re.search(r'viewBox="([^"]*)"', body)
     assert box is not None, "matplotlib writes a viewBox"
@@ -100,7 +100,7 @@ def inline(svg: str, label: str) -> str:
 
 
 def end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
-    """(height in data units, text, colour) at the right edge, pushed apart where they would overlap."""
+    """Draw labels (height in data units, text, colour) at the right edge, moved apart so that they do not overlap."""
     finite = [label for label in labels if np.isfinite(label[0])]
     bottom, top = (float(edge) for edge in axes.transData.transform([(0, y) for y in axes.get_ylim()])[:, 1])
     above = 0.0
@@ -110,12 +110,12 @@ def end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
         axes.text(1.02, (above - bottom) / (top - bottom), text, color=colour, transform=axes.transAxes, va="center")
 
 
-#: The colours of the report on paper (`report.css`), for a picture that stands alone.
+#: The colours of the report on paper (`report.css`), for a picture in a separate file.
 _COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3b4cc0", "#a3242b")
 
 
 def standalone(svg: str) -> str:
-    """The picture as a file: with colours of its own, on white."""
+    """Return the picture as a separate file, with its own colours on white."""
     found = "".join(f"--m{number}:{colour};" for number, colour in enumerate(_COLOURS))
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     own = f'{names} width="640" style="font-family:sans-serif;color:#1c2126;background:#fff;--line:#d9dde1;{found}"'

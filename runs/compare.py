@@ -1,4 +1,4 @@
-"""Several runs side by side: which settings differ, and what each run reached. Pure but for reading the folders."""
+"""Compares several runs: the settings that differ, and the results of each. Pure except for reading the folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedpeer.runs.disk import dumps
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 
-#: Of each method's results, in the order of the table.
+#: The results of each method, in the order of the table.
 RESULTS = (
     "accuracy_mean",
     "accuracy_sem",
@@ -29,11 +29,11 @@ RESULTS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """One entry a run in every tuple.
+    """Settings and results of several runs; every tuple has one entry per run.
 
-    settings   dotted key -> the value as JSON text, None where the run has no such setting; only keys that differ.
-               Versions and the like come as `environment.*`
-    results    (method, measure) -> number, None where the run has none; measures as in `summary.json`
+    settings   dotted key -> the value as JSON text, None if the run has no such setting; only keys that differ. The
+               environment (versions, device, ...) is under `environment.*`
+    results    (method, measure) -> number, None if the run has none; measures as in `summary.json`
     """
 
     runs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
-    """The runs side by side, in the order given. Unfinished ones show what they have reached so far."""
+    """Compare runs in the given order; unfinished runs have their results so far."""
     options = [dict(flat({**(run.read("settings") or {}), "environment": run.read("environment")})) for run in runs]
     keys = [key for key in dict.fromkeys(key for each in options for key in each) if key != "command"]
     settings = {key: tuple(each.get(key) for each in options) for key in keys}
@@ -57,7 +57,7 @@ def compare(runs: Sequence[RunFolder]) -> Comparison:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every leaf as (dotted key, JSON text); strings without quotes."""
+    """Yield every leaf as (dotted key, JSON text); text is without quotes."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")

@@ -1,7 +1,7 @@
-"""Files that are never half there: strict JSON, replacement in one step, and a lock that dies with its owner.
+"""Files that are never incomplete: strict JSON, atomic replacement, and a lock that ends with its process.
 
-Knows nothing of runs. A file is written beside its final name, forced to the disk and renamed over it, so that a
-reader, or a crash at any instant, finds either the old content or the new one.
+It does not depend on runs. A file is written under a temporary name, forced to the disk and renamed, so that a reader
+finds either the old content or the new one, even after a crash at any moment.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-#: Seconds to wait for a lock. Whoever lists runs holds each lock for some microseconds to see if it is free; a second
-#: program that writes the same run holds it until it ends.
+#: Seconds to wait for a lock. A listing of runs holds each lock for some microseconds to see if it is free; another
+#: process that writes the same run holds it until it ends.
 LOCK_PATIENCE = 0.5
 
 
 class RunError(Exception):
-    """The user's mistake about runs, or a damaged file of one. The message names the place and the way out."""
+    """The user's mistake about runs, or a damaged file of a run; the message has the place and the way out."""
 
 
 def json_value(value: Any) -> Any:
-    """The same in JSON's own types: arrays as lists, paths as text, and null for a number that is not finite."""
+    """Convert a value to JSON's types: arrays to lists, paths to text, and numbers that are not finite to null."""
     if isinstance(value, Mapping):
         return {str(key): json_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -46,15 +46,15 @@ def json_value(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """JSON text that strict readers take too; its lines hold no line break unless `indent` is given."""
+    """Return a value as JSON text that strict parsers accept; it is one line unless `indent` is given."""
     return json.dumps(json_value(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; what was written there replaces `path` at the end, or not at all.
+    """Yield a temporary path; the file written there replaces `path` at the end, unless there was an exception.
 
-    One writer at a time. A temporary file that a killed process left behind is overwritten by the next writer.
+    There may be one writer at a time. A temporary file left by a killed process is overwritten by the next writer.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def flush_folder(path: Path) -> None:
-    """Make durable which files are in this folder, and under which names: a rename is durable once the folder is."""
+    """Make the names of the files in this folder durable: a rename is durable only after this."""
     if sys.platform != "win32":
         folder = os.open(path, os.O_RDONLY)
         try:
@@ -78,21 +78,21 @@ def flush_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file by this text, in one step."""
+    """Replace the file by this text atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file by this value as readable JSON, in one step."""
+    """Replace the file by this value as indented JSON atomically."""
     write_text(path, dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """The value in the file.
+    """Read the value in a JSON file.
 
     Raises:
-        RunError: if there is no such file or it holds no JSON; the message names the file.
+        RunError: the file is missing or is not JSON; the message names it.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -103,12 +103,12 @@ def read_json(path: Path) -> Any:
 
 
 def take_lock(path: Path, *, patience: float = LOCK_PATIENCE) -> int | None:
-    """An open descriptor that holds the lock, or None if another one holds it for longer than `patience` seconds.
+    """Return an open descriptor that holds the lock, or None if another one holds it longer than `patience` seconds.
 
-    The system lets go of the lock when the descriptor is closed or its process ends, however it ends. Where the file
-    system knows no locks the descriptor is given all the same.
+    The system releases the lock when the descriptor is closed or its process ends in any way. On a file system without
+    locks the descriptor is returned without a lock.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)  # a link is no lock
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)  # never follow a link
     end = time.monotonic() + patience
     while _locked(descriptor) is False:
         if time.monotonic() >= end:
@@ -119,7 +119,7 @@ def take_lock(path: Path, *, patience: float = LOCK_PATIENCE) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some descriptor, here or in another process, holds the lock; True where the file system cannot tell."""
+    """Return whether any process holds the lock; True on a file system without locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -131,13 +131,13 @@ def is_locked(path: Path) -> bool:
 
 
 def _locked(descriptor: int) -> bool | None:
-    """Lock it now: True, or False if another holds it, or None where the file system knows no locks."""
+    """Try to lock: return True, False if another descriptor holds the lock, or None if the file system has no locks."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # EAGAIN here, EACCES on Windows
+    except (BlockingIOError, PermissionError):  # EAGAIN on POSIX, EACCES on Windows
         return False
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, revision. It names no host, no user and no folder."""
+"""The environment of a run: versions, machine, git revision. It names no host, user or folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from fedpeer.version import __version__
 
-#: The packages beside fedpeer whose version can change a number.
+#: Packages beside fedpeer whose version can change results.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions, processor count, system and git revision, for `environment.json`. Imports none of the packages."""
+    """Return versions, processor count, system and git revision for `environment.json`; import none of the packages."""
     return {
         "device": device,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -35,7 +35,7 @@ def _version(name: str) -> str | None:
 
 
 def _revision() -> dict[str, Any] | None:
-    """Commit of the current folder and whether it was changed since; None outside a checkout or without git."""
+    """Return the commit of the current folder and whether files differ from it; None without git or a checkout."""
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
     return None if commit is None else {"commit": commit, "changed": bool(changes)}
 

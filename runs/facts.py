@@ -1,7 +1,4 @@
-"""What the report says of a run, gathered from its folder: whatever there is, since a run may have been cut short.
-
-Reads, and draws nothing.
-"""
+"""The data of a report, read from the folder of a run, which may be incomplete. Draws nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from fedpeer.runs.history import History, histories
 from fedpeer.runs.index import Status
 from fedpeer.runs.summary import summarise
 
-#: Colour numbers that never change; any other method gets the next free one, in the order of the run.
+#: Fixed colour numbers; every other method gets the next free one, in the order of the run.
 _COLOURS = {"local": 0, "partial-averaging": 1, "full-averaging": 2}
 #: The same shapes as `plots.MARKERS`.
 _MARKS = "●■◆▲▼✚✖★"
@@ -23,14 +20,14 @@ _MARKS = "●■◆▲▼✚✖★"
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything that the sections of the report draw from.
+    """Everything that the sections of the report need.
 
-    methods    as in `summary.json`, or from the rows recorded so far
-    colours    for each method its colour number, the same in every picture
-    last       the last row recorded, None if there is none
-    statistics by method, an algorithm's own numbers of each peer at the last evaluated round, by name
-    relations  by method, {"peers": [P ids], "matrix": [P][P]}: how related their tasks are
-    timeline   by method, rounds and weights of all peers over virtual time, and what went wrong (`timeline.json`)
+    methods    as in `summary.json`, or computed from the rows so far
+    colours    colour number of each method, the same in every picture
+    last       the last row; None if there is none
+    statistics method -> name -> an algorithm's own numbers, one per peer, at the last evaluated round
+    relations  method -> {"peers": [P ids], "matrix": [P][P]}: how related the peers' tasks are
+    timeline   method -> rounds and weights of all peers over virtual time, and the faults (`timeline.json`)
     """
 
     id: str
@@ -52,7 +49,7 @@ class Facts:
 
     @property
     def evaluated(self) -> list[tuple[int, History]]:
-        """(colour number, history) of the methods that were evaluated at least once."""
+        """Colour number and history of each method that was evaluated at least once."""
         return [(self.colours[m], history) for m, history in self.histories.items() if len(history.round_R)]
 
     @property
@@ -68,10 +65,10 @@ class Facts:
 
 
 def gather_facts(run: RunFolder) -> Facts:
-    """Read the folder.
+    """Read the folder of a run.
 
     Raises:
-        RunError: if a file of the run is damaged.
+        RunError: a file of the run is damaged.
     """
     rows = run.rows()
     record, settings = run.read("run") or {}, run.read("settings") or {}

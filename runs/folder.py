@@ -1,13 +1,14 @@
-"""One run's folder: what was asked, what was measured, what was learned, and what is needed to go on.
+"""The folder of one run: settings, measurements, models, and the checkpoint from which it is resumed.
 
-    run.json        id, name, start, status, seconds      settings.json           what was asked, defaults filled in
+    run.json        id, name, start, status, seconds      settings.json           settings with defaults filled in
     metrics.jsonl   one row per method, seed and round    environment.json        versions, device, revision
-    summary.json    the results, once it has ended        split.json, ...         descriptions, for the report
-    models/         final models, cards                   checkpoint.safetensors  while there is more to do
-    report.html     the report                            run.lock                held by the process that writes
+    summary.json    the results, after the end            split.json, ...         descriptions for the report
+    models/         final models and their cards          checkpoint.safetensors  until the run is finished
+    report.html     the report                            run.lock                locked by the process that writes
 
-The first write takes the lock, so that one process at a time writes a run and anyone can see whether it still lives.
-A killed process leaves a readable folder: files are replaced in one step, and a torn last row of metrics is dropped.
+The first write takes the lock, so that only one process at a time writes a run, and others see whether it is still
+running. A killed process leaves a readable folder: files are replaced atomically, and an incomplete last row of the
+metrics is dropped.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What is read to go on, and what says that a folder is a run.
+#: The file from which a run is resumed, and the file that makes a folder a run.
 _CHECKPOINT, _LAST = "checkpoint.safetensors", "run.json"
 
-#: What a row, a summary or a description is: JSON's types, and numpy's.
+#: A row, a summary or a description: values of JSON's and numpy's types.
 Data = Mapping[str, Any]
-#: numpy arrays, or torch tensors on any device; torch itself is not needed here.
+#: numpy arrays, or torch tensors on any device; torch is not imported here.
 Tensors = Mapping[str, Any]
 
 
 class RunFolder:
-    """A run on disk. `create` begins one, `open` finds one; writing to an old one (`record`, ...) goes on with it."""
+    """A run on disk: `create` starts one, `open` finds one; writing to an old one (`record`, ...) resumes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,10 +60,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, *, name: str, settings: Data, environment: Data) -> RunFolder:
-        """Make `<root>/<id>/` and its row "running" in the index. The id sorts by time: 20261121-034501-digits-7f3a.
+        """Make `<root>/<id>/` and its row "running" in the index. Ids sort by time: 20261121-034501-digits-7f3a.
 
         Raises:
-            RunError: if the folder cannot be made.
+            RunError: the folder cannot be made.
         """
         started = datetime.now(UTC)
         word = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "run"
@@ -81,10 +82,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> RunFolder:
-        """The run of that id, of the only id that begins so, or the latest one if `run_id` is "last".
+        """Return the run with that id, or whose id alone begins with `run_id`, or the latest run for "last".
 
         Raises:
-            RunError: no such run, or several; the message lists those that are near.
+            RunError: there is no such run, or several; the message lists similar ids.
         """
         known = folders(root)
         if not known:
@@ -100,9 +101,9 @@ class RunFolder:
 
     @classmethod
     def adopt(cls, root: Path, run_id: str, files: Mapping[str, bytes]) -> RunFolder:
-        """Make `<root>/<run_id>/` of what `files` of a folder elsewhere gave, or bring an older one up to that.
+        """Make `<root>/<run_id>/` from the result of `files` on another machine, or update an older copy.
 
-        The files are written in the order in which they come. A crash in between leaves none, or the older run.
+        The files are written in the given order, so a crash in between leaves no run, or the older one.
         """
         run = cls(root / run_id)
         run.path.mkdir(parents=True, exist_ok=True)
@@ -121,16 +122,16 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """As it is now; "interrupted" if the process that was running it is gone."""
+        """The current status; "interrupted" if the process that was running it has ended."""
         return living(self.path, read_json(self.path / "run.json")["status"])
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What `describe` or `finish` wrote as `<name>.json`, or None."""
+        """Return the content of `<name>.json`, which `describe` or `finish` wrote; None if it does not exist."""
         path = self.path / f"{name}.json"
         return dict(read_json(path)) if path.exists() else None
 
     def files(self) -> dict[str, bytes]:
-        """All that is in it by name, for `adopt`: the checkpoint after the rows that it relies on, `run.json` last."""
+        """Return all files by name for `adopt`: the checkpoint after the rows that it needs, and `run.json` last."""
         paths = {path.relative_to(self.path).as_posix(): path for path in self.path.rglob("*") if path.is_file()}
         names = sorted(paths.keys() - {"run.lock"}, key=lambda name: (name == _LAST, name == _CHECKPOINT, name))
         return {name: paths[name].read_bytes() for name in names}
@@ -138,16 +139,16 @@ class RunFolder:
     # ---- measurements
 
     def record(self, row: Data) -> None:
-        """Add one row to the metrics. It has left this process when the call returns."""
+        """Append one row to the metrics; it has been passed to the system when the call returns."""
         self._take()
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, in the order in which they were recorded. A last row cut off by a crash is left out, and logged.
+        """Return all rows in the order of recording. A last row that a crash cut off is left out and logged.
 
         Raises:
-            RunError: if any other row is damaged; the message names its line.
+            RunError: any other row is damaged; the message names its line.
         """
         path = self.path / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else [""]
@@ -166,12 +167,12 @@ class RunFolder:
         return rows
 
     def truncate(self, keep: Callable[[dict[str, Any]], bool]) -> None:
-        """Keep only these rows; used to go on from a checkpoint older than the last row."""
+        """Keep only these rows; used to resume from a checkpoint that is older than the last row."""
         self._take()
         self._rewrite(row for row in self.rows() if keep(row))
 
     def arrange(self, order: Callable[[Data], SupportsRichComparison]) -> None:
-        """Put the rows into this order; used where several wrote them at once."""
+        """Sort the rows; used if several processes wrote them at once."""
         self._take()
         self._rewrite(sorted(self.rows(), key=order))
 
@@ -181,15 +182,15 @@ class RunFolder:
     # ---- descriptions and tensors
 
     def describe(self, name: str, data: Data) -> None:
-        """Write `<name>.json`: "split", "plan", "graphs", whatever the report or a reader should know."""
+        """Write `<name>.json`, such as "split", "plan" or "graphs", for the report and for readers."""
         write_json(self.path / f"{name}.json", data)
 
     def models(self, method: str, seed: int) -> Path:
-        """Where the final parameters of all peers are; what is needed to use them is beside them, in `.json`."""
+        """Return the path of the final parameters of all peers; their card is beside it, with the ending `.json`."""
         return self.path / "models" / f"{method}-seed{seed}.safetensors"
 
     def save_models(self, method: str, seed: int, tensors: Tensors, card: Data) -> Path:
-        """Write `models/<method>-seed<seed>.safetensors`, with names such as "peer1/hidden1.weight", and the card."""
+        """Write `models/<method>-seed<seed>.safetensors` with names such as "peer1/hidden1.weight", and the card."""
         path = self.models(method, seed)
         path.parent.mkdir(exist_ok=True)
         write_json(path.with_suffix(".json"), card)
@@ -197,24 +198,24 @@ class RunFolder:
         return path
 
     def forget_models(self) -> None:
-        """Nobody wants them: they are gigabytes in some runs."""
+        """Delete the models, which take gigabytes in some runs."""
         shutil.rmtree(self.path / "models", ignore_errors=True)
 
     def save_checkpoint(self, tensors: Tensors, state: Data) -> None:
-        """Replace the checkpoint by this one. `state` is JSON data; what must be exact belongs into the tensors."""
+        """Replace the checkpoint by this one. `state` is JSON data; exact values belong into the tensors."""
         self._take()
         metrics = self.path / "metrics.jsonl"
-        if metrics.exists():  # rows that the checkpoint relies on outlive a power cut as it does
+        if metrics.exists():  # the rows that the checkpoint needs must survive a power cut too
             with metrics.open("r+b") as file:
                 os.fsync(file.fileno())
         arrays, text = _arrays(tensors), dumps(state)
         _save(self.path / _CHECKPOINT, arrays, {"state": text, "digest": _digest(arrays, text)})
 
     def load_checkpoint(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
-        """The last checkpoint's arrays, read-only and mapped from the file, and its state; None if there is none.
+        """Return the last checkpoint's arrays, read-only and mapped from the file, and its state; None without one.
 
         Raises:
-            RunError: if the file is damaged.
+            RunError: the file is damaged.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -232,13 +233,13 @@ class RunFolder:
         return arrays, json.loads(text)
 
     def forget_checkpoint(self) -> None:
-        """There is nothing to go on with."""
+        """Delete the checkpoint."""
         (self.path / _CHECKPOINT).unlink(missing_ok=True)
 
     # ---- the end
 
     def finish(self, summary: Data, status: Status = "finished") -> None:
-        """Write the summary, the status and the index row. The checkpoint stays if there is something to go on with."""
+        """Write the summary, the status and the index row. The checkpoint stays unless the run is finished."""
         self._take()
         write_json(self.path / "summary.json", summary)
         if status == "finished":
@@ -254,7 +255,7 @@ class RunFolder:
         Index(self.path.parent).put(row_of(self.path))
 
     def _take(self) -> None:
-        """Become the one process that writes this run; an old run is running again, its torn last row gone."""
+        """Become the only process that writes this run; set an old run to running, without an incomplete last row."""
         if self._release is not None:
             return
         lock = take_lock(self.path / "run.lock")
@@ -274,7 +275,7 @@ class RunFolder:
 
 
 def _arrays(tensors: Tensors) -> dict[str, NDArray[Any]]:
-    """As numpy arrays on the CPU, in C order; a torch tensor is known by its `detach`."""
+    """Return numpy arrays on the CPU in C order; torch tensors are recognised by their `detach`."""
     plain = {n: x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x) for n, x in tensors.items()}
     return {name: np.asarray(array, order="C") for name, array in plain.items()}
 
@@ -287,7 +288,7 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str])
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]], text: str) -> str:
-    """Hex BLAKE2b-256 of the state and of every array's name, type, shape and bytes."""
+    """Return the BLAKE2b-256 digest, in hex, of the state and of every array's name, type, shape and bytes."""
     digest = hashlib.blake2b(text.encode(), digest_size=32)
     for name in sorted(arrays):
         array = arrays[name]

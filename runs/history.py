@@ -1,6 +1,6 @@
-"""What the metric rows say, one `History` a method: the mean over seeds, round by round.
+"""The metric rows of each method as a `History`: means over seeds, round by round.
 
-Pure: rows in, arrays out. Letters of shapes: P peers, R evaluated rounds, T trained rounds. A row is
+Pure: rows in, arrays out. Letters of shapes: S seeds, P peers, R evaluated rounds, T trained rounds. A row is
 
     {"method": "partial-averaging", "seed": 0, "round": 3, "seconds": 0.41, "accuracy": [P floats] or null,
      "error": [P] instead for regression, "loss": [P], "bytes_sent": [P], "messages_sent": [P],
@@ -24,15 +24,15 @@ Floats = NDArray[np.float64]
 class History:
     """One method of a run.
 
-    seeds            those that came furthest; a seed that an interruption cut short is left out of every mean
-    scores_SP        (S, P) accuracy as a fraction, or error, at the last evaluated round; (0, 0) if none was
+    seeds            the seeds with the most rounds; a seed that was interrupted earlier is left out of every mean
+    scores_SP        (S, P) accuracy (0 to 1), or error, at the last evaluated round; (0, 0) if there was none
     round_R          (R,) evaluated rounds, counted from 1
     score_RP         (R, P) mean over seeds
     round_T          (T,) trained rounds
-    bytes_T, messages_T   of all peers together, mean over seeds
-    seconds_T        wall time of the round, mean over seeds
-    disagreement, weight  per averaging group: (T,) relative disagreement left, mean over seeds, and (T, 2) least and
-                     greatest push-sum weight over seeds; NaN where not recorded
+    bytes_T, messages_T   (T,) sums over peers, mean over seeds
+    seconds_T        (T,) wall time of the round, mean over seeds
+    disagreement     averaging group -> (T,) relative disagreement left, mean over seeds; NaN if not recorded
+    weight           averaging group -> (T, 2) least and greatest push-sum weight over seeds; NaN if not recorded
     """
 
     method: str
@@ -50,9 +50,9 @@ class History:
 
 
 def histories(rows: Iterable[Mapping[str, Any]]) -> dict[str, History]:
-    """One history a method, in the order in which the methods first appear.
+    """Return the history of each method, in the order in which the methods first appear.
 
-    A round that was recorded twice counts once, as it was recorded last.
+    If a round was recorded twice, the last row counts.
     """
     runs: dict[str, dict[int, dict[int, Mapping[str, Any]]]] = {}
     for row in rows:
@@ -91,12 +91,12 @@ def _history(method: str, seeds: Mapping[int, Mapping[int, Mapping[str, Any]]]) 
 
 
 def _floats(values: Any) -> Floats:
-    """As float64; null becomes NaN."""
+    """Convert to float64; null becomes NaN."""
     return np.array(values, dtype=np.float64)
 
 
 def _totals(rounds: Iterable[list[Mapping[str, Any]]], key: str) -> Floats:
-    """Over peers, mean over seeds: (T,)."""
+    """Return the sums over peers, as means over seeds, (T,)."""
     return _floats([np.mean([sum(row.get(key) or [0]) for row in rows]) for rows in rounds])
 
 

@@ -1,8 +1,8 @@
 """The index of all runs under one root: one SQLite file, so that listing thousands of runs opens one file.
 
-The folders are the truth and the index is a copy: a row is always made from its folder by `row_of`, and an index that
-is lost, damaged or of another version is made again from the folders. Folders that were deleted or brought from
-elsewhere are noticed at the next listing. Several processes may use it at once; each access is one transaction.
+The folders have the data and the index is a copy: `row_of` makes every row from its folder, and an index that is
+missing, damaged or of another version is made again from the folders. The next listing notices folders that were
+deleted or added by hand. Several processes may use the index at once; each access is one transaction.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 Status = Literal["running", "finished", "interrupted", "failed"]
 _Result = TypeVar("_Result")
 
-#: Kept in the file's header; an index with another number is made again.
+#: Version in the file's header; an index with another one is made again.
 _VERSION = 1
-#: Seconds to wait for another process's transaction. One takes milliseconds, a rebuild of 10,000 runs some seconds.
+#: Seconds to wait for another process's transaction. It takes milliseconds, or some seconds to rebuild 10,000 runs.
 PATIENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexRow:
-    """What a listing shows of a run.
+    """A run in a listing.
 
-    rounds     rounds asked for
+    rounds     rounds in the settings
     started    UTC, ISO 8601
-    seconds    wall time until it ended, None while it runs
-    measure    "accuracy" (a fraction, more is better) or "error" (less is better)
-    scores     for each method its mean over peers and seeds, None before the first evaluation
+    seconds    wall time until the end; None while it runs
+    measure    "accuracy" (0 to 1, more is better) or "error" (less is better)
+    scores     method -> mean over peers and seeds; None before the first evaluation
     """
 
     id: str
@@ -55,16 +55,16 @@ class IndexRow:
     scores: dict[str, float | None]
 
 
-#: Columns whose values are kept as JSON.
+#: Columns whose values are stored as JSON.
 _JSON = ("methods", "seeds", "scores")
 _COLUMNS = tuple(field.name for field in fields(IndexRow))
 
 
 def row_of(folder: Path) -> IndexRow:
-    """The row of one run, read from its folder.
+    """Read the row of one run from its folder.
 
     Raises:
-        RunError: if `run.json` or another file there is missing or damaged.
+        RunError: `run.json` or another file there is missing or damaged.
     """
     run, settings = read_json(folder / "run.json"), read_json(folder / "settings.json")
     summary = read_json(folder / "summary.json") if (folder / "summary.json").exists() else {}
@@ -87,40 +87,40 @@ def row_of(folder: Path) -> IndexRow:
 
 
 def living(folder: Path, status: Status) -> Status:
-    """The status as it is now: a run said to be running whose process is gone was interrupted."""
+    """Return the current status: a run with the status running whose process has ended was interrupted."""
     return "interrupted" if status == "running" and not is_locked(folder / "run.lock") else status
 
 
 def folders(root: Path) -> dict[str, Path]:
-    """The run folders under `root` by id, oldest id first."""
+    """Return the run folders under `root` by id, oldest id first."""
     return {path.parent.name: path.parent for path in sorted(root.glob("*/run.json"))}
 
 
 class Index:
-    """The runs under `root`. Nothing is kept open between two calls."""
+    """The index of the runs under `root`. Nothing stays open between calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.path = root / "index.sqlite"
 
     def ready(self) -> None:
-        """Make the index now if it is missing or of another version."""
+        """Make the index if it is missing or of another version."""
         self._transaction(lambda connection: None)
 
     def put(self, row: IndexRow) -> None:
-        """Add the row, or replace the one of the same id."""
+        """Add the row, or replace the one with the same id."""
         self._transaction(lambda connection: _put(connection, row))
 
     def get(self, run_id: str) -> IndexRow | None:
-        """The row of that id, with the status as it is now."""
+        """Return the row with that id and the current status; None if there is none."""
         return next((row for row in self.rows() if row.id == run_id), None)
 
     def rows(self) -> list[IndexRow]:
-        """All runs, the latest first, with their status as it is now."""
+        """Return all runs with their current status, the latest first."""
         return [self._now(row) for row in self._transaction(self._matched)]
 
     def _now(self, row: IndexRow) -> IndexRow:
-        """A killed process could not correct its row, so what is said to be running is looked up in its folder."""
+        """Return the row with the current status, which is in the folder if a killed process could not update the row."""
         if row.status != "running":
             return row
         folder = self.root / row.id
@@ -131,7 +131,7 @@ class Index:
         return replace(row, status=living(folder, row.status))
 
     def _matched(self, connection: sqlite3.Connection) -> list[IndexRow]:
-        """The rows after the index was made to match the folders."""
+        """Update the index to match the folders; return its rows."""
         there, known = folders(self.root), {row.id for row in _all(connection)}
         connection.executemany("DELETE FROM runs WHERE id = ?", [(gone,) for gone in known - there.keys()])
         for run_id in there.keys() - known:
@@ -182,7 +182,7 @@ class Index:
         try:
             if not _sound(self.path):
                 os.replace(self.path, self.path.with_suffix(".damaged"))
-                self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)  # of the old file, not the new
+                self.path.with_name(self.path.name + "-journal").unlink(missing_ok=True)  # it is the old file's journal
         finally:
             os.close(lock)
 

@@ -1,4 +1,4 @@
-"""The report's pictures: curves, a dot for each peer, bytes, gossip, graphs (`canvas.py` has how they are drawn)."""
+"""The report's pictures: curves, a dot for each peer, bytes, gossip, graphs (drawn with `canvas.py`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedpeer.runs.canvas import INK, LINE, MARKERS, PALETTE, TEXT, draw_axes, en
 from fedpeer.runs.history import Floats, History
 from fedpeer.runs.summary import count_text, score_text
 
-#: The most peers that get a row of their own; more are drawn as one curve, from the worst to the best.
+#: Most peers with a row each; more are drawn as one curve, from the worst to the best.
 ROWS_MAX = 64
-#: Weights no further from 1 than this are 1 but for rounding.
+#: Weights that differ from 1 by less than this differ by rounding only.
 _WEIGHT_NOISE = 1e-6
-#: Faults that are told in the caption of a picture.
+#: Most faults in the caption of a picture.
 SPANS_TOLD = 6
-#: The most averaging groups drawn in one picture, and the most nodes that are labelled in a graph.
+#: Most averaging groups in one picture, and most nodes of a graph with labels.
 GROUPS_MAX, LABELS_MAX = 6, 40
 
 
@@ -35,16 +35,16 @@ def _rounds(axes: Axes, last: int) -> None:
 
 
 def band(score_RP: Floats) -> tuple[Floats, Floats, str]:
-    """Lower edge (R,), upper edge (R,) and name of the band over peers: 10-90 % from ten peers on, else all of them."""
+    """Return lower edge (R,), upper edge (R,) and name of the band over peers: 10-90 % of ten or more, else all."""
     edges = (10, 90) if score_RP.shape[1] >= 10 else (0, 100)
     low_R, high_R = np.percentile(score_RP, edges, axis=1)
     return low_R, high_R, "the middle 80 % of the peers" if edges[0] else "all peers, from the worst to the best"
 
 
 def view(histories: Sequence[History]) -> tuple[float, float, bool]:
-    """Lowest and highest score to show, and whether that leaves the first quarter's climb out.
+    """Return the lowest and highest score to show, and whether that leaves out the climb in the first quarter.
 
-    It is left out where it takes more than half of the height, since what sets the methods apart comes after it.
+    The climb is left out if it takes more than half of the height, because the methods differ after it.
     """
     bands = [np.stack(band(history.score_RP)[:2]) for history in histories]
     every = _finite(bands)
@@ -60,7 +60,7 @@ def _finite(arrays: Sequence[Floats]) -> Floats:
 
 
 def curves(histories: Sequence[tuple[int, History]], label: str) -> str:
-    """Mean score over peers by round, with its band: (colour number, history) a method, each evaluated once or more."""
+    """Draw mean score over peers by round, with its band, for (colour number, history) of each evaluated method."""
     measure = histories[0][1].measure
 
     def draw(axes: Axes) -> None:
@@ -87,7 +87,7 @@ def _tick(value: float, measure: str) -> str:
 
 
 def per_peer(histories: Sequence[tuple[int, History]], peers: Sequence[str], label: str) -> str:
-    """The last scores of each peer: one row a peer, or curves over sorted peers if there are more than `ROWS_MAX`."""
+    """Draw each peer's last scores: one row per peer, or curves over sorted peers if there are more than `ROWS_MAX`."""
     if len(peers) > ROWS_MAX:
         return draw_axes(lambda axes: _sorted_curves(axes, histories), 250, label)
     names = [peer if len(peer) <= 16 else peer[:15] + "…" for peer in peers]
@@ -128,7 +128,7 @@ def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]]) -> None
 
 
 def traffic_plot(histories: Sequence[tuple[int, History]], label: str) -> str:
-    """Bytes sent in each round by all peers together."""
+    """Draw the bytes that all peers together send in each round."""
 
     def draw(axes: Axes) -> None:
         ends = []
@@ -146,13 +146,13 @@ def traffic_plot(histories: Sequence[tuple[int, History]], label: str) -> str:
 
 
 def disagreement(history: History, index: int, label: str) -> str | None:
-    """Relative disagreement left after each round's averaging, one line a group; None if it was nowhere above zero."""
+    """Draw the relative disagreement left after each round's averaging, one line per group; None if always zero."""
     lines = {group: np.where(left_T > 0, left_T, np.nan) for group, left_T in history.disagreement.items()}
     shown = sorted((g for g in lines if np.isfinite(lines[g]).any()), key=lambda g: -float(np.nanmax(lines[g])))
 
     def draw(axes: Axes) -> None:
         left = _finite([lines[group] for group in shown[:GROUPS_MAX]])
-        axes.set_yscale("log")  # whole decades, since a part of one may hold no labelled tick
+        axes.set_yscale("log")  # whole decades: a part of a decade may have no labelled tick
         axes.set_ylim(10 ** np.floor(np.log10(left.min()) - 0.01), 10 ** np.ceil(np.log10(left.max()) + 0.01))
         ends = []
         for group in shown[:GROUPS_MAX]:
@@ -167,12 +167,12 @@ def disagreement(history: History, index: int, label: str) -> str | None:
 
 
 def _dot(history: History) -> str:
-    """The line's style, with dots where there are too few rounds for a line."""
+    """Return the style of a line, with dots if there are too few rounds for a line."""
     return ".-" if len(history.round_T) < 3 else "-"
 
 
 def weights_plot(history: History, index: int, label: str) -> str | None:
-    """Least and greatest push-sum weight in each round, one band a group; None if all stayed at 1."""
+    """Draw least and greatest push-sum weight in each round, one band per group; None if all stayed at 1."""
     if all(np.nanmax(np.abs(weight_T2 - 1), initial=0) < _WEIGHT_NOISE for weight_T2 in history.weight.values()):
         return None
 
@@ -196,7 +196,7 @@ def over_time(
     what: str,
     label: str,
 ) -> str:
-    """Steps of each peer, (seconds, values), before grey stretches of time; few peers are named at their ends."""
+    """Draw step lines of each peer, (seconds, values), on grey time spans; few peers are named at the line ends."""
     named = len(lines) <= PALETTE
 
     def draw(axes: Axes) -> None:
@@ -218,9 +218,9 @@ def over_time(
 
 
 def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence[Sequence[float]], label: str) -> str:
-    """Who talks to whom: nodes at `places` (N, 2), an edge as a pair of indices into `nodes`.
+    """Draw a graph: nodes at `places` (N, 2), edges as pairs of indices into `nodes`.
 
-    The nodes are labelled inside, so that a phone shows the labels at a readable size.
+    The labels are inside the nodes, so that a phone shows them at a readable size.
     """
     positions = np.array(places, dtype=np.float64)
     labelled = len(nodes) <= LABELS_MAX
@@ -241,13 +241,13 @@ def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence
 
 
 def _shortest(names: Sequence[str]) -> Iterator[str]:
-    """Names as short as a node: the number alone where all are peer1, peer2, ..."""
+    """Yield names that fit into a node: the number alone if all are peer1, peer2, ..."""
     numbered = all(re.fullmatch(r"peer\d+", name) for name in names)
     return (name.removeprefix("peer") if numbered else name[:8] for name in names)
 
 
 def spread_plot(values: Sequence[float], colour: int, label: str) -> str:
-    """One number of each peer, in ascending order; on a logarithmic axis where they differ by more than a hundred."""
+    """Draw one number per peer, in ascending order; the axis is logarithmic if they differ by a factor above 100."""
     known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
 
     def draw(axes: Axes) -> None:
@@ -263,7 +263,7 @@ def spread_plot(values: Sequence[float], colour: int, label: str) -> str:
 
 
 def relations(matrix_PP: Floats, peers: Sequence[str], label: str) -> str:
-    """Squares as large as tasks are related, from -1 to 1; opposite ones are crossed out."""
+    """Draw how related tasks are, from -1 to 1, as areas of squares; negative relations are crosses."""
     count = len(matrix_PP)
     side = 300 / max(count, 1)
 

@@ -1,8 +1,8 @@
-"""The HTML report of a run: one file with everything in it, for a browser in light or dark, a phone, or paper.
+"""The HTML report of a run: one self-contained file, for a light or dark browser, a phone, or paper.
 
-Assembled from what the folder holds, whatever there is of it: a run that was interrupted, or evaluated nothing, has a
-report too. Text from outside (names, notes, settings) is escaped, and a drawing from outside is taken in only if it
-draws and does nothing else. Besides the rows of `history.py` it reads these descriptions, each of them optional:
+It is made from whatever the folder has: a run that was interrupted, or evaluated nothing, has a report too. Text from
+outside (names, notes, settings) is escaped, and a drawing from outside is included only if it has nothing but shapes
+and text. Beside the rows of `history.py` it reads these descriptions, each of them optional:
 
     split.json    {"rule", "remarks": [...], "classes": [...],
                    "peers": [{"id", "note", "train", "test", "train_counts": [C ints]
@@ -33,10 +33,10 @@ from fedpeer.runs.summary import headline, measure_of, spoken
 
 
 def write_report(run: RunFolder) -> Path:
-    """Write `report.html` into the run's folder, replacing an older one, and return its path.
+    """Write or replace `report.html` in the run's folder; return its path.
 
     Raises:
-        RunError: if a file of the run is damaged.
+        RunError: a file of the run is damaged.
     """
     path = run.path / "report.html"
     write_text(path, _page(gather_facts(run)))

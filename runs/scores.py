@@ -1,11 +1,11 @@
-"""How a method is scored where there is a server: four numbers, in the last round and in the best. Pure: rows in.
+"""The four scores of a method with a server, in the last and the best round. Pure: rows in.
 
     model             weighted by test sizes   each peer counts the same
     the server's      S                        GM
     the peer's own    MT                       PM
 
-The headline is the last round. Beside it is the best round, chosen on what was kept back (`simulation.validation`), or,
-where nothing was, on the very test data it is reported on, which flatters and is called so.
+The main score is that of the last round. The best round is chosen on validation examples (`simulation.validation`) or,
+without any, on the test data itself: then the score is optimistic, and the report says so.
 
 Sources: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2019, section IV.C (S, MT); Zhu, Ma,
 Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization, CVPR 2023, section
@@ -27,9 +27,9 @@ METRICS = {"PM": ("", False), "MT": ("", True), "GM": ("server_", False), "S": (
 
 
 def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
-    """Of one method: for each metric that its rows have, the last and the best round, mean and SEM over seeds.
+    """Return for each metric in one method's rows the score in the last and the best round, mean and SEM over seeds.
 
-    `best_by` is "validation" or "test". Only seeds that came furthest count.
+    `best_by` is "validation" or "test". Only the seeds with the most rounds count.
     """
     by_seed: dict[int, dict[int, Mapping[str, Any]]] = {}
     for row in rows:

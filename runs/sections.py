@@ -1,6 +1,6 @@
-"""The report's sections with pictures, each as HTML, or empty where the run has nothing to show.
+"""The report's sections with pictures, each as HTML; "" if the run has nothing to show there.
 
-Words and layout are here, shapes in `plots.py`, tables in `tables.py`. Whatever comes from outside passes `escape`.
+Texts and layout are here, pictures in `plots.py`, tables in `tables.py`. All text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedpeer.runs.svg import drawing_only
 
 
 def prose(text: str) -> str:
-    """As HTML, with a number kept beside its unit."""
+    """Return text as HTML in which a number is not separated from its unit."""
     return re.sub(r"(?<=\d) (?=%|points|[kMGT]?B\b|[kMG]\b)", "&nbsp;", escape(text))
 
 
 def _figure(title: str, picture: str, caption: str = "", *, keys: str = "", wide: bool = False) -> str:
-    """`picture`, `caption` and `keys` are HTML."""
+    """Return a figure; `picture`, `caption` and `keys` are HTML."""
     inner = f"<div class=scroll>{picture}</div>" if wide else picture
     return (
         f"<figure{' class=wide' * wide}><h3>{escape(title)}</h3>{keys}{inner}"
@@ -37,7 +37,7 @@ def _keys(run: Facts, methods: Iterable[str]) -> str:
 
 
 def learning(run: Facts) -> str:
-    """Scores by round, each peer's score, and what it cost in bytes."""
+    """Return the section on scores by round, each peer's score, and the bytes sent."""
     drawn = run.evaluated
     sending = [(run.colours[m], history) for m, history in run.histories.items() if history.bytes_T.any()]
     stack, beside = [], ""
@@ -69,7 +69,7 @@ def learning(run: Facts) -> str:
 
 
 def _gains(run: Facts) -> str:
-    """Who gains and who loses against local only, for each method."""
+    """Return sentences about the peers that gain and lose against local only, for each method."""
     local = run.histories.get("local")
     if local is None or not local.scores_SP.size:
         return ""
@@ -103,7 +103,7 @@ def _gain(gain: float, measure: str) -> str:
 
 
 def split_section(run: Facts) -> str:
-    """Who holds what."""
+    """Return the section on the examples of each peer."""
     if run.split is None:
         return ""
     remarks = "".join(f"<p class=soft>{escape(str(remark))}</p>" for remark in run.split.get("remarks") or ())
@@ -120,7 +120,7 @@ def split_section(run: Facts) -> str:
 
 
 def slices_section(run: Facts) -> str:
-    """The drawing of the partial models that the run brought along."""
+    """Return the section with the run's drawing of the partial models."""
     svg = run.plan.get("svg")
     if not svg:
         return ""
@@ -132,7 +132,7 @@ def slices_section(run: Facts) -> str:
 
 
 def graphs(run: Facts) -> str:
-    """Who talks to whom, a graph for each averaging group."""
+    """Return the section with the graph of each averaging group."""
     figures = []
     for graph in run.graphs[: plots.GROUPS_MAX]:
         nodes, edges = [str(node) for node in graph["nodes"]], graph["edges"]
@@ -153,7 +153,7 @@ def graphs(run: Facts) -> str:
 
 
 def gossip(run: Facts) -> str:
-    """How far the averages were from exact, for each method that gossiped."""
+    """Return the section on the accuracy of the averages, for each method that gossips."""
     figures = []
     for method, history in run.histories.items():
         colour, key = run.colours[method], _keys(run, [method])
@@ -175,7 +175,7 @@ def gossip(run: Facts) -> str:
 
 
 def timeline(run: Facts) -> str:
-    """Rounds and weights of all peers over virtual time, with what went wrong in the background."""
+    """Return the section on rounds and weights of all peers over virtual time, with faults in the background."""
     figures = []
     for method, told in run.timeline.items():
         spans = [(each["begin"], each["end"]) for each in told["faults"]]
@@ -195,7 +195,7 @@ def timeline(run: Facts) -> str:
 
 
 def coordinated(run: Facts) -> str:
-    """What algorithms and engines tell of the peers: their own numbers, and how related their tasks are."""
+    """Return the section on the algorithms' own numbers of the peers, and on how related their tasks are."""
     figures = []
     for method, numbers in run.statistics.items():
         for name, values in numbers.items():
@@ -215,5 +215,5 @@ def _shown(groups: int) -> str:
 
 
 def counted_text(count: int | None, noun: str) -> str | None:
-    """ "1,024 peers", or None for None."""
+    """Return text like "1,024 peers"; None for None."""
     return None if count is None else f"{count:,} {noun}{'s' * (count != 1)}"

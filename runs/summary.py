@@ -1,4 +1,4 @@
-"""A run's results in numbers and in one sentence. Pure: metric rows in, JSON data and words out."""
+"""The results of a run in numbers and in one sentence. Pure: metric rows in, JSON data and text out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from fedpeer.runs.history import Floats, History, Measure, histories
 from fedpeer.runs.scores import read_scores
 
-#: Names as people read them; any other method is its own name without hyphens.
+#: Names of methods in texts; that of any other method is its key without hyphens.
 _SPOKEN = {
     "local": "local only",
     "global": "all data pooled",
@@ -37,14 +37,18 @@ _SPOKEN = {
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The "methods" part of `summary.json` and `--json`: for each method what it reached at its last evaluated round.
+    """Return the "methods" part of `summary.json` and `--json`: each method's results at its last evaluated round.
 
-    `accuracy_per_peer` is the mean over seeds, `accuracy_mean` its mean, `accuracy_worst` its minimum,
-    `accuracy_spread` its standard deviation over peers; `accuracy_sem` is the standard error over seeds of the mean
-    over peers, null for one seed. Regression has `error_*` instead, where the worst is the maximum. `bytes_sent` and
-    `messages_sent` are totals over peers and rounds, and `seconds_per_round` leaves evaluation out; all three are means
-    over seeds. `rounds` is the round that the scores are of, null (as they are) before the first evaluation. `scores`
-    has the last and the best round by the names of `scores.METRICS`.
+    accuracy_per_peer   mean over seeds, one number per peer
+    accuracy_mean       mean of these over peers
+    accuracy_worst      minimum over peers
+    accuracy_spread     standard deviation over peers
+    accuracy_sem        standard error over seeds of the mean over peers; null for one seed
+    error_*             the same for regression, where the worst is the maximum
+    bytes_sent          total over peers and rounds, mean over seeds; likewise messages_sent
+    seconds_per_round   without evaluation, mean over seeds
+    rounds              round of the scores; null, as the scores, before the first evaluation
+    scores              scores in the last and the best round, by the names of `scores.METRICS`
     """
     every = list(rows)
     by_method: dict[str, list[Mapping[str, Any]]] = {}
@@ -86,25 +90,25 @@ def _finite(value: float | np.floating[Any]) -> float | None:
 
 
 def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
-    """What the results of a summary measure."""
+    """Return what the results of a summary measure."""
     return "error" if any("error_mean" in result for result in methods.values()) else "accuracy"
 
 
 def spoken(method: str) -> str:
-    """The method's name in a sentence: "local only", "partial averaging"."""
+    """Return the method's name in a sentence: "local only", "partial averaging"."""
     name, comma, settings = method.partition(",")
-    if name.startswith("python:"):  # a reader's own: its class
+    if name.startswith("python:"):  # a user's own algorithm is named by its class
         return name.rpartition(":")[2] + comma + settings
     return _SPOKEN.get(name, name.replace("-", " ")) + comma + settings
 
 
 def percent(fraction: float) -> str:
-    """0.9241 -> "92.4 %"."""
+    """Format a fraction: 0.9241 as "92.4 %"."""
     return f"{100 * fraction:.1f} %"
 
 
 def score_text(score: float | None, measure: Measure, sem: float | None = None) -> str:
-    """A score as people read it: 92.4 %, 92.4 ± 0.3 %, or 4.21 for an error."""
+    """Format a score: 92.4 %, 92.4 ± 0.3 %, or 4.21 for an error."""
     if score is None:
         return "–"
     if measure == "accuracy":
@@ -114,7 +118,7 @@ def score_text(score: float | None, measure: Measure, sem: float | None = None) 
 
 
 def count_text(number: float, unit: str = "") -> str:
-    """4_230_000 -> "4.23 M", or "4.23 MB" with unit B; three digits, powers of 1,000."""
+    """Format 4_230_000 as "4.23 M", or as "4.23 MB" with unit B: three digits, powers of 1,000."""
     for prefix in ("", "k", "M", "G"):
         if abs(number) < 999.5:
             return f"{number:.3g} {prefix}{unit}".strip()
@@ -123,10 +127,11 @@ def count_text(number: float, unit: str = "") -> str:
 
 
 def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """One sentence: what the best method beside the baseline was worth, by its own models or its server's.
+    """Return one sentence about partial averaging, or else the best method, and how others compare.
 
-    "Partial averaging: 92.4 %, 3.9 points above local only and 2.7 points above full averaging". Only methods that came
-    as far as the one spoken of are compared with it.
+    "Partial averaging: 92.4 %, 3.9 points above local only and 2.7 points above full averaging". The score is that of
+    the peers' own models or of the server's, whichever is better. Only methods evaluated in the same round are
+    compared.
     """
     measure = measure_of(methods)
     means = {m: score for m, r in methods.items() if (score := _worth(r, measure)) is not None}
@@ -150,13 +155,13 @@ def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def server_score(result: Mapping[str, Any]) -> float | None:
-    """What the server's model reached, each peer counted the same; None where there is no such model."""
+    """Return the score of the server's model, each peer counted the same; None if there is no such model."""
     found: float | None = result.get("scores", {}).get("GM", {}).get("final")
     return found
 
 
 def _worth(result: Mapping[str, Any], measure: Measure) -> float | None:
-    """What a peer gets out of a method: its own model, or the server's, whichever is better on average."""
+    """Return a method's score: that of the peers' own models or the server's, whichever is better on average."""
     known = [each for each in (result.get(f"{measure}_mean"), server_score(result)) if each is not None]
     return (max if measure == "accuracy" else min)(known, default=None)
 

@@ -1,7 +1,7 @@
-"""Takes a drawing from outside into a page, if it does nothing but draw.
+"""Checks a drawing from outside before it is included in a page.
 
-An SVG inside HTML may run scripts, load files and restyle the page. So only shapes, text and their looks are let
-through; anything else refuses the whole drawing, since half a drawing would mislead.
+An SVG inside HTML may run scripts, load files and restyle the page. So only shapes, text and their styles are allowed;
+anything else rejects the whole drawing, because a part of a drawing would mislead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OTHERS = {"svg", "g", "defs", "title", "desc", "clipPath", "linearGradient", "r
 
 
 def drawing_only(svg: str) -> str | None:
-    """The drawing without prolog and name spaces, or None if it is not XML or holds anything that does not draw."""
+    """Return the drawing without prolog and name spaces; None if it is not XML or has more than shapes and text."""
     try:
         root = ElementTree.fromstring(svg)
     except ElementTree.ParseError:

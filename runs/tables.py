@@ -1,4 +1,4 @@
-"""The report's tables as HTML: results, who holds what, names and values. Everything from outside is escaped."""
+"""The report's tables as HTML: results, splits, names and values. All text from outside is escaped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedpeer.runs.plots import ROWS_MAX
 from fedpeer.runs.scores import METRICS
 from fedpeer.runs.summary import count_text, measure_of, score_text, server_score, spoken
 
-#: Rows of the split when there are more than `ROWS_MAX` peers: each stands for several peers in order.
+#: Rows of the split if there are more than `ROWS_MAX` peers; each row is for several consecutive peers.
 _BINS = 32
-#: Notes of one row, and numbers in the cells: with more classes than this the shade must do.
+#: Most notes in one row, and most classes with numbers in the cells; for more classes there is only the shade.
 NOTES_MAX, NUMBERS_MAX = 3, 16
 
 
 def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
-    """One row a method; `marks` holds the HTML of each method's mark."""
+    """Return the table of results, one row per method; `marks`: the HTML of each method's mark."""
     measure = measure_of(methods)
     seeds = max((len(result.get("seeds") or [0]) for result in methods.values()), default=1)
     uneven = len({result.get("rounds") for result in methods.values()}) > 1
@@ -67,7 +67,7 @@ def _server(result: Mapping[str, Any], measure: Measure) -> str:
 
 
 def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
-    """Four numbers a method, in the last and in the best round; empty where no method has a server's model."""
+    """Return the table of four scores per method, in the last and the best round; "" without a server's model."""
     measure = measure_of(methods)
     found = {method: result["scores"] for method, result in methods.items() if result.get("scores")}
     if not any("GM" in each for each in found.values()):
@@ -94,14 +94,14 @@ def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, s
 
 
 def _width(value: float | None, measure: str) -> str:
-    """A spread or a standard error: in points, or in the error's own unit."""
+    """Format a spread: in points, or in the error's own unit."""
     if value is None:
         return "–"
     return f"{100 * value:.1f} points" if measure == "accuracy" else f"{value:.2g}"
 
 
 def split_table(data: Mapping[str, Any]) -> str:
-    """Who holds what: peers by classes, shaded by number of training examples (or quantiles of the target)."""
+    """Return the table of a split: training examples by peer and class, shaded; or quantiles of the target."""
     peers = _binned(data["peers"]) if len(data["peers"]) > ROWS_MAX else data["peers"]
     counted = [peer.get("train_counts") or [] for peer in peers]
     most = max((count for row in counted for count in row), default=0) or 1
@@ -125,7 +125,7 @@ def split_table(data: Mapping[str, Any]) -> str:
 
 
 def _binned(peers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`_BINS` rows for many peers: sums of examples, means of quantiles, the commonest notes."""
+    """Merge many peers into `_BINS` rows: sums of examples, means of quantiles, the most frequent notes."""
     step = math.ceil(len(peers) / _BINS)
     bins = [peers[start : start + step] for start in range(0, len(peers), step)]
     return [
@@ -150,11 +150,11 @@ def _notes(peers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _quantiles(peer: Mapping[str, Any]) -> list[float]:
-    """Of the first output; empty for classes."""
+    """Return the quantiles of the first output; empty for classes."""
     return list((peer.get("train_quantiles") or [[]])[0])
 
 
 def pairs(lines: Iterable[tuple[str, str]]) -> str:
-    """Names and values, two columns."""
+    """Return a table of names and values."""
     body = "".join(f"<tr><th scope=row>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in lines)
     return f"<table class=pairs><tbody>{body}</tbody></table>"

@@ -1,6 +1,6 @@
-"""Arrays of a safetensors file where they lie: read when they are looked at, and not before.
+"""Arrays of a safetensors file, mapped into memory and read when they are used.
 
-The library reads whole arrays into memory; a checkpoint of many peers is larger than that.
+The library reads whole arrays into memory, and a checkpoint of many peers may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: The names that the format has for numpy's types.
+#: numpy's types by their names in the format.
 _TYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
     "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
@@ -22,9 +22,9 @@ _TYPES = {
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays by name, read-only, in one mapping of the file, which `safe_open` has found to be sound.
+    """Return the arrays by name, read-only, from one mapping of a file that `safe_open` has already checked.
 
-    On Windows a file cannot be replaced while it is mapped, so there they are copies.
+    On Windows a file cannot be replaced while it is mapped, so there the arrays are copies.
     """
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -34,7 +34,7 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     for name, each in header.items():
         if name != "__metadata__":
             kind, count = np.dtype(_TYPES[each["dtype"]]), int(np.prod(each["shape"]))
-            # What has no numbers has no place either: it may stand at the very end.
+            # The offset of an empty array may be the end of the file, which `frombuffer` rejects.
             place = 8 + size + each["data_offsets"][0] if count else 0
             flat = np.frombuffer(content, kind, count, place)
             found[name] = (flat.copy() if sys.platform == "win32" else flat).reshape(each["shape"])

@@ -101,7 +101,9 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
     """It keeps its round, and what it measured of the others before says nothing about now."""
-    here = simulator(faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)]), rounds=100_000)
+    here = simulator(
+        faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)]), rounds=100_000
+    )
     log: list[str] = []
     here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
     here.run(23.0 / 0.025)
