@@ -120,7 +120,7 @@ class Index:
         return [self._now(row) for row in self._transaction(self._matched)]
 
     def _now(self, row: IndexRow) -> IndexRow:
-        """Return the row with the current status, which is in the folder if a killed process could not update the row."""
+        """Return the row with the current status, which is in the folder if the process was killed."""
         if row.status != "running":
             return row
         folder = self.root / row.id
