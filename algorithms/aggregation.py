@@ -1,18 +1,19 @@
-"""How the updates of a round become one: the plain mean, or a rule that stands some liars. A choice by name.
+"""How the updates of a round become one: the plain mean, or a rule that tolerates Byzantine clients. A choice by name.
 
-Each function takes the settings of its choice, checks them, and returns an `Aggregation`, a `Mean` as a `Workbench` has
-it: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings can be checked
-without it; the rules themselves are in `robust.py`.
+Each function here takes the settings of its choice, checks them, and returns an `Aggregation`, which is a `Mean` of the
+`Workbench`: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings can be
+checked without it; the rules themselves are in `robust.py`.
 
-Weights. The plain mean weighs by what the clients say of themselves: the number of their examples, or a precision. All
-rules against liars count peers alike, as their papers do (Blanchard et al. 2017, Yin et al. 2018, Karimireddy et al.
-2021): who may lie about an update may lie about its weight, and a count that nobody can check would outweigh everyone.
-The geometric median has a weighted form (Pillutla et al. 2019, equation 2), for those whose counts are known to be
+Weights. The plain mean uses the weights that clients report: the number of their examples, or a precision. All robust
+rules weigh peers alike, as their papers do (Blanchard et al. 2017, Yin et al. 2018, Karimireddy et al. 2021): a client
+that can lie about its update can lie about its weight, and a count that nobody can check would outweigh everyone. The
+geometric median also has a weighted form (Pillutla et al. 2019, equation 2), for clients whose counts are known to be
 true.
 
-Liars. A rule is told how many it shall stand, f, and takes 2 f + 3 updates at least. Rows that are not finite come
-from liars: they are left out, and each is one of the f less. Where still fewer come than 2 f + 3, since peers are away,
-the median of each coordinate is taken in the place of the rule: it stands as many liars as that number of updates can.
+Byzantine clients. A rule is given the number f of Byzantine clients that it must tolerate (`liars`), and needs at least
+2 f + 3 updates. Rows that are not finite come from Byzantine clients: they are left out, and each reduces f by one. If
+fewer than 2 f + 3 updates are left, since peers are away, the median of each coordinate replaces the rule: it tolerates
+as many Byzantine clients as that number of updates can.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A rule with its settings: the mean of a `Workbench`. The same rule has the same fields, and they can be sent.
+    """A rule with its settings, used as the `mean` of a `Workbench`. Equal rules have equal fields, and can be sent.
 
-    liars   f, how many it shall stand
+    rule       name of the rule
+    liars      f, number of Byzantine clients that it must tolerate, >= 0; default 0
+    settings   further settings of the rule
     """
 
     rule: str
@@ -42,54 +45,68 @@ class Aggregation:
         check_liars(self.rule, 2 * max(self.liars, 0) + 3, self.liars)
 
     def check(self, updates: int) -> None:
-        """Refuse what this rule cannot stand in rounds of so many updates.
+        """Check that this rule tolerates its f Byzantine clients in rounds of this many updates.
 
         Raises:
-            RobustError: n < 2 f + 3, but for the plain mean, and for rules that were told of no liars.
+            RobustError: updates < 2 f + 3. Never for the plain mean, or for f = 0.
         """
         if self.liars:
             check_liars(self.rule, updates, self.liars)
 
     def __call__(self, values_KD: Tensor, weights_K: Tensor) -> Tensor:
-        """(D,) in the type of values_KD, from K >= 1 rows of which one at least is finite."""
+        """Return the combined update, (D,) in the type of values_KD, from K >= 1 rows, at least one of them finite."""
         from fedpeer.algorithms.robust import aggregated
 
         return aggregated(self.rule, values_KD, weights_K, self.liars, **self.settings)
 
 
 def mean() -> Aggregation:
-    """The mean, weighted as the algorithm says: by examples in FedAvg. One liar decides it."""
+    """Take the mean, weighted as the algorithm says: by examples in FedAvg. A single Byzantine client can decide it."""
     return Aggregation("mean")
 
 
 def median(*, liars: int = 0) -> Aggregation:
-    """The median of each coordinate; it stands any minority, and `liars` is only held against the number of peers."""
+    """Take the median of each coordinate; it tolerates any Byzantine minority.
+
+    Args:
+        liars: only checked against the number of peers, >= 0; default 0.
+    """
     return Aggregation("median", liars)
 
 
 def trimmed_mean(*, liars: int) -> Aggregation:
-    """The mean of each coordinate without its `liars` smallest and largest values."""
+    """Take the mean of each coordinate without its `liars` smallest and `liars` largest values."""
     return Aggregation("trimmed-mean", liars)
 
 
 def krum(*, liars: int) -> Aggregation:
-    """The one update whose nearest others are nearest to it."""
+    """Take the one update whose nearest others are nearest to it."""
     return Aggregation("krum", liars)
 
 
 def multi_krum(*, liars: int, kept: int | None = None) -> Aggregation:
-    """The mean of the `kept` updates that Krum likes best; of K - f - 2, if not said or where there are fewer."""
+    """Take the mean of the `kept` updates with the best Krum scores, by default of K - f - 2.
+
+    Args:
+        liars: f, number of Byzantine clients to tolerate, >= 0.
+        kept: number of updates, >= 1; default, and at most: K - f - 2.
+    """
     if kept is not None and kept < 1:
         raise RobustError(f"multi-krum: kept = {kept}: write 1 or more")
     return Aggregation("multi-krum", liars, {"kept": kept})
 
 
 def centred_clipping(*, liars: int = 0, radius: float | None = None, steps: int = 3) -> Aggregation:
-    """The median of each coordinate, moved by the mean of the differences from it, each clipped to `radius`.
+    """Take the median of each coordinate, moved by the mean of the differences from it, each clipped to `radius`.
 
-    Karimireddy et al. 2021 start where the round before ended; a mean remembers nothing, so this one starts at a robust
-    guess of the same round. Without a radius it is the median distance of the updates from that start: with liars in
-    the minority that is at most the distance of some honest update, so they cannot widen it.
+    Karimireddy et al. 2021 start where the round before ended. A mean remembers nothing, so this one starts at a robust
+    estimate from the same round.
+
+    Args:
+        liars: number of Byzantine clients to tolerate, >= 0; default 0.
+        radius: length > 0 in the units of the updates; default: the median distance of the updates from the start. With
+            a Byzantine minority that is at most the distance of some honest update, so they cannot widen it.
+        steps: number of such moves, >= 1; default 3.
     """
     if radius is not None and not radius > 0:
         raise RobustError(f"centred-clipping: radius = {radius:g}: write a length above 0")
@@ -99,11 +116,16 @@ def centred_clipping(*, liars: int = 0, radius: float | None = None, steps: int 
 
 
 def geometric_median(*, liars: int = 0, weighted: bool = False) -> Aggregation:
-    """The point with the least sum of distances; `weighted`: by examples, where the counts can be trusted."""
+    """Take the point with the least sum of distances to the updates.
+
+    Args:
+        liars: number of Byzantine clients to tolerate, >= 0; default 0.
+        weighted: whether distances count by number of examples, for clients whose counts can be trusted; default false.
+    """
     return Aggregation("geometric-median", liars, {"weighted": weighted})
 
 
-#: By name; see the top of this file.
+#: The choices by name; see the top of this file.
 AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {
     "mean": mean,
     "median": median,

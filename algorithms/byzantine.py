@@ -1,18 +1,18 @@
-"""How many Byzantine clients a rule of aggregation tolerates among so many updates."""
+"""The number of Byzantine clients that a rule of aggregation tolerates among a number of updates."""
 
 from __future__ import annotations
 
 
 class RobustError(ValueError):
-    """A rule cannot stand that many liars among that few updates; the message names both and the way out."""
+    """A rule cannot tolerate so many Byzantine clients among so few updates; the message names both and the way out."""
 
 
 def check_liars(rule: str, updates: int, liars: int) -> None:
-    """Refuse a setting under which f liars could win: all rules here are for n >= 2 f + 3.
+    """Check that f Byzantine clients cannot decide the result: all rules here are for n >= 2 f + 3 updates.
 
     Raises:
         RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; the same margin is
-            asked of every rule, so that one can be put in the place of another).
+            asked of every rule, so that one can replace another).
     """
     if liars < 0:
         raise RobustError(f"{rule} with f = {liars}: a number of liars is 0 or more")

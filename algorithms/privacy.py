@@ -1,9 +1,9 @@
-"""Differential privacy of what clients send: what is asked for, and what it comes to. The noise is in `private.py`.
+"""Differential privacy of what clients send: the settings, and the guarantee they give. The noise is in `private.py`.
 
-The unit is a client: whoever sees what is released cannot tell whether a client's data was used in a round or the
-client sent no change at all (zero-out adjacency; Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, Practical and Private
-(Deep) Learning Without Sampling or Shuffling, ICML 2021, definition 1.1). A client's change, what it made of the
-broadcast less the broadcast, is clipped to length `clip` (C), and all count alike, since a weight would tell a number
+The unit of privacy is a client: an observer of what is released cannot tell whether a client's data was used in a round
+or the client sent no change at all (zero-out adjacency; Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, Practical and
+Private (Deep) Learning Without Sampling or Shuffling, ICML 2021, definition 1.1). A client's change, its trained model
+minus the broadcast, is clipped to length `clip` (C), and all clients count alike, since a weight would reveal a number
 of examples. So one client moves the sum of a round by C at most, and noise of standard deviation noise * C on that sum
 is the Gaussian mechanism with multiplier `noise` (McMahan, Ramage, Talwar, Zhang, Learning Differentially Private
 Recurrent Language Models, ICLR 2018, algorithm 1).
@@ -14,14 +14,14 @@ Who is protected against whom:
     sum       noise * C / sqrt(K)      multiplier noise                multiplier noise / sqrt(K): weak
     client    noise * C                multiplier noise * sqrt(K)      multiplier noise
 
-With `sum` everybody but the coordinator of the round is shown the sum only, and the coordinator must be trusted not to
+With `sum` every peer but the coordinator of the round sees the sum only, and the coordinator must be trusted not to
 look at single updates. The K clients make the noise together: if only k of them answer, or all but k are curious and
-take their own share off again, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). With `client` nobody needs
-be trusted, and the model has sqrt(K) times the noise. A rule that picks updates out of the sum shows them nearly as
-they are, so that `sum` goes with the plain mean only.
+subtract their own share of the noise, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). With `client` no
+peer needs to be trusted, and the model has sqrt(K) times the noise. A rule that picks updates out of the sum reveals
+them nearly as they are, so `sum` works with the plain mean only.
 
-What is not protected: that a client took part, in which rounds, and what it says of itself elsewhere (scores that it
-reports). Real numbers in floating point leak a little more than the theory says (Mironov 2012).
+Not protected: that a client took part, in which rounds, and what it reports elsewhere (such as its scores). Real
+numbers in floating point leak a little more than the theory says (Mironov 2012).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Literal
 
 
 class PrivacyError(ValueError):
-    """A setting that gives no privacy, or the accountant is not installed; the message names the way out."""
+    """A setting gives no privacy, or the accountant is not installed; the message names the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Privacy:
 
     clip    C > 0, a length in the units of the parameters
     noise   the multiplier >= 0: standard deviation over C
-    delta   for which epsilon is told, in (0, 1)
+    delta   the delta, in (0, 1), for which epsilon is reported
+    where   "sum": the clients of a round make the noise together; "client": each adds all of it
     """
 
     clip: float
@@ -60,28 +61,33 @@ class Privacy:
             raise PrivacyError(f"gaussian: delta = {self.delta:g}: write a number between 0 and 1, such as 1e-5")
 
     def deviation(self, participants: int) -> float:
-        """The standard deviation of the noise that each of K participants adds to each number it sends."""
+        """Return the standard deviation of the noise that each of K participants adds to each number it sends."""
         return self.noise * self.clip / (math.sqrt(participants) if self.where == "sum" else 1)
 
     def multiplier(self, participants: int, answered: int) -> float:
-        """The noise multiplier for those to whom this choice promises something, of a round in which k of K answered.
+        """Return the noise multiplier of a round in which k of K participants answered.
 
-        With `sum` that is everyone who is shown the sum; with `client` everyone, the coordinator too.
+        It holds against those whom this choice protects from: with `sum` all who see the sum, with `client` all peers,
+        the coordinator included.
         """
         return self.noise * (math.sqrt(answered / participants) if self.where == "sum" else 1)
 
 
 def no_privacy() -> None:
-    """Updates are sent as they are."""
+    """Send updates as they are."""
 
 
 def gaussian(
     *, clip: float = 1.0, noise: float = 1.0, delta: float = 1e-5, where: Literal["sum", "client"] = "sum"
 ) -> Privacy:
-    """A client's change is clipped to length `clip` and gets Gaussian noise, and all clients count alike.
+    """Clip each client's change to length `clip`, add Gaussian noise, and count all clients alike.
 
-    `noise` is in units of `clip`; with `where=sum` the clients of a round make it together, and with `where=client`
-    each adds all of it, so that the coordinator need not be trusted.
+    Args:
+        clip: length > 0 in the units of the parameters; default 1.0.
+        noise: standard deviation in units of `clip`, >= 0; default 1.0.
+        delta: in (0, 1), for which epsilon is reported; default 1e-5.
+        where: "sum" (default): the clients of a round make the noise together; "client": each adds all of it, so that
+            the coordinator need not be trusted.
     """
     return Privacy(clip, noise, delta, where)
 
@@ -90,23 +96,24 @@ PRIVACIES: dict[str, Callable[..., Privacy | None]] = {"none": no_privacy, "gaus
 
 
 def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1.0) -> float:
-    """The least epsilon known of (epsilon, delta)-differential privacy after so many rounds.
+    """Return the least known epsilon of (epsilon, delta)-differential privacy after this many rounds.
 
-    Exact where the client is known to take part: R Gaussian mechanisms are one with multiplier noise / sqrt(R), whose
-    curve is known (Balle, Wang, Improving the Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8). With
-    chance, an upper bound by the Renyi accountant of Opacus (Mironov, Talwar, Zhang, Renyi Differential Privacy of the
-    Sampled Gaussian Mechanism, 2019).
+    It is exact where the client is known to take part: R Gaussian mechanisms are one with multiplier noise / sqrt(R),
+    whose curve is known (Balle, Wang, Improving the Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8).
+    With chance it is an upper bound by the Renyi accountant of Opacus (Mironov, Talwar, Zhang, Renyi Differential
+    Privacy of the Sampled Gaussian Mechanism, 2019).
 
     Args:
-        rounds: those in which the client may have taken part.
+        rounds: number of rounds in which the client may have taken part.
         noise: the multiplier, the least of them where rounds differ (`Privacy.multiplier`).
-        participation: the chance with which a client takes part in a round, where nobody knows whether it did. In a
-            federation all members know who takes part (`CoordinatedAlgorithm.participants`), so against them it is 1
-            and `rounds` are the client's own; below 1 it is for strangers who are shown nothing but models. Clients
-            are taken to be drawn independently of one another.
+        delta: in (0, 1).
+        participation: probability that a client takes part in a round, if the observer does not know whether it did. In
+            a federation all members know who takes part (`CoordinatedAlgorithm.participants`), so against them it is 1
+            and `rounds` are the client's own; below 1 it is for outsiders who see nothing but models. Clients are
+            assumed to be drawn independently of one another.
 
     Raises:
-        PrivacyError: a number out of its range, or Opacus is needed and not installed.
+        PrivacyError: a number is out of its range, or Opacus is needed and not installed.
     """
     if not (rounds >= 0 and noise >= 0 and 0 < delta < 1 and 0 < participation <= 1):
         raise PrivacyError(
@@ -124,18 +131,18 @@ def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1
     except ImportError:
         raise PrivacyError("epsilon under chance needs opacus; run pip install fedpeer[privacy]") from None
     spent = rdp.compute_rdp(q=participation, noise_multiplier=noise, steps=rounds, orders=_ORDERS)
-    with warnings.catch_warnings():  # of an order at the end of the list, which is as true a bound as any
+    with warnings.catch_warnings():  # it warns of an order at the end of the list, which is as true a bound as any
         warnings.simplefilter("ignore", UserWarning)
         found, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=spent, delta=delta)
     return float(found)
 
 
-#: Orders of Renyi divergence over which the accountant looks for its least bound.
+#: Orders of the Renyi divergence among which the accountant finds its least bound.
 _ORDERS = [1 + x / 10 for x in range(1, 100)] + [float(x) for x in range(11, 64)] + [2.0**x for x in range(6, 14)]
 
 
 def _exact(mu: float, delta: float) -> float:
-    """Where delta(e) = Phi(mu / 2 - e / mu) - exp(e) Phi(-mu / 2 - e / mu) falls to delta."""
+    """Return the epsilon where delta(e) = Phi(mu / 2 - e / mu) - exp(e) Phi(-mu / 2 - e / mu) falls to delta."""
     import scipy.optimize
     from scipy.special import log_ndtr, ndtr
 

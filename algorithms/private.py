@@ -1,13 +1,14 @@
 """Any algorithm whose clients send a model, made private: changes are clipped, get noise, and count alike.
 
-What it promises to whom, and what not, is in `privacy.py`.
+What it guarantees against whom, and what not, is in `privacy.py`.
 
-Noise that somebody can compute protects nobody, and all else that is random in a run follows from a seed which all
-peers know. So a client's noise comes from its `secret`: bytes that a real peer draws once, keeps and never shows. In a
-simulation it may be empty, so that a run is its seed; then the noise costs what it would cost, and hides nothing. The
-stream is SHAKE-256 of the secret and of the key of (peer, round): a coordinate that training never moves shows its
-noise bare, and from the bare numbers of a common generator all the others follow. The same key gives the same noise, so
-an update must be kept and sent again as it is, not made again from another model.
+Noise that others can compute protects nobody, and everything else that is random in a run follows from a seed that all
+peers know. So a client's noise comes from its `secret`: bytes that a real peer draws once, keeps and never reveals. In
+a simulation the secret may be empty, so that the seed determines the run; then the noise has its cost in accuracy, and
+hides nothing. The stream is SHAKE-256 of the secret and of the key of (peer, round). A common generator would not do: a
+coordinate that training never changes reveals its noise, and from some numbers of such a generator all others follow.
+The same key gives the same noise, so an update must be kept and sent again as it is, not computed again from another
+model.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from fedpeer.rejection import Rejection
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
-#: First bytes of what is hashed.
+#: First bytes of the hashed input.
 _TAG = b"fedpeer noise 1 "
 
 
 def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: int, secret: bytes = b"") -> Algorithm:
-    """The algorithm with this privacy, or as it is where none is asked for.
+    """Return the algorithm with this privacy, or the algorithm itself for None.
 
     Args:
-        participants: K, how many are to take part in a round (`registry.taking_part`).
+        participants: K, number of clients that take part in a round (`registry.taking_part`).
         secret: of the client, or of all clients that are simulated in one place.
 
     Raises:
@@ -49,7 +50,7 @@ def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: in
 
 
 class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
-    """An algorithm whose clients send what is private, and which is itself in everything else."""
+    """An algorithm whose clients send private updates; everything else is left to the inner algorithm."""
 
     def __init__(self, inner: Algorithm, privacy: Privacy, *, participants: int, secret: bytes = b"") -> None:
         if not inner.moved:
@@ -99,7 +100,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         return self.inner.relations(server)
 
     def _private(self, update: Any, told: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
-        """The update with clipped changes, noise and counts of 1; leading dimensions as the clients'."""
+        """Return the update with clipped changes, noise and counts of 1; leading dimensions as those of the clients."""
         sent = leaves_of(update)
         bare = [name for name in sent if name not in (*self.moved, *self.counts)]
         if bare:
@@ -135,9 +136,9 @@ def _change(became: Tensor, was: Tensor) -> Tensor:
 
 
 def clipped(change_D: Tensor, clip: float) -> Tensor:
-    """Changes (..., D), each at most `clip` long; one with NaN or infinity counts as none, for to refuse it would tell.
+    """Return changes (..., D), each scaled down to length `clip` if it is longer.
 
-    Longer ones keep their direction.
+    A change with NaN or infinity counts as none: to reject it would reveal something about the client.
     """
     finite = change_D.isfinite().all(-1, keepdim=True)
     change_D = torch.where(finite, change_D, 0)
@@ -146,9 +147,10 @@ def clipped(change_D: Tensor, clip: float) -> Tensor:
 
 
 def private_noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
-    """(count,) independent standard normal numbers that nobody without the secret can tell; the same ones each time.
+    """Return independent standard normal numbers, (count,), that cannot be computed without the secret.
 
-    52 bits of SHAKE-256 a number, through the inverse of the normal distribution; the largest is 8.2.
+    The same arguments give the same numbers: 52 bits of SHAKE-256 for each, through the inverse of the normal
+    distribution; the largest is 8.2.
     """
     from scipy.special import ndtri  # a quarter of a second that a peer without a mask need not wait for
 

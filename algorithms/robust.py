@@ -1,12 +1,12 @@
-"""Robust aggregation: one update from those of K peers, of whom f may send whatever they like.
+"""Robust aggregation: one update from those of K peers, of which f may be Byzantine and send anything.
 
-Every rule takes updates (K, D), one row a peer, and gives (D,) float64. Rows stand in the order of peers, not of
-arrival (`coordinated.in_peer_order`), and are summed in that order, so that the result is the same bit for bit. A rule
-counts rows: they must come from peers that are known, for a liar with two identities is two liars, and be finite
-(`finite_rows`). What a rule promises is for updates of one distribution (IID data); where the peers' data differ, an
-honest outlier looks like a liar and is thrown away like one.
+Every rule takes updates (K, D), one row a peer, and returns (D,) float64. Rows are in the order of peers, not of
+arrival (`coordinated.in_peer_order`), and are summed in that order, so that the result is the same to the last bit. A
+rule counts rows. They must come from known peers, since a Byzantine client with two identities counts as two, and must
+be finite (`finite_rows`). The bounds below are for updates of one distribution (IID data); where the peers' data
+differ, an honest outlier looks like a Byzantine update and is discarded like one.
 
-    rule              it gives                                     however f of K >= 2 f + 3 lie, the result is
+    rule              it gives                                     if any f of K >= 2 f + 3 are Byzantine, the result is
     median            the median of each coordinate                between honest values in each coordinate
     trimmed_mean      each coordinate's mean without both ends     the same
     krum              the row whose nearest others are nearest     near an honest row, by the spread of honest rows
@@ -32,30 +32,30 @@ from fedpeer.algorithms.byzantine import RobustError, check_liars
 from fedpeer.algorithms.coordinated import uniform_mean, weighted_mean
 from fedpeer.algorithms.precision import widest
 
-#: Steps of Weiszfeld's method at most. It needs five to twenty; only where the median falls just on a row is it slower
-#: than linear, and what is left after a thousand does not matter for learning.
+#: Most steps of Weiszfeld's method. It needs five to twenty; only where the median is exactly on a row does it converge
+#: more slowly than linearly, and the error left after a thousand steps does not matter for learning.
 _WEISZFELD_STEPS_MAX = 1000
 
 
 def finite_rows(updates_KD: Tensor) -> Tensor:
-    """(K,) bool: which rows are all finite.
+    """Return which rows are all finite, (K,) bool.
 
-    Others are left out, and their peers named, before a rule sees the rest; each of them is one of the f less.
+    The others are left out, and their peers named, before a rule sees the rest; each of them reduces f by one.
     """
     return updates_KD.isfinite().all(1)
 
 
 def coordinate_median(updates_KD: Tensor) -> Tensor:
-    """The median of each coordinate, of an even number the mean of the middle two. Yin et al. 2018, definition 1."""
+    """Return the median of each coordinate, the mean of the middle two if K is even. Yin et al. 2018, definition 1."""
     sorted_KD = _checked(updates_KD).sort(dim=0).values
     last = len(sorted_KD) - 1
     return (sorted_KD[last // 2] + sorted_KD[(last + 1) // 2]) / 2
 
 
 def mean_trimmed(updates_KD: Tensor, *, trim: int) -> Tensor:
-    """The mean of each coordinate without its `trim` smallest and largest values. Yin et al. 2018, definition 2.
+    """Return the mean of each coordinate without its `trim` smallest and largest values. Yin et al. 2018, definition 2.
 
-    Stands `trim` liars: what remains lies between values of honest peers.
+    Tolerates `trim` Byzantine rows: the remaining values lie between values of honest peers.
 
     Raises:
         RobustError: K < 2 * trim + 3.
@@ -66,7 +66,7 @@ def mean_trimmed(updates_KD: Tensor, *, trim: int) -> Tensor:
 
 
 def select_krum(updates_KD: Tensor, *, liars: int) -> Tensor:
-    """The one update whose K - f - 2 nearest others are nearest to it. Blanchard et al. 2017, section 4.
+    """Return the one update whose K - f - 2 nearest others are nearest to it. Blanchard et al. 2017, section 4.
 
     Raises:
         RobustError: K < 2 f + 3.
@@ -75,37 +75,42 @@ def select_krum(updates_KD: Tensor, *, liars: int) -> Tensor:
 
 
 def mean_of_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> Tensor:
-    """The mean of the `kept` updates that Krum likes best, of K - f - 2 if not said. Blanchard et al. 2017, section 6.
+    """Return the mean of the `kept` updates with the best Krum scores. Blanchard et al. 2017, section 6.
+
+    Args:
+        kept: in 1..K - f - 2; default K - f - 2.
 
     Raises:
-        RobustError: K < 2 f + 3, or `kept` is not in 1..K - f - 2.
+        RobustError: K < 2 f + 3, or `kept` is out of its range.
     """
     check_liars("Krum", len(updates_KD), liars)
     near = len(updates_KD) - liars - 2
     kept = near if kept is None else kept
     if not 1 <= kept <= near:
         raise RobustError(f"multi-Krum keeps 1 to K - f - 2 = {near} of {len(updates_KD)} updates, not {kept}")
-    order_K = krum_scores(updates_KD, liars=liars).sort(stable=True).indices  # of equals the first peer's, as in Krum
+    order_K = krum_scores(updates_KD, liars=liars).sort(stable=True).indices  # ties: the first peer's, as in Krum
     return uniform_mean(_checked(updates_KD)[order_K[:kept].sort().values])
 
 
 def krum_scores(updates_KD: Tensor, *, liars: int) -> Tensor:
-    """(K,): each update's sum of squared distances to its K - f - 2 nearest others; the least is the best."""
+    """Return each update's sum of squared distances to its K - f - 2 nearest others, (K,); the least is the best."""
     near = len(updates_KD) - liars - 2
     apart_KK = _apart(_checked(updates_KD)).square()
     return apart_KK.fill_diagonal_(torch.inf).sort(dim=1).values[:, :near].sum(1)
 
 
 def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tolerance: float = 1e-6) -> Tensor:
-    """argmin over v of sum_k weight_k |v - update_k|, by Weiszfeld's method from the median of the coordinates.
+    """Return argmin over v of sum_k weight_k |v - update_k|, by Weiszfeld's method from the median of the coordinates.
 
-    Pillutla et al. 2019; where v stands on rows, the step of Vardi and Zhang 2000, without which it would stay there.
-    Stops when a step is at most `tolerance` times the distance of the middle row, by weight: liars cannot choose it.
-    Where the minimum is on a row, towards which the steps would creep, the row itself is found.
+    Pillutla et al. 2019. Where v coincides with rows, it takes the step of Vardi and Zhang 2000, without which it would
+    stay there. It stops when a step is at most `tolerance` times the distance of the middle row, by weight, which
+    Byzantine clients cannot choose. Where the minimum is on a row, which the steps would approach ever more slowly, the
+    row itself is found.
 
     Args:
-        weight_K: (K,), >= 0, by number of examples in the paper; liars must have less than half of it. None: all equal.
-        tolerance: no unit, relative to the spread of the honest majority.
+        weight_K: (K,), >= 0, by number of examples in the paper; Byzantine clients must have less than half of the sum.
+            None: all equal.
+        tolerance: no unit, relative to the spread of the honest majority; default 1e-6.
     """
     value_KD = _checked(updates_KD)
     weight_K = torch.ones_like(value_KD[:, 0]) if weight_K is None else weight_K.to(value_KD.dtype)
@@ -116,7 +121,7 @@ def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
         short = tolerance * _middle(apart_K, weight_K)
         here_K = apart_K <= short
         pull_K = torch.where(here_K, 0.0, weight_K / apart_K.where(~here_K, 1.0))
-        held = weight_K[here_K].sum()  # the rows here hold v back with all their weight
+        held = weight_K[here_K].sum()  # the rows at v hold it back with all their weight
         if pull_K.sum() == 0:
             break
         step_D = weighted_mean(difference_KD, pull_K)
@@ -131,31 +136,37 @@ def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
 
 
 def _no_worse_than_a_row(at_D: Tensor, value_KD: Tensor, weight_K: Tensor) -> Tensor:
-    """The point, or the best of the rows if that is better: towards a minimum on a row the steps may creep."""
+    """Return the point, or the best of the rows if that is better: steps creep towards a minimum on a row."""
     reach = weight_K @ torch.linalg.vector_norm(value_KD - at_D, dim=1)
     best, row = (_apart(value_KD) @ weight_K).min(0)
     return value_KD[row] if best < reach else at_D
 
 
 def _apart(value_KD: Tensor) -> Tensor:
-    """(K, K) distances of the rows. Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to
-    noise."""
+    """Return the distances between the rows, (K, K).
+
+    Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to noise.
+    """
     return torch.cdist(value_KD, value_KD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _middle(apart_K: Tensor, weight_K: Tensor) -> Tensor:
-    """The distance within which half of the weight lies."""
+    """Return the distance within which half of the weight lies."""
     near, order_K = apart_K.sort()
     reached_K = weight_K[order_K].cumsum(0)
     return near[torch.searchsorted(reached_K, reached_K[-1] / 2)]
 
 
 def clip_centred(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: int = 1) -> Tensor:
-    """v + mean_k (update_k - v) min(1, radius / |update_k - v|), `steps` times from v = `start_D` (D,).
+    """Return v + mean_k (update_k - v) min(1, radius / |update_k - v|), applied `steps` times from v = `start_D` (D,).
 
-    Karimireddy et al. 2021. The start is what the round before gave (0 at first), and the radius > 0 about the length
-    of an honest update's difference from it. Two things that f liars may send give results at most 2 * steps * radius
-    * f / K apart. Updates should carry momentum from round to round, or lies too small to be clipped add up.
+    Karimireddy et al. 2021. Any two choices of f Byzantine rows give results at most 2 * steps * radius * f / K apart.
+    Updates should carry momentum from round to round, or Byzantine changes that are too small to be clipped add up.
+
+    Args:
+        start_D: (D,) the result of the round before; 0 at first.
+        radius: > 0, about the length of an honest update's difference from the start.
+        steps: >= 1; default 1.
     """
     value_KD = _checked(updates_KD)
     at_D = start_D.to(value_KD.dtype)
@@ -167,18 +178,18 @@ def clip_centred(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: i
 
 
 def _spread_of(updates_KD: Tensor, from_D: Tensor) -> float:
-    """The median distance of the updates from a point; of an even number the lower one of the middle two.
+    """Return the median distance of the updates from a point, the lower one of the middle two if their number is even.
 
-    While less than half of them lie, that is at most the distance of some honest row.
+    While fewer than half of them are Byzantine, it is at most the distance of some honest row.
     """
     return float(torch.linalg.vector_norm(_checked(updates_KD) - from_D, dim=1).median())
 
 
 def aggregated(rule: str, values_KD: Tensor, weights_K: Tensor, liars: int, **settings: Any) -> Tensor:
-    """(D,) in the type of values_KD: what a choice of `aggregation.py` makes of the updates of a round.
+    """Return the result of a choice of `aggregation.py` for the updates of a round, (D,) in the type of values_KD.
 
-    The plain mean takes everything as it is. Of the others each leaves out the rows that are not finite, which count as
-    liars found, and falls back to the median of the coordinates where fewer than 2 f + 3 rows are left.
+    The plain mean takes all rows as they are. Every other rule leaves out the rows that are not finite, each of which
+    reduces f by one, and falls back to the median of the coordinates if fewer than 2 f + 3 rows are left.
     """
     if rule == "mean":
         return weighted_mean(values_KD, weights_K)
@@ -216,7 +227,7 @@ _RULES: dict[str, Callable[..., Tensor]] = {
 
 
 def _checked(updates_KD: Tensor) -> Tensor:
-    """In the widest type; what is not finite was to be refused before, for it would decide every rule by itself."""
+    """Return the updates in the widest type; one that is not finite would decide every rule by itself."""
     assert updates_KD.dim() == 2, "one row a peer"
     assert finite_rows(updates_KD).all(), "an update that is not finite is refused before aggregation"
     return updates_KD.to(widest(updates_KD.device))

@@ -1,7 +1,7 @@
 """Initial parameters: the same draw for all peers (the default), or one for each.
 
-Each function takes the module, its layout, the run's draws and the peer ("" for a draw common to all), and returns
-x_n. Torch is imported when one is called, so that the names and settings can be checked without it.
+Each function takes the module, its layout, the run's draws and the peer ("" for a draw that all peers share), and
+returns x_n. Torch is imported when one is called, so that names and settings can be checked without it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 def uniform(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str, *, half_width: float = 0.5) -> Tensor:
-    """Every parameter, weights and biases alike, from U(-half_width, half_width); buffers as the modules set them.
+    """Draw every parameter, weights and biases alike, from U(-half_width, half_width); buffers as the modules set them.
 
     U(-1/2, 1/2) is the start with which sigmoid networks learn within the paper's budget of single-sample steps.
+
+    Args:
+        half_width: default 0.5.
     """
     import torch
 
@@ -31,7 +34,7 @@ def uniform(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str, *, h
 
 
 def torch_default(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str) -> Tensor:
-    """What the modules' own `reset_parameters` draw; parameters of modules without one stay as they were built."""
+    """Draw parameters as the modules' own `reset_parameters` do; modules without one keep theirs as built."""
     from fedpeer.algorithms.draws import guarded
 
     module = copy.deepcopy(module)
@@ -44,25 +47,29 @@ def torch_default(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str
 
 
 def as_built(module: nn.Module, layout: FlatLayout, draws: Draws, peer: str) -> Tensor:
-    """As the network was built or loaded: the same for all peers, and nothing is drawn."""
+    """Take the network as it was built or loaded: the same for all peers, and nothing is drawn."""
     return layout.flatten(module)
 
 
 def from_file(
     module: nn.Module, layout: FlatLayout, draws: Draws, peer: str, *, path: str = "", digest: str = ""
 ) -> Tensor:
-    """A trained model, such as `fedpeer export` writes: the same for all peers, and nothing is drawn.
+    """Take a trained model, such as `fedpeer export` writes: the same for all peers, and nothing is drawn.
 
-    Who built the module has put the file's tensors into it (`put_into`). `digest` is filled in, and is what peers
-    compare.
+    The code that built the module has put the file's tensors into it (`put_into`).
+
+    Args:
+        path: of the file.
+        digest: filled in by fedpeer; peers compare it.
     """
     return layout.flatten(module)
 
 
 def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Give a module the tensors of a trained model, by name; the names of those that are of another shape there.
+    """Copy the tensors of a trained model into a module, by name; return the names of those with another shape there.
 
-    Of these, what both have is taken, from the first row and column on; what the module has beyond it stays as built.
+    From such a tensor the part that both have is taken, from the first row and column on; the rest of the module's
+    stays as built.
 
     Raises:
         ValueError: no tensor has a name of the module's.

@@ -1,12 +1,12 @@
-"""Whether an update can be part of a round: checked before it is aggregated, by whoever coordinates.
+"""Checks of a client's update before it is aggregated; the coordinator makes them.
 
-An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). Alone it is checked when
-it comes (`fault`); its length can be judged beside the others of its round only, when that closes (`strayed`), and is
-where the federation asks for it (`learning.farthest`). What is found is a code of the table of refusals and a sentence
-for the one who sent it. Nothing here raises: what comes from others is data.
+An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). When it arrives an
+update is checked by itself (`fault`). Its length can only be compared with the others of its round, when the round
+closes (`strayed`), and is if the federation asks for it (`learning.farthest`). Each finding is a rejection code and a
+sentence for the sender. Nothing here raises: what comes from others is data.
 
-These checks find broken peers and blunt lies. A lie that looks like an update passes them all; how far it can go is
-the business of the robust rules (`aggregation.py`).
+These checks find broken peers and obvious attacks. An attack that looks like an update passes them all; the robust
+rules (`aggregation.py`) limit how far it can go.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor
 from fedpeer.algorithms.precision import widest
 from fedpeer.rejection import Rejection
 
-#: The most examples that a client may say it trains on: more than any device holds, and few enough that the sum over
-#: 100,000 clients is a whole number in float64.
+#: The most examples that a client may report: more than any device holds, and few enough that the sum over 100,000
+#: clients is a whole number in float64.
 EXAMPLES_MAX = 10**10
 
-#: From so many updates on one liar among them cannot choose their median.
+#: From this many updates on, one Byzantine client cannot choose their median.
 _JUDGES = 3
 
-#: Characters of a name from the wire that are repeated in a sentence.
+#: Most characters of a name from the wire that a message repeats.
 _SHOWN = 60
 
 
@@ -39,11 +39,12 @@ def fault(
     positive: Sequence[str] = (),
     examples_max: int = EXAMPLES_MAX,
 ) -> Rejection | None:
-    """What is wrong with the update of a single client, if anything.
+    """Return what is wrong with the update of a single client, or None.
 
     Args:
-        counts: leaves that are numbers of examples, whole and from 1 to `examples_max`, where the template has them.
-        positive: leaves all of whose numbers are above 0, such as precisions, where the template has them.
+        counts: leaves that are numbers of examples, whole and from 1 to `examples_max`, if the template has them.
+        positive: leaves whose numbers are all above 0, such as precisions, if the template has them.
+        examples_max: largest number of examples; default `EXAMPLES_MAX`.
     """
     return (
         _unlike(update, template)
@@ -54,7 +55,7 @@ def fault(
 
 
 def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Rejection | None:
-    """Other names, shapes or types than the template's."""
+    """Return the first name, shape or type that differs from the template's."""
     for name in template:
         if name not in update:
             return Rejection("wrong_shape", f"{name} is missing")
@@ -111,12 +112,11 @@ def length(
     moved: Sequence[str] = (),
     besides: Sequence[str] = ("examples",),
 ) -> float:
-    """The Euclidean length of what a client changed: leaves of floating-point numbers as one vector.
+    """Return the Euclidean length of a client's change: its leaves of floating-point numbers as one vector.
 
     Args:
-        moved: leaves from which the broadcast's of the same name is taken off first: those that an algorithm sends as
-            what they became, not as what was added to them.
-        besides: leaves that are no changes, such as counts and precisions.
+        moved: leaves that replace the broadcast's leaf of the same name, which is subtracted first.
+        besides: leaves that are not changes, such as counts and precisions.
     """
     square = 0.0
     for name, leaf in update.items():
@@ -134,17 +134,20 @@ def strayed(
     moved: Sequence[str] = (),
     besides: Sequence[str] = ("examples",),
 ) -> list[Rejection | None]:
-    """For each update (K, ...) of a round, whether it went further than `limit` times their median; see `length`."""
+    """Return a rejection for each update (K, ...) that moved further than `limit` times the round's median, else None.
+
+    See `length` for the other arguments.
+    """
     count = len(next(iter(updates.values())))
     each = ({name: leaf[row] for name, leaf in updates.items()} for row in range(count))
     return too_far([length(update, broadcast, moved=moved, besides=besides) for update in each], limit=limit)
 
 
 def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]:
-    """For each update of a round, by its `length`, whether it went further than `limit` times their median.
+    """Return a rejection for each update whose `length` is above `limit` times the round's median, else None.
 
-    Nobody is refused in a round of fewer than three, whose median one of them could choose alone, nor where most have
-    not moved at all.
+    Nobody is rejected in a round of fewer than three updates, whose median a single client could choose, or if most
+    updates have not moved at all.
     """
     middle = statistics.median(lengths) if len(lengths) >= _JUDGES else 0.0
     if middle == 0:
