@@ -1,9 +1,8 @@
-"""Which examples a peer sees, in which order: an endless sequence of reshuffled passes, cut into batches.
+"""Which examples a peer trains on, in which order: an endless sequence of reshuffled passes, cut into batches.
 
-Pass number e of a peer is one permutation of its examples, drawn from the stream (seed, peer, e, "order"). Batches
-are cut from the concatenation of all passes, so every batch is full and every round has the same number of
-examples, also where a peer holds fewer than a round needs. Where the sequence stands is one number, the count of
-examples seen.
+Pass number e of a peer is one permutation of its examples, drawn from the stream (seed, peer, e, "order"). Batches are
+cut from the concatenation of all passes, so every batch is full and every round has the same number of examples, even
+where a peer has fewer than a round needs. The position in the sequence is one number, the count of examples seen.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from fedpeer.algorithms.draws import Draws
 
 
 def order(examples: int, start: int, length: int, draws: Draws, peer: str) -> NDArray[np.int64]:
-    """Places `start` to `start + length` of the peer's endless sequence: (length,) numbers in 0..examples-1."""
+    """Return places `start` to `start + length` of the peer's endless sequence, (length,) numbers in 0..examples-1."""
     first, last = start // examples, (start + length - 1) // examples
     passes = [draws.numpy("order", peer, number).permutation(examples) for number in range(first, last + 1)]
     return np.concatenate(passes)[start - first * examples :][:length]
 
 
 def round_order(examples: int, round: int, steps: int, batch: int, draws: Draws, peer: str) -> NDArray[np.int64]:
-    """(steps, batch) numbers of the peer's examples: those of round 1, 2, ... of its endless sequence."""
+    """Return the numbers of the peer's examples in round 1, 2, ... of its endless sequence, (steps, batch)."""
     return order(examples, (round - 1) * steps * batch, steps * batch, draws, peer).reshape(steps, batch)
 
 
@@ -51,7 +50,7 @@ class Examples:
         return Examples(self.x_NF, self.index_M[first:last], self.y_M[first:last])
 
     def inputs(self) -> Tensor:
-        """(M, *F)"""
+        """Return the inputs, (M, *F)."""
         return torch.index_select(self.x_NF, 0, self.index_M)
 
 
@@ -67,11 +66,11 @@ class BatchView:
         return self.feature_map_F, self.shift_F, self.scale_F
 
     def of(self, peers: int | Tensor | None) -> BatchView:
-        """The view of one peer (a number), of some (their numbers), or of one as a block (None)."""
+        """Return the view of one peer (a number), of some (their numbers), or of one as a block (None)."""
         return BatchView(*(field if field is None else field[peers] for field in self.fields()))
 
     def __call__(self, x: Tensor, example_dims: int) -> Tensor:
-        """x (..., b, *F) of raw inputs -> the same shape as seen by the peers."""
+        """Return raw inputs x (..., b, *F) as the peers see them, in the same shape."""
         shape = x.shape
         x = x.reshape(*shape[: x.dim() - example_dims], -1)
         if self.feature_map_F is not None:
@@ -88,7 +87,8 @@ class Batches:
     x_NF      (N, *F) all inputs; shared, never copied
     index     (S, b) or (B, S, b) int64 rows of x_NF
     y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
-    whole     of each peer, all its training examples, for algorithms that want more than batches; () where none does
+    view      how the peers see the inputs; None: as they are
+    whole     for each peer all its training examples, for algorithms that use more than batches; () where none does
     number    () or (B,) int64: each peer's number, 0, 1, ... in the order of their ids, as clients of a server are
               numbered; None where no algorithm asks
     """
@@ -109,36 +109,36 @@ class Batches:
         return self.index.shape[-1]
 
     def inputs(self, step: int) -> Tensor:
-        """(..., b, *F) of one step."""
+        """Return the inputs of one step, (..., b, *F)."""
         return self._seen(self.index[..., step, :])
 
     def all_inputs(self) -> Tensor:
-        """(..., S * b, *F) of all steps."""
+        """Return the inputs of all steps, (..., S * b, *F)."""
         return self._seen(self.index.flatten(-2))
 
     def targets(self, step: int) -> Tensor:
-        """(..., b) or (..., b, outputs)."""
+        """Return the targets of one step, (..., b) or (..., b, outputs)."""
         return self.y.select(self.index.dim() - 2, step)
 
     def taking(self, steps: Sequence[int]) -> Batches:
-        """These steps of the round, in this order; one may be taken several times."""
+        """Return these steps of the round, in this order; one may be taken several times."""
         places, dim = torch.tensor(steps, device=self.index.device), self.index.dim() - 2
         return replace(self, index=self.index.index_select(dim, places), y=self.y.index_select(dim, places))
 
     def peer(self, number: int) -> Batches:
-        """The batches of one peer of the block."""
+        """Return the batches of one peer of the block."""
         whole, of_client = self.whole[number : number + 1], None if self.number is None else self.number[number]
         view = self.view and self.view.of(number)
         return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client)
 
     def block(self) -> Batches:
-        """The batches of one peer as a block of one."""
+        """Return the batches of one peer as a block of one."""
         of_client = None if self.number is None else self.number[None]
         view = self.view and self.view.of(None)
         return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """(M, *F) inputs, as it sees them, and (M, ...) targets of all training examples of one peer."""
+        """Return all training examples of one peer: inputs (M, *F) as it sees them, and targets (M, ...)."""
         (examples,) = self.whole
         inputs = examples.inputs()
         return inputs if self.view is None else self.view(inputs, self.x_NF.dim() - 1), examples.y_M

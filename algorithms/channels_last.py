@@ -1,9 +1,9 @@
-"""How images lie in memory while a convolutional network is trained on a CPU: channels last, which is quicker.
+"""The memory layout of images while a convolutional network is trained on a CPU: channels last, which is faster.
 
-Torch's pooling and activations go through channels side by side with vector instructions, and through an image row by
-row one number at a time: a step of a network with pooling takes about 0.7 of the time, an evaluation half. What is
-computed is the same; sums are taken in another order, so numbers differ by float rounding. Where a network is no plain
-sequence of known layers, images stay as they are: a forward pass of somebody's own may say `view`, which then fails.
+Torch's pooling and activations process channels side by side with vector instructions, but the rows of an image one
+number at a time: a step of a network with pooling takes about 0.7 of the time, an evaluation half. The computation is
+the same; sums are taken in another order, so numbers differ by float rounding. Where a network is not a plain sequence
+of known layers, images stay as they are: a user's own forward pass may call `view`, which would then fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-#: Layers that give the same for either order; elementwise ones, and those that look at an image by its indices.
+#: Layers that give the same for either order: elementwise ones, and those that index an image by its dimensions.
 _KNOWN = (
     nn.Conv2d,
     nn.MaxPool2d,
@@ -31,7 +31,7 @@ _KNOWN = (
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of a module, to be trained or asked, that puts its images channels last where that is quicker."""
+    """Return a copy of a module, for training or evaluation, with its images channels last where that is faster."""
     module = copy.deepcopy(module)
     if _indifferent(module):
         module.register_forward_pre_hook(_reordered)
@@ -39,7 +39,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def _indifferent(module: nn.Module) -> bool:
-    """Whether it is a sequence of known layers that begins with a convolution."""
+    """Return whether the module is a sequence of known layers that begins with a convolution."""
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return False
     layers = list(module)
@@ -50,5 +50,5 @@ def _reordered(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ..
     (images,) = given
     if images.dim() != 4 or images.device.type != "cpu":
         return None
-    # Not `contiguous`: images of one channel pass for both orders there, and the layers behind would take the slow one.
+    # Not `contiguous`: it takes images of one channel for either order, and later layers would use the slow one.
     return (torch.empty_like(images, memory_format=torch.channels_last).copy_(images),)

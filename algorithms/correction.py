@@ -1,7 +1,7 @@
-"""What an algorithm adds to the gradient of every local step: the hook that all steppers know.
+"""What an algorithm adds to the gradient of every local step, in a form that all steppers know.
 
 The local rules of FedProx, SCAFFOLD, Ditto and pFedMe all step along `gradient + pull * x + shift`, with a `shift` that
-stays the same for a round. So one affine form serves them, as plain tensors that can be cut by peer.
+is constant during a round. So one affine form serves them all, as plain tensors that can be cut by peer.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Correction:
 
     @staticmethod
     def towards(anchor_n: Tensor, strength: float) -> Correction:
-        """The gradient of the proximal term (strength / 2) * ||x - anchor||^2."""
+        """Return the gradient of the proximal term (strength / 2) * ||x - anchor||^2."""
         return Correction(-strength * anchor_n, strength)
 
     def at(self, x_n: Tensor) -> Tensor:
-        """What is added to the gradient at x_n."""
+        """Return what is added to the gradient at x_n."""
         return torch.add(self.shift_n, x_n, alpha=self.pull)
 
     def peer(self, number: int) -> Correction:
-        """That of one peer of the block."""
+        """Return the correction of one peer of the block."""
         return replace(self, shift_n=self.shift_n[number])
 
     def block(self) -> Correction:
-        """That of one peer as a block of one."""
+        """Return the correction of one peer as a block of one."""
         return replace(self, shift_n=self.shift_n[None])

@@ -1,7 +1,7 @@
-"""Randomness as an argument: every draw comes from a stream that is named, and nothing reads a global generator.
+"""Randomness as an argument: every draw comes from a named stream, and nothing reads a global generator.
 
 A stream is keyed by a hash of (run seed, peer, round, purpose). Two engines that name the same stream draw the same
-numbers, whatever each has drawn before and in whatever order it serves its peers; so a run is its seed.
+numbers, whatever each has drawn before and in whatever order it trains its peers; so the seed determines the run.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ class Draws:
     seed: int
 
     def key(self, purpose: str, peer: str = "", round: int = 0) -> int:
-        """128 bits that name the stream; a digest, so that near names give unrelated streams."""
+        """Return the 128 bits that name the stream; a digest, so that similar names give unrelated streams."""
         name = f"{self.seed}\x1f{peer}\x1f{round}\x1f{purpose}".encode()
         return int.from_bytes(hashlib.blake2b(name, digest_size=16, person=b"fedpeer-draws").digest(), "little")
 
     def numpy(self, purpose: str, peer: str = "", round: int = 0) -> np.random.Generator:
-        """A numpy generator (PCG64) on the stream of that name."""
+        """Return a numpy generator (PCG64) on the stream of this name."""
         return np.random.Generator(np.random.PCG64(self.key(purpose, peer, round)))
 
     def torch(self, purpose: str, peer: str = "", round: int = 0) -> torch.Generator:
-        """A torch CPU generator on the stream of that name; it keeps 63 of the 128 bits, what its seed holds."""
+        """Return a torch CPU generator on the stream of this name; its seed holds 63 of the 128 bits."""
         return torch.Generator().manual_seed(self.key(purpose, peer, round) >> 65)
 
 
 def branch(key: int, number: int) -> int:
-    """The key of part `number` of what `key` names, where that is done in parts that must not draw the same numbers."""
+    """Return the key of part `number` of a piece of work whose parts must not draw the same numbers."""
     return Draws(key).key("part", round=number)
 
 
 @contextmanager
 def guarded(key: int) -> Iterator[None]:
-    """For library code that draws from torch's global generator (`nn.Dropout`, the modules' own initialisation).
+    """Seed torch's global generator from `key` inside, and restore it afterwards.
 
-    The global state is set from `key` inside and restored afterwards: the one exception to "nothing seeds a global
-    generator". CUDA devices draw from generators of their own, which are seeded and restored likewise.
+    For library code that draws from it (`nn.Dropout`, the modules' own initialisation): the one exception to "nothing
+    seeds a global generator". CUDA devices have generators of their own, which are seeded and restored likewise.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

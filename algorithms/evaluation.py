@@ -1,4 +1,4 @@
-"""How good one peer's parameters are on its test examples, in pieces, so that memory stays as it is however many."""
+"""The score of one peer's parameters on its test examples, taken in pieces to bound memory."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from fedpeer.algorithms.batches import BatchView, Examples
 from fedpeer.algorithms.losses import Loss, score_sums
 from fedpeer.algorithms.steppers import Stepper
 
-#: Examples evaluated at once: bounds the memory of activations, and is enough for matrix products to be efficient.
+#: Examples evaluated at once: few enough to bound the memory of activations, enough for efficient matrix products.
 EVALUATED_AT_ONCE = 2048
 
 
 def evaluate(
     stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None, score_scale: float
 ) -> tuple[float, float]:
-    """(score, loss): accuracy as a fraction, or root-mean-square error, and the mean loss.
+    """Return (score, loss): accuracy as a fraction or root-mean-square error, and the mean loss.
 
-    `view` is the peer's own, without a leading dimension. `score_scale` is what one unit of the targets is in units of
-    the data.
+    Args:
+        view: the peer's own, without a leading dimension.
+        score_scale: one unit of the targets in units of the data.
     """
     score = total = 0.0
     for logits_MC, y_M in _pieces(stepper, x_n, examples, view):
@@ -32,7 +33,7 @@ def evaluate(
 
 
 def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None) -> Tensor:
-    """(M,) the loss of each example."""
+    """Return the loss of each example, (M,)."""
     pieces = _pieces(stepper, x_n, examples, view)
     return torch.cat([loss.value(logits_MC.unsqueeze(1), y_M.unsqueeze(1)) for logits_MC, y_M in pieces])
 
@@ -40,7 +41,7 @@ def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: 
 def _pieces(
     stepper: Stepper, x_n: Tensor, examples: Examples, view: BatchView | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The outputs for some examples, and their targets."""
+    """Yield the outputs for some examples, and their targets."""
     for first in range(0, len(examples), EVALUATED_AT_ONCE):
         piece = examples.between(first, first + EVALUATED_AT_ONCE)
         inputs = piece.inputs() if view is None else view(piece.inputs(), examples.x_NF.dim() - 1)

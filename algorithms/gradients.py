@@ -1,7 +1,7 @@
-"""The gradient of a batch's loss in a flat vector, for algorithms whose steps are not an optimiser's.
+"""The gradient of a batch's loss as a flat vector, for algorithms whose steps are not an optimiser's.
 
 In closed form for stacks of linear layers; with autograd, one peer after the other, for everything else. Local steps
-along the gradient itself are the steppers'.
+along the gradient itself are in `steppers.py`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Gradient: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]
 
 
 def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
-    """The gradient in training mode, for a module whose flat vector holds parameters alone.
+    """Return the gradient in training mode, for a module whose flat vector holds parameters alone.
 
     Raises:
-        AlgorithmError: the module has a learning rule of its own.
+        AlgorithmError: the module has its own learning rule.
     """
     check_gradients(module)
     assert layout.n == layout.n_parameters, "running statistics have no gradient, and would never be learnt"
@@ -57,7 +57,7 @@ def _closed(layers: tuple[linear_stack.Layer, ...], delta: Callable[[Tensor, Ten
 
     @torch.no_grad()
     def block(x_Bn: Tensor, inputs: Tensor, targets: Tensor, keys: Sequence[int]) -> Tensor:
-        if len(x_Bn) == 1:  # matrix products of one client are quicker without the leading dimension
+        if len(x_Bn) == 1:  # matrix products of one client are faster without the leading dimension
             return one(x_Bn[0], inputs[0].flatten(1), targets[0])[None]
         return one(x_Bn, inputs.flatten(2), targets)
 

@@ -1,8 +1,8 @@
-"""Plain stacks of linear layers under SGD, trained without autograd: exact, and a third of the time.
+"""Stacks of linear layers under SGD, trained without autograd: exact, in a third of the time.
 
-The backward pass is written out; each gradient goes straight into its weights, so that no gradient is ever stored, or
-into the velocities where there is momentum.
-The same function trains one peer `(n,)` and a block `(B, n)` of peers of equal shape as one batched program.
+The backward pass is written out. Each gradient goes straight into its weights, or into the velocities if there is
+momentum, so that no gradient is ever stored. The same function trains one peer `(n,)` and a block `(B, n)` of peers of
+equal shape as one batched program.
 
 Source: Rumelhart, Hinton, Williams 1986 (back-propagation).
 """
@@ -43,9 +43,14 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One linear layer and the activation behind it: where its weight (fan_out, fan_in) and bias stand in x_n.
+    """One linear layer and the activation after it.
 
-    frozen   whether steps leave it as it is
+    fan_in       number of inputs
+    fan_out      number of outputs
+    weight       first place of its weight (fan_out, fan_in) in x_n
+    bias         first place of its bias in x_n; None: it has none
+    activation   "identity", "sigmoid", "tanh" or "relu"
+    frozen       whether steps leave it as it is; default False
     """
 
     fan_in: int
@@ -57,23 +62,23 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """How many parameters it has."""
+        """Number of parameters."""
         return self.fan_out * (self.fan_in + (self.bias is not None))
 
     def weights(self, x_n: Tensor) -> Tensor:
-        """(..., fan_out, fan_in) view of x_n (..., n)."""
+        """Return the weight as a view of x_n (..., n), (..., fan_out, fan_in)."""
         piece = x_n[..., self.weight : self.weight + self.fan_out * self.fan_in]
         return piece.view(*x_n.shape[:-1], self.fan_out, self.fan_in)
 
     def biases(self, x_n: Tensor) -> Tensor | None:
-        """(..., 1, fan_out) view of x_n (..., n)."""
+        """Return the bias as a view of x_n (..., n), (..., 1, fan_out)."""
         if self.bias is None:
             return None
         return x_n[..., self.bias : self.bias + self.fan_out].unsqueeze(-2)
 
 
 def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
-    """The layers, if the module is a sequence of (flatten,) linear, activation, ..., linear; else None."""
+    """Return the layers if the module is a sequence of (flatten,) linear, activation, ..., linear; else None."""
     if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         return None
     if not all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters()) or _hooked(module):
@@ -98,12 +103,12 @@ def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Whether something (spectral normalisation, a user's hook) changes what a forward pass computes."""
+    """Return whether something (spectral normalisation, a user's hook) changes what a forward pass computes."""
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
 def affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """a (..., b, in), weight (..., out, in), bias (..., 1, out) -> (..., b, out), with no or one leading dimension."""
+    """Return a (..., b, in) times weight (..., out, in) plus bias (..., 1, out), with no or one leading dimension."""
     transposed = weight.transpose(-1, -2)
     if bias is None:
         return a @ transposed
@@ -113,7 +118,7 @@ def affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
-    """inputs (..., b, features) -> logits (..., b, outputs), each peer with its own parameters x_n (..., n)."""
+    """Return the logits (..., b, outputs) of inputs (..., b, features), for parameters x_n (..., n)."""
     a = inputs
     for layer in layers:
         a = FORWARD[layer.activation](affine(a, layer.weights(x_n), layer.biases(x_n)))
@@ -121,7 +126,7 @@ def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
 
 
 def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[Tensor]:
-    """inputs (..., b, features), and behind it what each layer makes of the one before."""
+    """Return inputs (..., b, features), followed by the result of each layer."""
     seen = [inputs]
     for layer in layers:
         seen.append(FORWARD[layer.activation](affine(seen[-1], layer.weights(x_n), layer.biases(x_n))))
@@ -131,7 +136,9 @@ def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[
 def add_gradient_(layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], slope: Tensor, total_n: Tensor) -> None:
     """Add to total_n, in place, the gradient at x_n of what has the gradient `slope` at the last result.
 
-    `seen` is what `activations` gave; both vectors (n,) or (B, n).
+    Args:
+        x_n: (n,) or (B, n), like total_n.
+        seen: what `activations` returned.
     """
     for depth in reversed(range(len(layers))):
         layer = layers[depth]
@@ -151,10 +158,12 @@ def train_stack(
     velocity_n: Tensor | None = None,
     momentum: float = 0.0,
 ) -> None:
-    """All steps of SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n).
+    """Take all steps of SGD on the mean loss of each batch, in place on x_n, (n,) or (B, n).
 
-    `correction`, of the shape of x_n, is added to each gradient. With `velocity_n` of that shape, which is changed too,
-    a step is v <- momentum * v + gradient, x <- x - lr * v; without it x <- x - lr * gradient.
+    Args:
+        correction: of the shape of x_n, added to each gradient.
+        velocity_n: of the shape of x_n, changed too; a step is then v <- momentum * v + gradient, x <- x - lr * v, and
+            without it x <- x - lr * gradient.
     """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     weights = [layer.weights(x_n) for layer in layers]
@@ -186,7 +195,7 @@ def train_stack(
 
 
 def _thawed_(layers: tuple[Layer, ...], added_n: Tensor) -> Tensor:
-    """What is added to gradients, without the part of layers that are not trained."""
+    """Return what is added to gradients, with zeros for layers that are not trained."""
     for layer in layers:
         if layer.frozen:
             for piece in (layer.weights(added_n), layer.biases(added_n)):
@@ -196,7 +205,12 @@ def _thawed_(layers: tuple[Layer, ...], added_n: Tensor) -> Tensor:
 
 
 def descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate: float, keep: float = 1.0) -> None:
-    """In place, keep * what is there + rate * the gradient of a layer whose output has the gradient `delta`."""
+    """Scale a layer's parameters by `keep` and add rate * its gradient, in place.
+
+    Args:
+        delta: the gradient at the layer's output.
+        a: the layer's input.
+    """
     if weight.dim() == 2:
         weight.addmm_(delta.transpose(-1, -2), a, beta=keep, alpha=rate)
     else:

@@ -1,7 +1,7 @@
 """Local steps of any module with any of torch's optimisers: a plain loop with autograd, one peer after the other.
 
-A `Stepper` (see `steppers.py`). The module's own tensors are made views of a peer's row, so that a step writes
-straight into it.
+A `Stepper` (see `steppers.py`). The module's own tensors are made views of a peer's row, so that a step writes straight
+into it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.slicing.flat import FlatLayout
 
-#: Examples answered at once: a convolution's activations take much memory, and more of them are slower for it.
+#: Examples evaluated at once: a convolution's activations take much memory, and larger batches are slower for it.
 AT_ONCE = 500
 
 
 class Loop:
-    """A plain loop over peers and steps with autograd and torch's own optimiser."""
+    """A plain loop over peers and steps, with autograd and torch's own optimiser."""
 
     def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
         self._module = copied(module)
@@ -34,8 +34,8 @@ class Loop:
         self._optimizer = optimizer
         self._trained = [p for p in self._module.parameters() if p.requires_grad]
         self._state = StateLayout.probe(optimizer, self._trained)
-        # Counters such as batch normalisation's are each peer's own, and never averaged. A row holds what was counted
-        # since the beginning, so that zeros are a beginner's row whatever the module starts from.
+        # Counters, such as that of batch normalisation, are each peer's own and never averaged. A row holds the counts
+        # since the start, so that a new peer's row is zeros whatever value the module starts from.
         self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
 
     @property
@@ -80,7 +80,10 @@ class Loop:
         return torch.stack(answers)
 
     def _complete_gradients(self, corrections: Sequence[Correction]) -> None:
-        """Zero where the loss does not depend on a parameter: torch would skip it and keep no state for it."""
+        """Fill in zeros where the loss does not depend on a parameter, and add the corrections.
+
+        Torch would skip such a parameter and keep no state for it.
+        """
         for number, parameter in enumerate(self._trained):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -88,7 +91,7 @@ class Loop:
                 parameter.grad += corrections[number].at(parameter.detach())
 
     def _cut(self, correction: Correction) -> list[Correction]:
-        """One for each parameter that is trained."""
+        """Return one correction for each parameter that is trained."""
         shifts, named = self._layout.unflatten(correction.shift_n), self._module.named_parameters()
         return [replace(correction, shift_n=shifts[name]) for name, p in named if p.requires_grad]
 

@@ -1,10 +1,10 @@
-"""Losses: how many outputs a network needs, the value, its gradient at the outputs in closed form, and the score.
+"""Losses: number of outputs that a network needs, value, closed gradient at the outputs, and score.
 
-The outputs `z` are always logits (or plain numbers for regression): where a loss wants probabilities it applies the
-sigmoid or softmax itself. `delta` is the closed gradient that the paths without autograd use; a test holds it
-against autograd. All functions take any leading dimensions.
+The outputs `z` are always logits (or plain numbers for regression); a loss that needs probabilities applies the sigmoid
+or softmax itself. `delta` is the closed gradient for steps without autograd; a test compares it with autograd. All
+functions take any leading dimensions.
 
-Completion has no gradient: its outputs are units that fire or not, for networks with a learning rule of their own.
+Completion has no gradient: its outputs are units that fire or not, for networks with their own learning rule.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ Task = Literal["classification", "regression", "completion"]
 class Loss:
     """One loss.
 
-    value(z_...BC, y_...B) -> (...): mean over the batch B. y is int64 classes, or float numbers of z's shape.
-    delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`.
+    name       as users write it
+    value      value(z_...BC, y_...B) -> (...): mean over the batch B; y is int64 classes, or float numbers of z's shape
+    delta      delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`;
+               None: there is no closed form
+    task       what a data set must ask for
+    code       for the compiled single-sample loop; -1: there is none for this loss
+    sigmoids   whether its outputs are independent of one another, so that one is enough for two classes; default False
     """
 
     name: str
     value: Callable[[Tensor, Tensor], Tensor]
     delta: Callable[[Tensor, Tensor], Tensor] | None
     task: Task
-    code: int  # for the compiled single-sample loop; -1: it has no such path
-    sigmoids: bool = False  # its outputs are independent of one another, so that one is enough for two classes
+    code: int
+    sigmoids: bool = False
 
     @property
     def classifies(self) -> bool:
@@ -45,23 +50,23 @@ class Loss:
 
     @property
     def counts(self) -> bool:
-        """Whether an answer is right or wrong, so that the score is an accuracy; else it is an error."""
+        """Whether an answer is right or wrong, so that the score is an accuracy; else the score is an error."""
         return self.task != "regression"
 
     def outputs(self, classes: int) -> int:
-        """Outputs that a classifier of that many classes needs."""
+        """Return the number of outputs that a classifier of this many classes needs."""
         return 1 if classes == 2 and self.sigmoids else classes
 
 
 def _indicator(z: Tensor, y: Tensor) -> Tensor:
-    """Targets in 0..1 of the shape of z: one-hot rows, or the class number itself where there is one output."""
+    """Return targets in 0..1 of the shape of z: one-hot rows, or the class number itself if there is one output."""
     if z.shape[-1] == 1:
         return y.to(z.dtype).unsqueeze(-1)
     return functional.one_hot(y, z.shape[-1]).to(z.dtype)
 
 
 def _as_numbers(z: Tensor, y: Tensor) -> Tensor:
-    """Regression targets of the shape of z: (B,) becomes (B, 1)."""
+    """Return regression targets in the shape of z: (B,) becomes (B, 1)."""
     return y.to(z.dtype).reshape(z.shape)
 
 
@@ -129,14 +134,14 @@ LOSSES: dict[str, Loss] = {
 
 
 def predicted(z_BC: Tensor) -> Tensor:
-    """(..., B, C) logits -> (..., B) classes: the largest output, or the sign where there is one output."""
+    """Return the classes (..., B) for logits (..., B, C): the largest output, or the sign if there is one output."""
     if z_BC.shape[-1] == 1:
         return (z_BC.squeeze(-1) > 0).long()
     return z_BC.argmax(-1)
 
 
 def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
-    """(..., B) whether an answer has at least as many right ones as units that are wrong.
+    """Return whether an answer has at least as many right ones as wrong units, (..., B).
 
     ones(c AND a) >= ones(c XOR a), of the expected pattern c and the answer a (partial averaging 2021, section V.5).
     """
@@ -145,9 +150,9 @@ def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
 
 
 def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """(right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
+    """Return (right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
-    Sums and not means, so that a test part may be evaluated in pieces.
+    Sums and not means, so that a test set can be evaluated in pieces.
     """
     wide = widest(z.device)
     summed_loss = loss.value(z, y).to(wide) * z.shape[-2]

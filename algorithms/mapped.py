@@ -1,9 +1,10 @@
 """Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimiser for all of them.
 
-A `Stepper` (see `steppers.py`). The gradient is written down once for each shape of a block and a batch, as the list of
-operations that vmap and grad come to, and carried out from there: the same operations with the same bits, at a third of
-the time for small networks, where working out the list is most of it. The optimiser holds the block's parameters as one
-(B, n) tensor; between rounds its state is one row a peer, and a step count, common to the block, stands in every row.
+A `Stepper` (see `steppers.py`). The gradient is traced once for each shape of a block and a batch, as the list of
+operations that vmap and grad come to, and that list is run from then on: the same operations with the same bits, at a
+third of the time for small networks, where finding the list is most of it. The optimiser holds the block's parameters
+as one (B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block, is in every
+row.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Mapped:
         self._uncolumns(row, s_Bk)
 
     def _gradient_of(self, *arguments: Tensor) -> Gradient:
-        """The operations of a gradient of tensors like these."""
+        """Return the traced operations of a gradient of tensors like these."""
         like = tuple((each.shape, each.stride(), each.dtype, each.device) for each in arguments)
         if like not in self._written:
             written = make_fx(self._gradient)(*arguments)
@@ -93,14 +94,14 @@ class Mapped:
         return self._answer(x_Bn, inputs)
 
     def _block_state(self, peers: int) -> StateLayout:
-        """The layout of one peer's row, for an optimiser that holds `peers` of them in (B, n) tensors."""
+        """Return the layout of one row for an optimiser that holds `peers` peers in (B, n) tensors."""
         entries = tuple(
             (number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries
         )
         return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def _columns(self, s_Bk: Tensor) -> Tensor:
-        """(B, k) rows a peer -> one row as `_block_state` has it; a step count is common to the block."""
+        """Return one row as `_block_state` has it, from one row a peer (B, k); a step count is common to the block."""
         pieces, at = [], 0
         for _, _, shape in self._state.entries:
             length = torch.Size(shape).numel()

@@ -1,7 +1,7 @@
-"""Torch's optimisers by name, and their state as plain tensors that can be kept, averaged over nothing and saved.
+"""Torch's optimisers by name, and their state as plain tensors that can be kept and saved.
 
-A peer's optimiser lives for one round of local steps; between rounds its state (momentum, Adam's moments, step
-counts) is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimiser state.
+A peer's optimiser lives for one round of local steps. Between rounds its state (momentum, Adam's moments, step counts)
+is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimiser state.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 
 class OptimizerError(ValueError):
-    """The optimiser or one of its settings cannot be taken; the message says why and what can."""
+    """The optimiser or one of its settings cannot be used; the message gives the reason and the way out."""
 
 
-#: Sparse gradients, closures or several passes a step: not a function of (parameters, gradient, state).
+#: They need sparse gradients, a closure or several passes a step: not a function of (parameters, gradient, state).
 _REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
-#: State per scalar: they treat a flat vector of all parameters, or of many peers, like the separate tensors.
+#: Their state is per scalar: they treat a flat vector of all parameters, or of many peers, like the separate tensors.
 ELEMENTWISE = frozenset(
     ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
 )
 
 
 def names() -> dict[str, str]:
-    """Lower-case name -> torch's class name, of every optimiser that can be used."""
+    """Return lower-case name -> torch's class name, of every optimiser that can be used."""
     found = {
         name.lower(): name
         for name, kind in vars(torch.optim).items()
@@ -46,7 +46,7 @@ class OptimizerChoice:
 
     @classmethod
     def named(cls, name: str, settings: Mapping[str, Any]) -> OptimizerChoice:
-        """By the name a user writes, in any case; an unknown name is kept and refused by `build`."""
+        """Return the choice by the name that a user wrote, in any case; `build` refuses unknown names."""
         return cls(names().get(name.lower(), name), dict(settings))
 
     @property
@@ -57,7 +57,7 @@ class OptimizerChoice:
 
     @property
     def momentum(self) -> float | None:
-        """m where a step is exactly v <- m * v + gradient, x <- x - lr * v, with v = 0 at the start; None elsewhere."""
+        """m if a step is exactly v <- m * v + gradient, x <- x - lr * v, with v = 0 at the start; else None."""
         momentum = self.settings.get("momentum", 0)
         without = replace(self, settings={**self.settings, "momentum": 0})
         known = without.plain_sgd and isinstance(momentum, int | float) and momentum >= 0
@@ -65,10 +65,10 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        """The learning rate, refused like torch does where no torch optimiser will be built.
+        """The learning rate, checked as torch does, for steps without a torch optimiser.
 
         Raises:
-            OptimizerError: below 0.
+            OptimizerError: it is below 0.
         """
         lr = float(self.settings.get("lr", 1e-3))
         if not lr >= 0:
@@ -76,10 +76,10 @@ class OptimizerChoice:
         return lr
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimiser over these parameters.
+        """Return a fresh optimiser over these parameters.
 
         Raises:
-            OptimizerError: unknown name or setting, or a value torch refuses; with torch's own words.
+            OptimizerError: unknown name or setting, or a value that torch refuses, in torch's own words.
         """
         known = names()
         if self.kind.lower() not in known:
@@ -98,14 +98,18 @@ class OptimizerChoice:
 
 @dataclass(frozen=True)
 class StateLayout:
-    """Where each number of an optimiser's state stands in a flat row: (parameter, key, shape) in order."""
+    """The place of each number of an optimiser's state in a flat row.
+
+    entries   (number of the parameter, key in its state, shape), in order
+    size      k, length of the row
+    """
 
     entries: tuple[tuple[int, str, tuple[int, ...]], ...]
     size: int
 
     @classmethod
     def probe(cls, choice: OptimizerChoice, parameters: list[nn.Parameter]) -> StateLayout:
-        """Take one step with zero gradients on copies and look at what the optimiser keeps."""
+        """Return the layout of this optimiser's state, found by a step with zero gradients on copies."""
         copies = [nn.Parameter(p.detach().clone()) for p in parameters]
         optimizer = choice.build(copies)
         for p in copies:
@@ -126,7 +130,7 @@ class StateLayout:
         return cls(tuple(entries), sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def load(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Give the optimiser the state of this row (k,); the tensors are copies."""
+        """Set the optimiser's state from this row (k,), as copies."""
         parameters = optimizer.param_groups[0]["params"]
         at = 0
         for number, key, shape in self.entries:

@@ -1,4 +1,4 @@
-"""Local steps of a network that brings a learning rule of its own, which is not gradient descent.
+"""Local steps of a network with its own learning rule, which is not gradient descent.
 
 A `Stepper` (see `steppers.py`). Such a module has `learn_`, which shows it patterns one after the other; the optimiser
 gives the rate and nothing else. A round is computed in the device's widest type and rounded at its end: whether a sum
@@ -24,20 +24,30 @@ from fedpeer.slicing.flat import FlatLayout
 
 
 class LearningModule(Protocol):
-    """A network with a learning rule of its own."""
+    """A network with its own learning rule."""
 
     def learn_(self, tensors: Mapping[str, Tensor], patterns: Tensor, rate: float) -> None:
-        """Change the tensors, its parameters by name, each (..., *shape), in place by patterns (..., M, *F)."""
+        """Change the parameters in place by patterns (..., M, *F), one after the other.
+
+        Args:
+            tensors: its parameters by name, each (..., *shape).
+            patterns: (..., M, *F).
+            rate: learning rate, 0 to 2.
+        """
         ...
 
 
 def learns(module: object) -> TypeGuard[LearningModule]:
-    """Whether it has a learning rule of its own."""
+    """Return whether the module has its own learning rule."""
     return callable(getattr(module, "learn_", None))
 
 
 def check_gradients(module: nn.Module) -> None:
-    """Raises: AlgorithmError: there is a learning rule of its own instead of gradients."""
+    """Check that the module is trained by gradients.
+
+    Raises:
+        AlgorithmError: it has its own learning rule instead.
+    """
     if learns(module):
         raise AlgorithmError(
             f"it needs gradients, and {type(module).__name__} learns by a rule of its own; take local, "
@@ -46,7 +56,7 @@ def check_gradients(module: nn.Module) -> None:
 
 
 def rate_of(optimizer: OptimizerChoice) -> float:
-    """The rate of a rule that moves weights half of it times the distance to where they are going.
+    """Return the rate of a rule that moves a weight by half the rate times the distance to its target.
 
     Raises:
         OptimizerError: the optimiser is more than a rate, or the rate would take weights beyond their bounds.
@@ -63,7 +73,7 @@ def rate_of(optimizer: OptimizerChoice) -> float:
 
 @dataclass(frozen=True)
 class OwnRule:
-    """The rule that the module brings, over a block of peers at once."""
+    """The module's own rule, applied to a block of peers at once."""
 
     module: nn.Module
     layout: FlatLayout

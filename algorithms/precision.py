@@ -1,4 +1,4 @@
-"""The widest floating-point type of a device: sums over many values are kept in it."""
+"""The widest floating-point type of a device, in which sums over many values are taken."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def widest(device: torch.device) -> torch.dtype:
-    """float64, but float32 on Apple's GPUs, which have no float64."""
+    """Return float64, or float32 on Apple's GPUs, which have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -1,4 +1,4 @@
-"""What an update of an algorithm looks like, found by trying: shapes and types are known before anything travels."""
+"""The form of an algorithm's update, found by a trial: its shapes and types are known before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _PROBED = 2
 
 
 def probed(algorithm: CoordinatedAlgorithm[Any, Any, Any, Any], client: Any, server: Any, batches: Batches) -> Any:
-    """An update of one client, from a round of as many steps on batches of two examples; only its form matters.
+    """Return an update of one client from a trial round on batches of two examples; only its form matters.
+
+    The round has as many steps as `batches`.
 
     Raises:
-        AlgorithmError: the algorithm cannot train so; the message says why.
+        AlgorithmError: the algorithm cannot train like this; the message says why.
     """
     return algorithm.train(client, algorithm.open(server, 1), small(batches), (0,))[1]
 
 
 def small(batches: Batches) -> Batches:
-    """A peer's round of as many steps on batches of two examples."""
+    """Return a peer's round with as many steps, on batches of two examples."""
     return replace(batches, index=batches.index[..., :_PROBED], y=batches.y[:, :_PROBED])

@@ -1,13 +1,13 @@
 """Single-sample SGD of a stack of linear layers as one compiled loop.
 
-With one example an update, the time of a torch loop is spent in calls, not in arithmetic (114 us a sample against
-44 us compiled, for 784-300-100-10). This module holds that loop, compiled by numba and cached per user; the
-arithmetic is that of `linear_stack.train` with a batch of one.
+With one example an update, a torch loop spends its time in calls, not in arithmetic (114 us a sample against 44 us
+compiled, for 784-300-100-10). This module has that loop, compiled by numba and cached per user; the arithmetic is that
+of `linear_stack.train_stack` with a batch of one.
 
-Where most inputs are zero, as of images with a dark ground, weights that read a zero neither add to a sum nor change.
-The first layer is then turned once, so that the weights of an input lie together, and those of zeros are not touched:
-a third of the time on MNIST, of whose pixels a fifth are not zero. `python -m benchmarks.run --only single_sample` has
-both.
+Where most inputs are zero, as in images with a dark background, weights that read a zero neither add to a sum nor
+change. The first layer is then transposed once, so that the weights of an input are adjacent, and those of zeros are
+not touched: a third of the time on MNIST, where a fifth of the pixels are not zero. `python -m benchmarks.run --only
+single_sample` measures both.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from numpy.typing import NDArray
 from fedpeer.algorithms.linear_stack import Layer
 from fedpeer.algorithms.losses import Loss
 
-#: Of all inputs of a call so many may differ from zero for the first layer to be turned; with more of them, reading all
-#: weights in order is quicker.
+#: Largest part of all inputs of a call that differs from zero for which the first layer is transposed; above it,
+#: reading all weights in order is faster.
 SPARSE_MOST = 0.5
 
 _CODES = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 
 
 def example_table(layers: tuple[Layer, ...]) -> NDArray[np.int64]:
-    """(layers, 5) int64 for the compiled loop: fan_in, fan_out, weight offset, bias offset or -1, activation code."""
+    """Return the layers for the compiled loop, (layers, 5) int64.
+
+    Columns: fan_in, fan_out, weight offset, bias offset or -1, activation code.
+    """
     rows = [(y.fan_in, y.fan_out, y.weight, -1 if y.bias is None else y.bias, _CODES[y.activation]) for y in layers]
     return np.array(rows, np.int64)
 
@@ -37,9 +40,11 @@ def example_table(layers: tuple[Layer, ...]) -> NDArray[np.int64]:
 def train_single_samples(
     layers: NDArray[np.int64], loss: Loss, x_n: NDArray[np.float32], inputs_SF: NDArray[np.float32], y_S: Any, lr: float
 ) -> None:
-    """One update for each of the S examples, in order, in place on x_n (n,) float32.
+    """Take one step for each of the S examples, in order, in place on x_n (n,) float32.
 
-    y_S is (S,) int64 classes, or (S, outputs) numbers for regression.
+    Args:
+        layers: the table of `example_table`.
+        y_S: (S,) int64 classes, or (S, outputs) numbers for regression.
     """
     assert loss.code >= 0, f"{loss.name} has no compiled loop"
     numbers = np.zeros((1, 1), np.float32) if loss.classifies else np.ascontiguousarray(y_S, np.float32)
@@ -140,13 +145,13 @@ def _train(layers, code, x, inputs, classes, numbers, lr, sparse):  # type: igno
         _turn_back(turned, x[first : first + features * hidden])
 
 
-#: Inputs whose weights are turned together: as many float32 as a cache line holds.
+#: Inputs whose weights are transposed together: as many float32 as a cache line holds.
 _LINE = 16
 
 
 @_compiled
 def _turn(rows, turned):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """(outputs * inputs,) -> (inputs, outputs)"""
+    """Transpose (outputs * inputs,) to (inputs, outputs)."""
     inputs, outputs = turned.shape
     for start in range(0, inputs, _LINE):
         for o in range(outputs):
@@ -165,7 +170,7 @@ def _turn_back(turned, rows):  # type: ignore[no-untyped-def]  # pragma: no cove
 
 @_compiled
 def _not_zero(a, active):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """How many inputs are not zero; which, goes into `active`."""
+    """Return how many inputs are not zero; their numbers go into `active`."""
     count = 0
     for i in range(len(a)):
         if a[i] != 0:
@@ -176,7 +181,7 @@ def _not_zero(a, active):  # type: ignore[no-untyped-def]  # pragma: no cover - 
 
 @_compiled
 def _add_active(turned, a, active, result):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Four inputs at a time, so that sums are loaded and stored a quarter as often."""
+    """Add up four inputs at a time, so that sums are loaded and stored a quarter as often."""
     fours = len(active) // 4 * 4
     for j in range(0, fours, 4):
         i0, i1, i2, i3 = active[j], active[j + 1], active[j + 2], active[j + 3]
@@ -201,7 +206,7 @@ def _step_active(turned, a, active, delta, lr):  # type: ignore[no-untyped-def] 
 
 @njit(cache=True, boundscheck=False, nogil=True)
 def _output_delta(code, z, classes, numbers, sample, delta):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """`Loss.delta` for one example; the codes are those of `losses.LOSSES`."""
+    """Write `Loss.delta` for one example; the codes are those of `losses.LOSSES`."""
     outputs = z.shape[0]
     if code == 0:
         top = z[0]

@@ -1,14 +1,14 @@
-"""The ways to take a round's local steps, all with the same numbers; which one is chosen for speed, never for meaning.
+"""The ways to take a round's local steps, all with the same results; the choice among them is for speed alone.
 
 - `SingleSample`: a stack of linear layers, plain SGD, one example an update, on the CPU: one compiled loop;
 - `Stack`: a stack of linear layers, SGD with or without momentum, any batch: closed gradients, batched over a block;
-- `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimisers: one
-  program for a block of peers;
+- `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimisers: one program
+  for a block of peers;
 - `Loop`: any module and any optimiser, one peer after the other, with autograd;
-- `OwnRule`: a module that learns by a rule of its own and knows no gradients, which none of the others could train.
+- `OwnRule`: a module with its own learning rule and without gradients, which none of the others could train.
 
-Each takes a block of peers: parameters x_Bn (parameters first, averaged buffers behind), optimiser state s_Bk, the
-batches of the round; and changes both in place. They own no state between calls.
+Each takes a block of peers: parameters x_Bn (parameters first, then averaged buffers), optimiser state s_Bk, and the
+batches of the round. It changes x_Bn and s_Bk in place, and keeps no state between calls.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from fedpeer.slicing.flat import FlatLayout
 
 
 class Stepper(Protocol):
-    """One way to train a block."""
+    """One way to train a block of peers."""
 
     @property
     def state_size(self) -> int:
-        """Numbers of optimiser state a peer keeps between rounds."""
+        """Number of scalars of optimiser state that a peer keeps between rounds."""
         ...
 
     def train(
@@ -50,15 +50,20 @@ class Stepper(Protocol):
         keys: Sequence[int],
         correction: Correction | None = None,
     ) -> None:
-        """All steps of one round, in place.
+        """Take all steps of one round, in place.
 
-        `fresh`: there is no optimiser state yet, or it is not to be used. `keys`: one a peer, for dropout.
-        `correction` (B, n): what is added to the gradient of every step.
+        Args:
+            x_Bn: (B, n) parameters and averaged buffers, changed.
+            s_Bk: (B, k) optimiser state, changed.
+            fresh: there is no optimiser state yet, or it is not to be used.
+            batches: those of the round.
+            keys: one for each peer, for dropout.
+            correction: (B, n), added to the gradient of every step.
         """
         ...
 
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
-        """inputs (B, M, *F) -> (B, M, outputs), in evaluation mode."""
+        """Return the outputs (B, M, outputs) for inputs (B, M, *F), in evaluation mode."""
         ...
 
 
@@ -73,7 +78,7 @@ class Stack:
 
     @property
     def state_size(self) -> int:
-        """One velocity for each parameter, where there is momentum."""
+        """One velocity for each parameter if there is momentum, else 0."""
         return sum(layer.size for layer in self.layers) if self.momentum else 0
 
     def train(
@@ -88,7 +93,7 @@ class Stack:
         if fresh:
             s_Bk.zero_()
         v_Bn = s_Bk if self.momentum else None
-        if len(x_Bn) == 1:  # matrix products of one peer are quicker without the leading dimension
+        if len(x_Bn) == 1:  # matrix products of one peer are faster without the leading dimension
             x_n, v_n, one = x_Bn[0], None if v_Bn is None else v_Bn[0], correction and correction.peer(0)
             linear_stack.train_stack(self.layers, self.loss, x_n, batches.peer(0), self.lr, one, v_n, self.momentum)
         else:
@@ -101,7 +106,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class SingleSample(Stack):
-    """One compiled loop; see `single_sample`. Corrected steps are taken as those of a stack: the loop has no room."""
+    """One compiled loop; see `single_sample`. It cannot add to gradients, so corrected steps are those of `Stack`."""
 
     def train(
         self,
@@ -115,7 +120,7 @@ class SingleSample(Stack):
         if correction is not None:
             super().train(x_Bn, s_Bk, fresh, batches, keys, correction)
             return
-        from fedpeer.algorithms import single_sample  # numba: half a second that all others need not wait for
+        from fedpeer.algorithms import single_sample  # imports numba: half a second that others need not wait for
 
         table = single_sample.example_table(self.layers)
         for number, x_n in enumerate(x_Bn):
@@ -140,14 +145,16 @@ def choose(
     peers: int,
     example: tuple[Tensor, Tensor],
 ) -> tuple[Way, int]:
-    """The quickest way that is exact for this job, and how many peers make a block.
+    """Return the fastest way that is exact for this job, and the number of peers in a block.
 
     On a GPU all peers are one block. On a CPU, tiny networks are trained many at a time, since the cost of calls
     dominates, and larger ones one at a time: the weights of sixteen peers do not fit into the cache together.
-    `example` is a batch of inputs and targets, for the probe of `vmap`.
+
+    Args:
+        example: a batch of inputs and targets, for the probe of `vmap`.
 
     Raises:
-        OptimizerError: the optimiser is more than a rate, and the module has a learning rule of its own.
+        OptimizerError: the optimiser is more than a rate, and the module has its own learning rule.
     """
     cached = max(1, _CACHED_SCALARS // max(1, layout.n))
     block = peers if device != "cpu" else min(cached, math.ceil(peers / _BLOCKS_LEAST))
@@ -163,10 +170,10 @@ def choose(
 
 
 def build_stepper(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> Stepper:
-    """The stepper of that way, as `choose` gave it.
+    """Return the stepper of this way, as `choose` returned it.
 
     Raises:
-        AlgorithmError: another way than its own is asked for a module with a learning rule of its own.
+        AlgorithmError: the module has its own learning rule, and another way is asked for.
     """
     if way == "own rule":
         return OwnRule(module, layout, rate_of(optimizer))
@@ -184,23 +191,23 @@ def build_stepper(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, o
 
 
 def closed(loss: Loss, optimizer: OptimizerChoice) -> bool:
-    """Whether steps of a stack of linear layers on this loss by this optimiser have closed gradients."""
+    """Return whether steps of a stack of linear layers on this loss with this optimiser have closed gradients."""
     return optimizer.momentum is not None and optimizer.lr >= 0 and loss.delta is not None
 
 
 #: Scalars of parameters that a block may hold on a CPU: 256 KiB, a quarter of a common L2 cache, so that weights,
 #: activations and examples of a block stay in it.
 _CACHED_SCALARS = 64 * 1024
-#: Blocks that a CPU's workers share, at the least, so that several cores have work whatever the network; a number of
-#: its own, and not the number of workers, because blocks must not depend on that.
+#: Least number of blocks on a CPU, so that several cores have work whatever the network. It is a constant and not the
+#: number of workers, because blocks must not depend on that.
 _BLOCKS_LEAST = 4
 
 
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
-    """Whether `Mapped` gives the numbers of `Loop` for this module: a probe with two peers and one batch decides.
+    """Return whether `Mapped` gives the results of `Loop` for this module, by a probe with two peers and one batch.
 
-    Not tried where the flat vector holds what must not be stepped, buffers and frozen parameters. The probe then finds
-    where vmap has no rule: LSTM and GRU, counters, dropout (which would need a mask of its own for every peer).
+    It is not tried where the flat vector holds what must not be stepped: buffers and frozen parameters. The probe finds
+    what vmap has no rule for: LSTM and GRU, counters, dropout (which would need a mask for every peer).
     """
     if layout.n != layout.n_parameters or not all(p.requires_grad for p in module.parameters()):
         return False
@@ -214,11 +221,11 @@ def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor,
     inputs = example.expand(2, *example.shape)
     try:
         loop.train(looped_2n, looped_2n.new_zeros(2, loop.state_size), True, batches, (0, 0))
-        with warnings.catch_warnings():  # vmap warns where it has no rule and goes round a loop of its own
+        with warnings.catch_warnings():  # vmap warns where it has no rule and falls back to a loop
             warnings.simplefilter("error")
             mapped.train(mapped_2n, looped_2n.new_zeros(2, 0), True, batches, (0, 0))
             answers = mapped.logits(looped_2n, inputs)
-    except Exception:  # vmap cannot do it, or the module itself fails: the loop will say so in its words
+    except Exception:  # vmap cannot do it, or the module itself fails: then the loop will report it
         return False
     return _alike(mapped_2n, looped_2n) and _alike(answers, loop.logits(looped_2n, inputs))
 
