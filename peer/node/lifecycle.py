@@ -15,7 +15,7 @@ from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import RoundProgress
 from fedpeer.peer.node.skew import finished_without, furthest
-from fedpeer.peer.state.entries import Adopted, Left, Opened
+from fedpeer.peer.state.entries import Adopted, Left, MaskedShares, Opened, RealShares
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ValueRequest
 
@@ -201,24 +201,19 @@ def leave_federation(work: NodeParts) -> None:
         idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
         if holding.weight > 0 and idle and not over:
             round, exchange = holding.at
-            noise, told = (
-                state.peer_groups.averaging[group].noise,
-                holding.told if round == durable.round else frozenset(),
-            )
+            noise = state.peer_groups.averaging[group].noise
+            told = holding.told if round == durable.round else frozenset()
+            shares: RealShares | MaskedShares
             if noise is not None and not NoisePhase(noise.pushes, told).among(idle).lifted:
                 free, fraction = fitting(state, group, idle, 1 / (len(idle) + 1))
-                opened = Opened(
-                    group=group, round=max(round, durable.round), exchange=exchange, to=free, expect=(),
-                    fraction=fraction, **state.made_up(group, durable.round, exchange, noise.scale),
-                )  # fmt: skip
+                shares = state.masked_shares(group, durable.round, exchange, fraction, noise.scale)
             else:
                 free, fraction = fitting(state, group, idle, 1 / len(idle))
-                opened = Opened(
-                    group=group, round=max(round, durable.round), exchange=exchange, to=free, expect=(),
-                    fraction=fraction, whole=True,
-                )  # fmt: skip
+                shares = RealShares(fraction, whole=True)
             if not free:  # all have what they may have of this peer, until they give it back
                 continue
+            at = max(round, durable.round)
+            opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)
             ship(state, work.repeats, group, state.write(opened))
     open_ = any(channel.open for holding in durable.groups.values() for channel in holding.out.values())
     held = {group: holding.weight for group, holding in durable.groups.items() if holding.weight > 1e-12}

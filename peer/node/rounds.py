@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.peer.state.durable_state import GroupState
-from fedpeer.peer.state.entries import Began, Closed, LocalTrained, Opened
+from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
 from fedpeer.peer.state.events import Evaluate, Train, Trained
 from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
 from fedpeer.topology.repair import repaired
@@ -307,16 +306,15 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
         to, fraction = fitting(state, group, to, fraction, anew if exchange == 0 else None)
     # A neighbour that gets nothing cannot give a share for a share, so nobody waits for it.
     expect = tuple(peer for peer in plan.expect if not (peer in beyond and both_ways))
+    cut = _silent(state, rounds, group)
     opened = Opened(
         group=group,
         round=round,
         exchange=exchange,
         to=to,
         expect=expect,
-        fraction=fraction,
+        shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
         start_weight=anew if exchange == 0 else None,
-        inactive=inactive,
-        **_noise(state, policy, group, exchange, _silent(state, rounds, group)),
     )
     rounds.opened_at[group] = state.now
     rounds.skipped[group] = (
@@ -344,15 +342,14 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
     to, fraction = tuple(free), min(_turn(state, policy, exchange).fraction, 1 / (len(free) + 1))
     if not inactive:
         to, fraction = fitting(state, group, to, fraction)
+    cut = _silent(state, rounds, group)
     opened = Opened(
         group=group,
         round=state.durable.round,
         exchange=exchange,
         to=to,
         expect=holding.expect or (),
-        fraction=fraction,
-        inactive=inactive,
-        **_noise(state, policy, group, exchange, _silent(state, rounds, group)),
+        shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
     )
     rounds.skipped[group] -= {*free}
     ship(state, repeats, group, state.write(opened))
@@ -391,20 +388,22 @@ def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
     return bool(has_moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
 
 
-def _noise(state: NodeState, policy: Averaging, group: str, exchange: int, cut: Collection[str]) -> dict[str, Any]:
-    """Fields of an `Opened` by which its shares are made up; none where true ones may be given.
+def _shares(
+    state: NodeState, policy: Averaging, group: str, exchange: int, fraction: float, cut: Collection[str]
+) -> RealShares | MaskedShares:
+    """Return the shares of an exchange: masked ones during the noise phase, real ones after it.
 
-    They may when the phase of noise is over for all, and this peer has told as many as it was to: of those whom it can
-    reach, or everybody would wait for who is cut off.
+    The phase ends when it is over for all, and this peer has sent masked shares to as many neighbors as it was to: of
+    those that it can reach, or everybody would wait for a peer that is cut off (one of `cut`).
     """
     noise, round, holding = policy.noise, state.durable.round, state.durable.groups[group]
     if noise is None:
-        return {}
+        return RealShares(fraction)
     told = holding.told if holding.at[0] == round else frozenset()
     reached = {p for p in neighbours(policy, state.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
     if exchange >= policy.masked and NoisePhase(noise.pushes, told).among(reached).lifted:
-        return {}
-    return state.made_up(group, round, exchange, noise.scale)
+        return RealShares(fraction)
+    return state.masked_shares(group, round, exchange, fraction, noise.scale)
 
 
 def _begins_with(state: NodeState, group: str) -> float | None:
@@ -463,7 +462,8 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
         if policy.drift is not None and not _worth_telling(state, rounds, group, policy.drift):
             rounds.news.discard(group)
             continue
-        opened = Opened(group=group, round=state.durable.round, exchange=0, to=free, expect=(), fraction=fraction)
+        shares = RealShares(fraction)
+        opened = Opened(group=group, round=state.durable.round, exchange=0, to=free, expect=(), shares=shares)
         ship(state, repeats, group, state.write(opened))
         if policy.drift is not None:
             rounds.pushed_D[group] = state.durable.estimate_D(group), 0

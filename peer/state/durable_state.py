@@ -39,9 +39,12 @@ from fedpeer.peer.state.entries import (
     Entry,
     Left,
     LocalTrained,
+    MaskedShares,
     Met,
     ModelStored,
+    NoShares,
     Opened,
+    RealShares,
     Reborn,
     Returned,
     Revoked,
@@ -326,7 +329,8 @@ class DurableState:
 
     def _open(self, entry: Opened) -> dict[str, NumberedTransfer]:
         at = (entry.round, entry.exchange)
-        holding = _added(self.groups[entry.group], at, everything=entry.whole)
+        whole = isinstance(entry.shares, RealShares) and entry.shares.whole
+        holding = _added(self.groups[entry.group], at, everything=whole)
         held, put = holding.held, holding.put
         if entry.start_weight is not None:
             put += entry.start_weight - float(held.weight)
@@ -335,19 +339,20 @@ class DurableState:
         told = holding.told if holding.at[0] == entry.round else frozenset()
         purpose = f"wire {entry.group} {self.incarnation} {sum(channel.made for channel in channels.values())}"
         draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
-        if entry.inactive:
-            channels, shares = give_nothing(channels, at)
-        elif entry.noise_key:
-            length = held.value_D.shape[-1]
-            vectors = {peer: made_up(entry.noise_key, peer, length, entry.noise_scale) for peer in entry.to}
-            held, masking, channels, shares = give_made_up(
-                held, NoisePhase(len(told), told), channels, entry.fraction, self.rules.form, at, draws, vectors
-            )
-            told = masking.told
-        else:
-            held, channels, shares = give(held, channels, entry.fraction, self.rules.form, at, draws, whole=entry.whole)
+        active = True
+        match entry.shares:
+            case NoShares():
+                channels, shares = give_nothing(channels, at)
+                active = holding.active and entry.exchange > 0
+            case MaskedShares(fraction, key, scale):
+                vectors = {peer: made_up(key, peer, held.value_D.shape[-1], scale) for peer in entry.to}
+                held, masking, channels, shares = give_made_up(
+                    held, NoisePhase(len(told), told), channels, fraction, self.rules.form, at, draws, vectors
+                )
+                told = masking.told
+            case RealShares(fraction):
+                held, channels, shares = give(held, channels, fraction, self.rules.form, at, draws, whole=whole)
         out = {**holding.out, **channels}
-        active = not entry.inactive or (holding.active and entry.exchange > 0)
         self.groups[entry.group] = replace(
             holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, active=active
         )

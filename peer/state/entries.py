@@ -36,14 +36,34 @@ class LocalTrained:
     s_k: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class RealShares:
+    """Each recipient gets this fraction of what is held; `whole`: they share all that is held and waits (the peer
+    leaves)."""
+
+    fraction: float
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedShares:
+    """Each recipient gets this fraction of the weight, with values drawn from the key (`gossip/noise_phase.py`)."""
+
+    fraction: float
+    key: bytes
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoShares:
+    """Each recipient is told that nothing comes: the peer is inactive (`gossip/event_trigger.py`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """One exchange of a group begins: a share to each of `to`, and one is waited for from each of `expect`.
+    """One exchange of a group begins: `shares` go to each of `to`, and one is expected from each of `expect`.
 
-    start_weight   with which the averaging whose first exchange this is starts; None: what is held is carried on
-    whole          all that is held and waits is given away: the peer leaves
-    noise_key, noise_scale   the shares are made up, of these numbers (`gossip/noise_phase.py`); "": they are true
-    asleep         the peer has not moved and is not woken (`gossip/event_trigger.py`): it says so, and gives nothing
+    start_weight   weight with which the averaging starts that begins here; None: what is held is carried on
     """
 
     group: str
@@ -51,12 +71,8 @@ class Opened:
     exchange: int
     to: tuple[str, ...]
     expect: tuple[str, ...]
-    fraction: float
+    shares: RealShares | MaskedShares | NoShares
     start_weight: float | None = None
-    whole: bool = False
-    noise_key: bytes = b""
-    noise_scale: float = 0.0
-    inactive: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

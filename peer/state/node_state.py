@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from fedpeer.peer.state.entries import (
     ClientStateSaved,
     Entry,
     LocalTrained,
+    MaskedShares,
     ModelStored,
     ShareApplied,
     Started,
@@ -385,11 +386,11 @@ class NodeState:
             return self.durable.estimate_D(group)
         return self.averages.get(group)
 
-    def made_up(self, group: str, round: int, exchange: int, scale: float) -> dict[str, Any]:
-        """Fields of an `Opened` by which its shares are made up, from numbers that only this peer can tell."""
-        assert self.setup.secret, "made-up numbers come from a secret"
+    def masked_shares(self, group: str, round: int, exchange: int, fraction: float, scale: float) -> MaskedShares:
+        """Return shares whose values are drawn from a key that only this peer can derive."""
+        assert self.setup.secret, "masked shares come from a secret"
         time = (group, round, exchange, self.durable.incarnation, self.setup.nonce)
-        return {"noise_key": noise_key(self.setup.secret, *time), "noise_scale": scale}
+        return MaskedShares(fraction, noise_key(self.setup.secret, *time), scale)
 
     def advertise(self, score: float | None = None) -> None:
         """Let the others know how far this peer is, and whether they can still count on it.

@@ -45,6 +45,39 @@ class Schema:
         return self.made(**{name: stored[kept] for name, kept in self.names.items() if kept in stored})
 
 
+class _OpenedSchema(Schema):
+    """An `Opened` is stored flat, with the fields of all kinds of shares; those that its own kind lacks are empty."""
+
+    def fields(self, value: entries.Opened) -> dict[str, Any]:
+        fraction, whole, key, scale = 0.0, False, b"", 0.0
+        match value.shares:
+            case entries.RealShares():
+                fraction, whole = value.shares.fraction, value.shares.whole
+            case entries.MaskedShares():
+                fraction, key, scale = value.shares.fraction, value.shares.key, value.shares.scale
+        return {
+            "group": value.group,
+            "round": value.round,
+            "exchange": value.exchange,
+            "to": value.to,
+            "expect": value.expect,
+            "fraction": fraction,
+            "start_weight": value.start_weight,
+            "whole": whole,
+            "noise_key": key,
+            "noise_scale": scale,
+            "asleep": isinstance(value.shares, entries.NoShares),
+        }
+
+    def put_together(self, stored: Mapping[str, Any]) -> Any:
+        found = dict(stored)
+        fraction, whole = found.pop("fraction"), found.pop("whole", False)
+        key, scale = found.pop("noise_key", b""), found.pop("noise_scale", 0.0)
+        shares = entries.MaskedShares(fraction, key, scale) if key else entries.RealShares(fraction, whole)
+        inactive = found.pop("asleep", False)
+        return super().put_together({**found, "shares": entries.NoShares() if inactive else shares})
+
+
 def _stored(made: Any, fields: str = "") -> Schema:
     """Return the schema of a class, its fields in the order in which they are stored.
 
@@ -60,9 +93,9 @@ ENTRIES: Mapping[str, Schema] = {
     "Started": _stored(entries.Started, "generation=life"),
     "Began": _stored(entries.Began, "round"),
     "Learnt": _stored(entries.LocalTrained, "round x_n s_k"),
-    "Opened": _stored(
+    "Opened": _OpenedSchema(
         entries.Opened,
-        "group round exchange to expect fraction start_weight whole noise_key noise_scale inactive=asleep",
+        {name: name for name in ["group", "round", "exchange", "to", "expect", "shares", "start_weight"]},
     ),
     "Closed": _stored(entries.Closed, "group without"),
     "Took": _stored(entries.ShareApplied, "group sender share=parcel at_once signature?"),

@@ -25,6 +25,14 @@ PARCEL = NumberedTransfer(
 SPARSE = NumberedTransfer(
     seq=4, round=6, exchange=0, weight=0.5, form="top-k", payload=torch.tensor([7, 9], dtype=torch.uint8)
 )
+
+
+def opened(shares: entries.RealShares | entries.MaskedShares | entries.NoShares) -> entries.Opened:
+    return entries.Opened(
+        group="all", round=5, exchange=1, to=("bob", "cas"), expect=("bob",), shares=shares, start_weight=1.5
+    )
+
+
 DIGEST, SIGNATURE = bytes(range(32)), bytes(range(64))
 OWNER = {"peer": "ann", "federation": "00ff", "contract": "abcd"}
 
@@ -32,19 +40,9 @@ ENTRIES: dict[str, entries.Entry] = {
     "Started": entries.Started(generation=7),
     "Began": entries.Began(round=5),
     "Learnt": entries.LocalTrained(round=5, x_n=torch.tensor([0.5, -2.0]), s_k=torch.tensor([1, 2], dtype=torch.uint8)),
-    "Opened": entries.Opened(
-        group="all",
-        round=5,
-        exchange=1,
-        to=("bob", "cas"),
-        expect=("bob",),
-        fraction=0.25,
-        start_weight=1.5,
-        whole=True,
-        noise_key=b"key",
-        noise_scale=0.125,
-        inactive=True,
-    ),
+    "Opened-whole": opened(entries.RealShares(0.25, whole=True)),
+    "Opened-masked": opened(entries.MaskedShares(0.25, b"key", 0.125)),
+    "Opened-inactive": opened(entries.NoShares()),
     "Closed": entries.Closed(group="all", without=("bob",)),
     "Took": entries.ShareApplied(group="all", sender="bob", share=PARCEL, at_once=True),
     "Acked": entries.Acked(group="all", peer="bob", taken=3),

@@ -84,9 +84,14 @@ def test_an_entry_is_written_and_read_as_the_release_did(name: str) -> None:
     assert entry_bytes(entry_of(WRITTEN[name])) == WRITTEN[name]
 
 
+def test_an_exchange_with_all_that_shares_ever_had_is_read() -> None:
+    """No peer writes it: an inactive one, with the fields of real and of masked shares as well."""
+    assert entry_of(WRITTEN["Opened"]) == ENTRIES["Opened-inactive"]
+
+
 def test_there_are_bytes_of_every_kind_of_entry() -> None:
     assert {type(each) for each in ENTRIES.values()} == set(get_args(Entry))
-    assert WRITTEN.keys() == {*ENTRIES, "snapshot"}
+    assert WRITTEN.keys() == {*ENTRIES, "Opened", "snapshot"}
 
 
 def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:

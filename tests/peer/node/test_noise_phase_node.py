@@ -14,9 +14,19 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.rules import PEERS
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
-from fedpeer.peer.node.rounds import _noise, among_the_living
+from fedpeer.peer.node.rounds import _shares, among_the_living
 from fedpeer.peer.state.durable_state import DurableState, Rules
-from fedpeer.peer.state.entries import Acked, Entry, LocalTrained, Met, Opened, Reborn, Returned
+from fedpeer.peer.state.entries import (
+    Acked,
+    Entry,
+    LocalTrained,
+    MaskedShares,
+    Met,
+    Opened,
+    RealShares,
+    Reborn,
+    Returned,
+)
 from fedpeer.peer.state.events import MessageReceived, OperatorCommand, Send
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, snapshot_bytes
 from fedpeer.peer.wire.messages import Value, ValueRequest
@@ -125,7 +135,8 @@ def test_true_shares_wait_until_enough_were_told(
     free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
     at = (state.durable.round, exchange)
     state.durable.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
-    assert bool(_noise(state, among_the_living(state, group), group, exchange, cut)) is made_up
+    shares = _shares(state, among_the_living(state, group), group, exchange, 0.25, cut)
+    assert isinstance(shares, MaskedShares) is made_up
 
 
 def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
@@ -151,10 +162,10 @@ def test_the_same_entry_makes_the_same_shares_and_another_key_others() -> None:
         "exchange": 0,
         "to": ("b", "c"),
         "expect": (),
-        "fraction": 0.25,
     }
     made = [
-        durable().apply(Opened(**options, noise_key=key, noise_scale=0.5)) for key in (b"k" * 32, b"k" * 32, b"l" * 32)
+        durable().apply(Opened(**options, shares=MaskedShares(0.25, key, 0.5)))
+        for key in (b"k" * 32, b"k" * 32, b"l" * 32)
     ]
     one, again, other = ({peer: share.payload for peer, share in each.items()} for each in made)
     assert torch.equal(one["b"], again["b"])
@@ -164,10 +175,10 @@ def test_the_same_entry_makes_the_same_shares_and_another_key_others() -> None:
 
 def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
     before = durable()
-    options: dict[str, Any] = {"group": "all", "to": ("b",), "expect": (), "fraction": 0.25}
+    options: dict[str, Any] = {"group": "all", "to": ("b",), "expect": ()}
     entries = [
-        Opened(**options, round=1, exchange=0, noise_key=b"k", noise_scale=1.0),
-        Opened(**options, round=1, exchange=1),
+        Opened(**options, round=1, exchange=0, shares=MaskedShares(0.25, b"k", 1.0)),
+        Opened(**options, round=1, exchange=1, shares=RealShares(0.25)),
     ]
     kept = durable()
     for entry in entries:
@@ -177,7 +188,7 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
         again = durable_state_of(snapshot, journal, kept.rules, kept.index, {})
         assert snapshot_bytes(again, {}) == snapshot_bytes(kept, {})
     kept.apply(Acked(group="all", peer="b", taken=2))
-    kept.apply(Opened(**options, round=2, exchange=0))
+    kept.apply(Opened(**options, round=2, exchange=0, shares=RealShares(0.25)))
     assert not kept.groups["all"].told
 
 
@@ -189,8 +200,8 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
 def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
     """What it was sent is held again, and hides nothing any more."""
     one = durable()
-    options: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": (), "fraction": 0.25}
-    one.apply(Opened(**options, to=("b", "c"), noise_key=b"k", noise_scale=1.0))
+    options: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": ()}
+    one.apply(Opened(**options, to=("b", "c"), shares=MaskedShares(0.25, b"k", 1.0)))
     one.apply(gone)
     assert one.groups["all"].told == {"c"}
 
@@ -206,9 +217,8 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
             "exchange": 0,
             "to": ("b",),
             "expect": (),
-            "fraction": 0.25,
         }
-        one.apply(Opened(**options, noise_key=b"k", noise_scale=1.0))
+        one.apply(Opened(**options, shares=MaskedShares(0.25, b"k", 1.0)))
     one.apply(Reborn(incarnation=2))
     assert torch.equal(one.estimate_D("all"), torch.full((50,), comes_back_with, dtype=torch.float64))
     assert not one.groups["all"].told

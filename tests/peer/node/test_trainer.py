@@ -18,7 +18,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.durable_state import DurableState, Rules
-from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened
+from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened, RealShares
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire.framing import FrameError, frame
 from fedpeer.sims.world import plan_of
@@ -83,7 +83,9 @@ def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
     blank = snapshot_bytes(durable, {})
     entries: list[Entry] = [Began(round=1), LocalTrained(round=1, x_n=x_n, s_k=s_k)]
     entries.append(
-        Opened(group="everyone", round=1, exchange=0, to=("peer1",), expect=(), fraction=0.25, start_weight=30.0)
+        Opened(
+            group="everyone", round=1, exchange=0, to=("peer1",), expect=(), shares=RealShares(0.25), start_weight=30.0
+        )
     )
     for entry in entries:
         durable.apply(entry)
@@ -101,7 +103,7 @@ def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
 def test_what_version_0_2_wrote_is_read(written: str, begins: float | None) -> None:
     found = entry_of(bytes.fromhex(written), 7.0)
     options: dict[str, Any] = {"group": "everyone", "round": 3, "exchange": 0, "to": ("b", "c"), "expect": ("c",)}
-    assert found == Opened(**options, fraction=0.25, start_weight=begins)
+    assert found == Opened(**options, shares=RealShares(0.25), start_weight=begins)
     assert entry_of(entry_bytes(found)) == found
 
 
