@@ -76,7 +76,7 @@ def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
     prepared: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = {"cpu": 2**34, "cuda": 2**34}
-    monkeypatch.setattr("fedpeer.peer.runtime.prepared.memory_of", memory.get)
+    monkeypatch.setattr("fedpeer.peer.runtime.prepared.device_memory", memory.get)
     usual, slow, quick = prepared(), prepared(bandwidth=1.0), prepared(bandwidth=1000.0)
     waits = [each.patience for each in (replace(usual, device="cuda"), quick, usual, slow)]
     assert waits == sorted(set(waits))
