@@ -46,7 +46,7 @@ def start_file(federation: Federation) -> Path | None:
         return None
     path = bind_settings(start, STARTS["file"]).get("path")
     if not path:
-        raise DataError("learning.start: file names no model; write it like file:model.safetensors")
+        raise DataError("learning.start: file needs the path of a model; write it like file:model.safetensors")
     return Path(path)
 
 
@@ -57,5 +57,5 @@ def _digest(path: Path) -> str:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as problem:
         raise DataError(
-            f"learning.start: {path} cannot be read ({problem.strerror}); copy the model to where the file says"
+            f"learning.start: {path} cannot be read ({problem.strerror}); copy the model to that path"
         ) from None

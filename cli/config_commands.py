@@ -14,9 +14,11 @@ app = typer.Typer(help="Check federation and peer files; print their JSON Schema
 
 @app.command("check")
 def check_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="federation.yaml, peer3.yaml")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Federation or peer files, such as federation.yaml.")
+    ],
 ) -> int:
-    """Say whether files are right, or everything that is wrong with them.
+    """Check whether files are valid, and list everything that is wrong with them.
 
     Nothing is started, downloaded or imported from the file.
     """
@@ -26,7 +28,7 @@ def check_command(
     wrong = 0
     for file in files:
         try:
-            print(f"{file} is right: {_described(file)}")
+            print(f"{file} is valid: {_described(file)}")
         except ConfigError as error:
             wrong += 1
             print(report_error(error), file=sys.stderr)
@@ -54,7 +56,9 @@ def _described(file: Path) -> str:
 
 @app.command()
 def schema(
-    peer: Annotated[bool, typer.Option("--peer", metavar="", help="That of a peer's own file.")] = False,
+    peer: Annotated[
+        bool, typer.Option("--peer", metavar="", help="Print the schema of a peer's own file instead.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of federation.yaml, for editors that complete and check as you type."""
     from fedpeer.config.federation import Federation

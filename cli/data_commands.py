@@ -11,22 +11,25 @@ from fedpeer.cli.setting_options import number
 if TYPE_CHECKING:
     from fedpeer.data.dataset import Dataset, Split
 
-app = typer.Typer(help="Data sets, their sources, and who would hold what.", no_args_is_help=True)
+app = typer.Typer(help="List data sets, fetch their files, preview how peers would divide them.", no_args_is_help=True)
 
 #: Columns of a terminal that has room for sizes.
 _WIDE = 120
 
 _DatasetOption = Annotated[str, typer.Option(metavar="NAME", help="A data set, or a file: csv:FILE,label=NAME.")]
 _SplitOption = Annotated[
-    str | None, typer.Option(metavar="RULE", help="Who holds what; default: the data set's own.", show_default=False)
+    str | None,
+    typer.Option(metavar="RULE", help="How the data are divided; default: as the data set is.", show_default=False),
 ]
-_PeersOption = Annotated[int | None, number("Number of peers; default: the split's own.", show_default=False)]
-_SeedOption = Annotated[int, number("The seed of the split.", "S")]
+_PeersOption = Annotated[
+    int | None, number("Number of peers; default: as many as the split makes.", show_default=False)
+]
+_SeedOption = Annotated[int, number("Seed of the split.", "S")]
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """The data sets that fedpeer reads, and which of them are on this machine."""
+    """List the data sets that fedpeer knows, and which of them are on this machine."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -51,9 +54,9 @@ def list_datasets() -> None:
 
 @app.command("prepare")
 def prepare_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set of fedpeer data list.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of fedpeer data list.")],
 ) -> None:
-    """Make sure that a data set's files are on this machine; download them if need be."""
+    """Make sure that a data set's files are on this machine; download them if they are missing."""
     from fedpeer.config.choice import Choice, lookup
     from fedpeer.data import registry
 
@@ -66,7 +69,7 @@ def prepare_command(
 def preview_command(
     dataset: _DatasetOption = "digits", split: _SplitOption = None, peers: _PeersOption = None, seed: _SeedOption = 0
 ) -> None:
-    """Draw who would hold what: each peer's share of each class, and how its task differs."""
+    """Draw how the data would be divided: each peer's share of each class, and how its task differs."""
     from rich.console import Console
 
     from fedpeer.data.preview import preview_data as drawn
@@ -79,7 +82,7 @@ def preview_command(
 def print_split(
     dataset: _DatasetOption = "digits", split: _SplitOption = None, peers: _PeersOption = None, seed: _SeedOption = 0
 ) -> None:
-    """Print who would hold what as JSON: counts, classes and differences of each peer."""
+    """Print as JSON how the data would be divided: each peer's counts, classes and differences."""
     import json
 
     from fedpeer.data.splits import summary

@@ -30,19 +30,23 @@ def demo() -> None:
 @app.command("associative")
 def associative_command(
     peers: Annotated[int, typer.Option(metavar="N", help="Number of peers, 5 or more.")] = 15,
-    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Everything random follows from it.")] = 0,
-    images: Annotated[bool, typer.Option("--images", metavar="", help="Digits in place of bits.")] = False,
-    page: Annotated[bool, typer.Option("--web", metavar="", help="Serve a page to play with, until Ctrl-C.")] = False,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random.")] = 0,
+    images: Annotated[bool, typer.Option("--images", metavar="", help="Images of digits instead of bits.")] = False,
+    page: Annotated[bool, typer.Option("--web", metavar="", help="Serve an interactive page until Ctrl-C.")] = False,
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="P", min=0, max=_PORT_MAX, help="With --web: the port on 127.0.0.1; a free one.", show_default=False
+            metavar="P",
+            min=0,
+            max=_PORT_MAX,
+            help="With --web: the port on 127.0.0.1; default: a free one.",
+            show_default=False,
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", metavar="", help="With --web: open it in the browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
 ) -> int:
-    """Peers complete patterns from their halves, some of which only others learnt, and two learnt otherwise."""
+    """Let peers complete patterns from halves: own patterns, patterns of others, and two on which peers differ."""
     from rich.console import Console
 
     from fedpeer.cli.progress import progress_display
@@ -50,7 +54,9 @@ def associative_command(
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.associative.demonstration import demonstrate
 
-    wanted = [ConfigProblem((), "is about the page; add --web", name) for name in _of_the_page(port, show) if not page]
+    wanted = [
+        ConfigProblem((), "applies to the page only; add --web", name) for name in _of_the_page(port, show) if not page
+    ]
     if wanted:
         raise ConfigError("the command line", wanted)
     progress, stop = Console(stderr=True), threading.Event()
@@ -101,7 +107,7 @@ def _serve(shown: Shown, seed: int, listening: socket.socket, *, show: bool) -> 
     from fedpeer.experiments.associative.questions import answer_to, tellable
 
     def ready() -> None:
-        typer.echo("The page is there until Ctrl-C:", err=True)
+        typer.echo("Serving the page until Ctrl-C:", err=True)
         print(address(listening), flush=True)
         if show:
             import webbrowser

@@ -62,7 +62,7 @@ def temporary(error: BaseException) -> str:
         return str(error)
     if short_of_memory(error):
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"there is too little memory ({said}); make room, or allow this process more, and start again"
+        return f"there is too little memory ({said}); free some, or allow this process more, and start again"
     return ""
 
 

@@ -14,18 +14,18 @@ from fedpeer.cli.files import runs_folder
 if TYPE_CHECKING:
     from fedpeer.experiments.experiment import Experiment, SizeName
 
-app = typer.Typer(help="The papers' experiments, each at one command, and what held.", no_args_is_help=True)
+app = typer.Typer(help="Reproduce the papers' experiments and check their claims.", no_args_is_help=True)
 
 _Out = Annotated[
     Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
 ]
-_Quick = Annotated[bool, typer.Option("--quick", metavar="", help="The small size: a look at how it works.")]
+_Quick = Annotated[bool, typer.Option("--quick", metavar="", help="The small size, for a quick look.")]
 _Full = Annotated[bool, typer.Option("--full", metavar="", help="The paper's own size.")]
 
 
 @app.command("list")
 def list_experiments() -> None:
-    """What there is, the data that it needs, and how long it takes on two cores, roughly."""
+    """List the experiments, the data they need, and roughly how long each takes on two cores."""
     from itertools import groupby
 
     from rich.box import SIMPLE_HEAD
@@ -55,49 +55,56 @@ def list_experiments() -> None:
         console.print(table)
     for each in readers:
         behind = ", ".join(each.reads)
-        console.print(f"{each.name} is drawn from the runs of {behind}; it plays what they lack.", highlight=False)
+        console.print(f"{each.name} uses the runs of {behind} and adds those that are missing.", highlight=False)
     if missing:
         console.print("* not on this machine; see fedpeer data prepare NAME")
-    console.print(
-        "Times are estimates for two cores. fedpeer experiment run NAME plays one, --quick or --full if asked."
-    )
+    console.print("Times are estimates for two cores. To run one: fedpeer experiment run NAME, with --quick or --full.")
 
 
 @app.command("run")
 def run_command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An experiment of fedpeer experiment list.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of fedpeer experiment list.")],
     quick: _Quick = False,
     full: _Full = False,
     seeds: Annotated[
         int | None,
         typer.Option(
-            "--seeds", "--runs", metavar="N", min=1, max=1000, help="Default: the size's own.", show_default=False
+            "--seeds",
+            "--runs",
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Number of seeds; default: the size's own.",
+            show_default=False,
         ),
     ] = None,
     no_search: Annotated[
-        bool, typer.Option("--no-search", metavar="", help="Take settings as they are, where the size would try some.")
+        bool, typer.Option("--no-search", metavar="", help="Do not search settings, even where the size would.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="CELL", help="A line of the table; can be repeated.", show_default=False)
+        list[str] | None,
+        typer.Option(metavar="CELL", help="Run only this line of the table; repeatable.", show_default=False),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Another loss, where the paper leaves it open.", show_default=False),
+        typer.Option(metavar="NAME", help="Another loss, if the paper leaves it open.", show_default=False),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Other first weights, where the paper leaves them open.", show_default=False),
+        typer.Option(metavar="NAME", help="Other initial weights, if the paper leaves them open.", show_default=False),
     ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.")] = "auto",
     engine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="ray: spread the runs over a cluster; default: here.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="ray: distribute the runs over a cluster; default: this machine.", show_default=False
+        ),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Of the cluster, HOST:PORT or auto; default: this machine.", show_default=False
+            metavar="ADDRESS", help="Ray cluster: HOST:PORT or auto; default: this machine.", show_default=False
         ),
     ] = None,
     workers: Annotated[
@@ -106,18 +113,18 @@ def run_command(
             metavar="N",
             min=1,
             max=1024,
-            help="Training processes of a run; default: one a core, or one with --engine ray.",
+            help="Training processes per run; default: one per core, or one with --engine ray.",
             show_default=False,
         ),
     ] = None,
     out: _Out = None,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
 ) -> int:
-    """Play an experiment, or what is left of it, and show its table.
+    """Run an experiment, or the part that is not finished, and show its table.
 
-    Ctrl-C is a pause: the same command goes on. Finished lines are kept, whatever is asked for next.
+    Ctrl-C pauses it: the same command resumes. Finished lines are kept, whatever is run next.
 
-    --engine ray spreads the runs over a Ray cluster, as many at once as it has CPUs; the numbers are the same.
+    --engine ray distributes the runs over a Ray cluster, as many at once as it has CPUs; the results are the same.
     """
     import threading
 
@@ -151,7 +158,7 @@ def run_command(
         finished = run_experiment(options, display, stop)
     if not finished:
         typed = shlex.join(["fedpeer", *context.obj])
-        text = f"\nPaused; what is finished is kept. To go on:\n\n  {typed}"
+        text = f"\nPaused; finished runs are kept. To resume:\n\n  {typed}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
         return EXIT_STOPPED
     _show([kept_page(options.folder)], None, [options.folder])
@@ -161,20 +168,23 @@ def run_command(
 @app.command("report")
 def experiment_report_command(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Default: all that were played.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="Default: all experiments that were run.", show_default=False)
     ] = None,
     quick: _Quick = False,
     full: _Full = False,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the pages and their numbers there.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the pages and their numbers to this folder.", show_default=False),
     ] = None,
     pages: Annotated[
         Path | None,
-        typer.Option("--from", metavar="DIR", help="Of pages that --to wrote there, not of runs.", show_default=False),
+        typer.Option(
+            "--from", metavar="DIR", help="Read pages that --to wrote there, instead of runs.", show_default=False
+        ),
     ] = None,
     out: _Out = None,
 ) -> None:
-    """The tables of what was played: theirs beside ours, and which of the claims held."""
+    """Show the tables of finished experiments: published beside measured values, and which claims hold."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
     from fedpeer.experiments.runner import kept_page, played, refresh
@@ -185,7 +195,9 @@ def experiment_report_command(
     sizes: tuple[SizeName, ...] = ("quick", "default", "full") if size is None else (size,)
     if pages is not None:
         if not (found := saved(pages, names, sizes)):
-            text = f"no page of it lies in {pages}; fedpeer experiment report --to {pages} writes what was played there"
+            text = (
+                f"there is no such page in {pages}; fedpeer experiment report --to {pages} writes finished runs there"
+            )
             raise ConfigError("the command line", [ConfigProblem((), text, "--from")])
         _show(found, pages if to is None else to)
         return
@@ -193,7 +205,9 @@ def experiment_report_command(
         refresh(experiment(each), root, sizes)
     folders = [folder for each in names for one in sizes for folder in played(root, each, one)]
     if not folders:
-        text = f"nothing of it was played yet in {root}; begin with fedpeer experiment run {name or 'NAME'}"
+        text = (
+            f"{root} has no runs of {name or 'any experiment'} yet; begin with fedpeer experiment run {name or 'NAME'}"
+        )
         raise ConfigError("the command line", [ConfigProblem((), text, "NAME")])
     _show(list(map(kept_page, folders)), to, folders)
 
@@ -204,7 +218,7 @@ def _size(quick: bool, full: bool) -> SizeName | None:
 
     if quick and full:
         raise ConfigError(
-            "the command line", [ConfigProblem((), "--quick and --full are two sizes; leave one out", "--full")]
+            "the command line", [ConfigProblem((), "--quick and --full exclude each other; leave one out", "--full")]
         )
     return "quick" if quick else "full" if full else None
 
@@ -223,7 +237,7 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
         source.lay(f"--{name}", ("learning", name), value)
     problems = [
         ConfigProblem(
-            ("learning", name), f"{experiment.name} does not leave it open; figures of the partial averaging paper do"
+            ("learning", name), f"{experiment.name} fixes it; only figures of the partial averaging paper leave it open"
         )
         for name in found
         if name not in experiment.open
@@ -240,11 +254,13 @@ def _cluster(engine: str | None, address: str | None) -> str | None:
     from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
 
     if engine not in (None, "ray"):
-        text = f'"{found_text(engine)}" does not spread runs; write ray, or leave it out: each run names its own engine'
+        text = (
+            f'"{found_text(engine)}" does not distribute runs; write ray, or leave it out (runs name their own engine)'
+        )
         raise ConfigError("the command line", [ConfigProblem((), text, "--engine")])
     if engine is None and address is not None:
         raise ConfigError(
-            "the command line", [ConfigProblem((), "it is of a Ray cluster; add --engine ray", "--address")]
+            "the command line", [ConfigProblem((), "it names a Ray cluster; add --engine ray", "--address")]
         )
     return None if engine is None else address or ""
 

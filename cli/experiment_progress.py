@@ -201,7 +201,7 @@ def _said(event: Told) -> list[str]:
     """What is said of it in words, if anything."""
     match event:
         case Begun():
-            kept = f", {event.finished} of them finished before" if event.finished else ""
+            kept = f", {event.finished} of them finished already" if event.finished else ""
             return [f"{event.runs} runs{kept}"]
         case CellDone():
             scores = ", ".join(

@@ -33,7 +33,7 @@ EXIT_STOPPED = 130
 MODEL = "model.part"
 
 Folder = Annotated[
-    Path, typer.Option("--in", metavar="FOLDER", help="Where the authority is; default here.", show_default=False)
+    Path, typer.Option("--in", metavar="FOLDER", help="Folder of the authority; default: this one.", show_default=False)
 ]
 
 
@@ -43,16 +43,20 @@ def _opt(help: str, metavar: str) -> Any:
 
 def invite_command(
     peer: Annotated[str, typer.Argument(metavar="ID", help="The new peer's id.")],
-    address: Annotated[str, typer.Option(help="Where others will reach it: https://10.0.0.5:7401.", metavar="URL")],
+    address: Annotated[
+        str, typer.Option(help="Where other peers will reach it, such as https://10.0.0.5:7401.", metavar="URL")
+    ],
     folder: Folder = Path(),
-    expires: Annotated[str, typer.Option(help="How long the invitation is open.", metavar="TIME")] = "1h",
-    listen: Annotated[str | None, _opt("Where it may join; default port 7400 of this machine.", "HOST:PORT")] = None,
-    host: Annotated[str | None, _opt("How the new machine reaches this one.", "HOST")] = None,
-    models: Annotated[str | None, _opt("Partial models it implements; default as the file says.", "A,B")] = None,
+    expires: Annotated[
+        str, typer.Option(help="How long the invitation is valid: 30m, 1h, up to 7d.", metavar="TIME")
+    ] = "1h",
+    listen: Annotated[str | None, _opt("Where this command waits for it; default port 7400.", "HOST:PORT")] = None,
+    host: Annotated[str | None, _opt("Host under which the new peer reaches this machine.", "HOST")] = None,
+    models: Annotated[str | None, _opt("Partial models it implements; default: by federation.yaml.", "A,B")] = None,
 ) -> int:
-    """Let one more peer in: print a token for it, and wait for it to join.
+    """Invite one more peer: print a token for it and wait until it joins.
 
-    To be said where the authority's key is. Ctrl-C withdraws the invitation.
+    Run it where the authority's key is. Ctrl-C withdraws the invitation.
     """
     from fedpeer.cli.peer_options import invited_ids
     from fedpeer.peer.runtime.authority import open_authority
@@ -68,8 +72,8 @@ def invite_command(
         raise ConfigError("the command line", problems, ", so nobody was invited")
 
     def show(token: Token) -> None:
-        print(f"Say this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
-        print(wrapped(f"Whoever has the token can join as {peer}. Waiting for it; Ctrl-C withdraws it."), flush=True)
+        print(f"Run this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
+        print(wrapped(f"Whoever has the token can join as {peer}. Waiting; Ctrl-C withdraws it."), flush=True)
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
         roster = await wait_for(authority, peer, address, known, *place, seconds, show, start)
@@ -80,21 +84,21 @@ def invite_command(
     try:
         roster, told = asyncio.run(work())
     except KeyboardInterrupt:
-        print(f"\nWithdrawn; see roster.json for whether {peer} is in already.", file=sys.stderr)
+        print(f"\nWithdrawn; roster.json shows whether {peer} has joined already.", file=sys.stderr)
         return EXIT_STOPPED
-    print(f"\n{peer} is in: roster {roster.number} has {len(roster.entries)} peers.")
+    print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
     print("\n".join(delivery_lines(told)))
     return 0
 
 
 def join_command(
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="What fedpeer invite printed.")],
-    folder: Annotated[Path | None, _opt("A new folder; default the peer's id.", "FOLDER")] = None,
-    data: Annotated[str | None, _opt("Such as csv:ward5.csv,label=outcome.", "NAME")] = None,
-    listen: Annotated[str | None, _opt("Where to listen; default the port of its address.", "HOST:PORT")] = None,
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="The token that fedpeer invite printed.")],
+    folder: Annotated[Path | None, _opt("New folder for the peer; default: its id.", "FOLDER")] = None,
+    data: Annotated[str | None, _opt("The peer's data, such as csv:ward5.csv,label=outcome.", "NAME")] = None,
+    listen: Annotated[str | None, _opt("Where the peer listens; default: its address's port.", "HOST:PORT")] = None,
     dashboard_host: Annotated[str, typer.Option(help="Where the dashboard listens.", metavar="HOST")] = "127.0.0.1",
 ) -> None:
-    """Join a federation with a token: make a key here, get a certificate, write the peer's folder.
+    """Join a federation with a token: create a key, get a certificate, write the peer's folder.
 
     The private key never leaves this machine.
     """
@@ -130,20 +134,20 @@ def join_command(
         if has_model:
             _put_model(building)
     file = place / f"{options.peer}.yaml"
-    print(f'{options.peer} belongs to "{admission.roster.federation}" now. Its folder is {place}.\n')
+    print(f'{options.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:
-        print(f"  Write where its data are into {file} (data: ...), then")
+        print(f"  Name its data in {file} (data: ...), then run")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
     _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml")), file)
 
 
 def revoke(
-    peer: Annotated[str, typer.Argument(metavar="ID", help="Who is put out.")],
+    peer: Annotated[str, typer.Argument(metavar="ID", help="The peer to remove.")],
     folder: Folder = Path(),
 ) -> None:
-    """Put one peer out of the federation, at once and for good; its id may be given to another key later.
+    """Remove a peer from the federation, at once and for good; its id may be given to another key later.
 
-    To be said where the authority's key is.
+    Run it where the authority's key is.
     """
     from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import change_roster, open_authority
@@ -151,7 +155,7 @@ def revoke(
 
     authority = open_authority(folder)
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
-    print(f"{peer} is out: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
+    print(f"{peer} has been removed: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
     print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
 
 
@@ -159,10 +163,10 @@ def delivery_lines(told: Mapping[str, str], file: str = "roster.json") -> list[s
     """Say who has the new roster (or contract) now, and how the others get it."""
     reached = [peer for peer, why in told.items() if not why]
     if reached:
-        lines = [f"Told: {', '.join(reached)}. Each tells the others as they meet."]
+        lines = [f"Sent to: {', '.join(reached)}. The peers pass it on to the others."]
     elif told:
-        words = f"No running peer took it. To tell them, copy {file} into the folder of a peer that runs"
-        lines = [f"{words}; one is enough, for each tells the others. (Copies in folders here are new already.)"]
+        words = f"No running peer was reached. Copy {file} into the folder of one running peer"
+        lines = [f"{words}; it passes it on to the others. (Copies in folders here are up to date.)"]
     else:
         lines = []
     return [wrapped(line) for line in [*lines, *(f"  {peer}: {why}" for peer, why in told.items() if why)]]
@@ -173,7 +177,7 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 1 <= seconds <= _EXPIRES_MAX:
         problems.append(
-            ConfigProblem((), f'"{found_text(text)}" is no time from 1s to 7d; write 30m, 1h or 2d', "--expires")
+            ConfigProblem((), f'"{found_text(text)}" is not a time from 1s to 7d; write 30m, 1h or 2d', "--expires")
         )
     return seconds
 
@@ -220,5 +224,5 @@ def _warn_of_code(federation: Federation, file: Path) -> None:
     network = federation.network
     if network is not None and network.name == "python":
         package = str(network.value or network.settings.get("function", "")).partition(":")[0].partition(".")[0]
-        text = f"The federation's network is code: {network}. If you have it and trust it, write"
+        text = f"The federation's network is Python code: {network}. If you have this code and trust it, write"
         print(wrapped(f"\n{text} allow_python: [{package}] into {file}."))

@@ -33,20 +33,22 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.", show_default=False)] = Path(
         "federation"
     ),
-    peers: Annotated[str | None, _opt("How many, or their ids: 4, or north,south.", "N|A,B")] = None,
-    hosts: Annotated[str | None, _opt("The machine of each peer; default 127.0.0.1.", "H1,H2")] = None,
-    address: Annotated[list[str] | None, _opt("peer1=https://10.0.0.1:7401; repeat it.", "ID=URL")] = None,
-    name: Annotated[str | None, _opt("The federation's name; default the folder's.", "NAME")] = None,
-    port: Annotated[int, typer.Option(help="The first port of each machine.", metavar="N")] = 7401,
-    federation: Annotated[Path | None, _opt("A federation.yaml to take over.", "FILE")] = None,
-    data: Annotated[str | None, _opt('Such as "csv:ward{n}.csv,label=outcome".', "NAME")] = None,
+    peers: Annotated[str | None, _opt("Number of peers, or their ids: 4, or north,south.", "N|A,B")] = None,
+    hosts: Annotated[str | None, _opt("Machine of each peer; default 127.0.0.1.", "H1,H2")] = None,
+    address: Annotated[
+        list[str] | None, _opt("Address of one peer, such as peer1=https://10.0.0.1:7401; repeatable.", "ID=URL")
+    ] = None,
+    name: Annotated[str | None, _opt("Name of the federation; default: the folder's.", "NAME")] = None,
+    port: Annotated[int, typer.Option(help="First port on each machine.", metavar="N")] = 7401,
+    federation: Annotated[Path | None, _opt("Existing federation.yaml to copy.", "FILE")] = None,
+    data: Annotated[str | None, _opt('Data of peer n, such as "csv:ward{n}.csv,label=outcome".', "NAME")] = None,
     dashboard_host: Annotated[
-        str, typer.Option(help="Where dashboards listen; 0.0.0.0: for browsers elsewhere.", metavar="HOST")
+        str, typer.Option(help="Where dashboards listen; 0.0.0.0 admits browsers on other machines.", metavar="HOST")
     ] = "127.0.0.1",
 ) -> None:
-    """Make a federation: its file, its authority, and a folder with config and keys for each peer.
+    """Create a federation: its file, its authority, and a folder with configuration and keys for each peer.
 
-    Without --data each peer gets its part of a small data set, for a first try.
+    Without --data, each peer gets its part of a small data set, for a first try.
     """
     from fedpeer.cli.peer_options import ids_of, invited_peers, is_host, places_of, sources_of
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
@@ -79,8 +81,8 @@ def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
     several = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} ... {ids[-1]}"
     rows = [
         ("federation.yaml", "what all peers learn, and how"),
-        ("roster.json", "who belongs, signed by the authority"),
-        ("authority", "its key lets peers in and out; keep it here, and safe"),
+        ("roster.json", "which peers are members, signed by the authority"),
+        ("authority", "the key that adds and removes peers; keep it here, and safe"),
         (several, "for each peer's machine: its config, its keys, both files"),
     ]
     width = max(len(what) for what, _ in rows)
@@ -96,9 +98,7 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
         return str(len(hosts.split(",")))
     if addresses:
         return ",".join(each.partition("=")[0] for each in addresses)
-    problems.append(
-        ConfigProblem((), "say how many peers there are, such as --peers 4, or name their --hosts", "--peers")
-    )
+    problems.append(ConfigProblem((), "give the number of peers, such as --peers 4, or name their --hosts", "--peers"))
     return "1"
 
 
@@ -117,14 +117,14 @@ def _taken_over(
     if name is not None and name != federation.name:
         problems.append(
             ConfigProblem(
-                (), f'{file} calls itself "{federation.name}"; leave --name out, or change it there', "--name"
+                (), f'{file} has the name "{federation.name}"; leave --name out, or change it there', "--name"
             )
         )
     wrong = wrong_models(federation.models(), list(ids))
     problems += [ConfigProblem((), f"{file}: {each.message}", "--federation") for each in wrong]
     simulated = federation.simulation.peers or _DEFAULT_SIMULATED
     if data is None and len(ids) > simulated:
-        text = f"{file} simulates {simulated} peers, and here are {len(ids)}; say with --data what each learns from"
+        text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
     anchored_federation(federation, file.parent)  # the model is there
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
@@ -136,7 +136,7 @@ def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
 
     shown_seats = seats[:_SHOWN_PEERS]
     if all(loopback(each.host) for each in seats):
-        lines = ["All of them are on this machine. Start each in a terminal of its own:", ""]
+        lines = ["All peers are on this machine. Start each in a terminal of its own:", ""]
         lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown_seats]
     else:
         lines = ["Copy each folder to its machine, and start the peer there:", ""]

@@ -38,7 +38,7 @@ from fedpeer.cli.setting_options import WithDefaults
 
 app = typer.Typer(
     name="fedpeer",
-    help="Learning together without pooling data: peers with different tasks teach each other, slice by slice.",
+    help="Decentralized multi-task learning: peers keep their data and average slices of their neural networks.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

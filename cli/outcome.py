@@ -53,7 +53,7 @@ def _told(text: str, code: int) -> int:
 def _usage(error: Any) -> str:
     """Typer's complaint about the command line, and where the help is."""
     command = error.ctx.command_path if error.ctx else "fedpeer"
-    return wrapped(f"{error.format_message()}\n\n  {command} --help  says what can be written.")
+    return wrapped(f"{error.format_message()}\n\n  {command} --help  shows the usage.")
 
 
 def _own_mistake(error: Exception, arguments: Sequence[str]) -> str:
@@ -63,5 +63,5 @@ def _own_mistake(error: Exception, arguments: Sequence[str]) -> str:
     try:
         log.write_text(words, encoding="utf-8")
     except OSError:
-        return f"{words}\nThis is a mistake in fedpeer, not yours; please report it with the lines above."
-    return f"This is a mistake in fedpeer, not yours: {shown}\nThe details for a report are in {log}"
+        return f"{words}\nThis is a bug in fedpeer; please report it with the lines above."
+    return f"This is a bug in fedpeer: {shown}\nPlease report it with the details in {log}"

@@ -81,7 +81,7 @@ def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]
             problems += [replace(each, place=f"{error.subject} {each.place}".strip()) for each in error.problems]
     problems += _twice({path: each.file for path, each in found.items()})
     if len(set(paths)) < len(paths):
-        problems.append(ConfigProblem((), "a file is named twice; a peer runs once", "--config"))
+        problems.append(ConfigProblem((), "a file is named twice; name each file once", "--config"))
     if problems:  # a federation file that all of them name has its problems once
         raise ConfigError("what is to be started", [*dict.fromkeys(problems)], consequence)
     return list(found.values())
@@ -95,7 +95,7 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
         for key, value in own if file.dashboard is None else [*own, ("listen", file.dashboard.listen)]:
             other = seen.setdefault((key, value), path)
             if other != path:
-                yield ConfigProblem((key,), f"{value} is taken by {other}; give each peer its own", str(path))
+                yield ConfigProblem((key,), f"{value} is used by {other} too; give each peer its own", str(path))
 
 
 def _examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
@@ -179,14 +179,14 @@ def _others(file: PeerFile) -> Iterator[ConfigProblem]:
         if not Path(written).is_file():
             yield ConfigProblem(path, f"there is no file {written}; fedpeer init or join makes it")
         elif path[-1] in ("token_file", "key") and Path(written).stat().st_mode & 0o077:
-            yield ConfigProblem(path, f"{written} can be read by others; say  chmod 600 {written}")
+            yield ConfigProblem(path, f"{written} can be read by other users; run  chmod 600 {written}")
 
 
 def _together(file: PeerFile, federation: Federation) -> Iterator[ConfigProblem]:
     """What does not go with the federation file."""
     peers, part = federation.simulation.peers, file.data.part
     if part is not None and peers is not None and part > peers:
-        yield ConfigProblem(("data",), f"the simulation has {peers} peers; write a number up to that")
+        yield ConfigProblem(("data",), f"the simulation has {peers} peers; write a number from 1 to {peers}")
     if file.network is not None and not federation.partial_models:
         text = "a network of its own needs partial_models in the federation file, to say which slices are shared"
         yield ConfigProblem(("network",), text)

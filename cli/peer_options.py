@@ -43,7 +43,7 @@ def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
             text = f'"{found_text(each)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
             problems.append(ConfigProblem((), text, "--peers"))
     if len(set(ids)) < len(ids):
-        problems.append(ConfigProblem((), "two peers have one id; give each its own", "--peers"))
+        problems.append(ConfigProblem((), "two peers have the same id; give each its own", "--peers"))
     return ids
 
 
@@ -65,9 +65,9 @@ def places_of(
         own.get(peer, place) for peer, place in zip(ids, zip(named, ports(named, first), strict=True), strict=True)
     ]
     if len(set(found)) < len(found):
-        problems.append(ConfigProblem((), "two peers have one address; give each its own", "--address"))
+        problems.append(ConfigProblem((), "two peers have the same address; give each its own", "--address"))
     if {(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
-        text = f"on one host a peer's port is another's dashboard's, which is {DASHBOARD_OFFSET} higher; use --address"
+        text = f"a peer's port is another's dashboard port (port + {DASHBOARD_OFFSET}) on the same host; use --address"
         problems.append(ConfigProblem((), text, "--hosts"))
     return found
 
@@ -75,7 +75,7 @@ def places_of(
 def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
     """Whether a machine may be called so."""
     if not is_url(f"https://{_bracketed(host)}:{_PORT_MAX}"):
-        problems.append(ConfigProblem((), f'"{found_text(host)}" is not the name or address of a machine', option))
+        problems.append(ConfigProblem((), f'"{found_text(host)}" is not a host name or IP address', option))
 
 
 def _addresses(
@@ -86,7 +86,7 @@ def _addresses(
         peer, _, url = written.partition("=")
         parts = urlsplit(url) if is_url(url) else None
         if peer not in ids:
-            text = f'"{found_text(peer)}" is no peer here; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
+            text = f'"{found_text(peer)}" is not one of the peers; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
         elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= _PORT_MAX:
             text = f'"{found_text(url)}" is not like https://10.0.0.1:7401'
@@ -161,7 +161,7 @@ def invited_ids(
         return None
     reached = host or (route_to(new) if own[0] in ("0.0.0.0", "::") else own[0])
     if reached is None:
-        text = f"{new} cannot be looked up; say with --host how its machine reaches this one"
+        text = f"{new} cannot be looked up; give --host, the name or address under which it reaches this machine"
         problems.append(ConfigProblem((), text, "--host"))
         return None
     return f"{_bracketed(own[0])}:{own[1]}", reached

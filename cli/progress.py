@@ -286,7 +286,7 @@ class ProgressLines:
         words.append(f"{duration_text(tally.left)} left" if tally.rounds_done < tally.rounds_total else "done")
         if self.board.together:
             finished, running, waiting = self.board.runs
-            words.append(f"of all runs {finished} finished, {running} running, {waiting} waiting")
+            words.append(f"runs: {finished} finished, {running} running, {waiting} waiting")
         return f"{self.board.name(method)}: {', '.join(words)}"
 
 

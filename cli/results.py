@@ -62,9 +62,9 @@ def private(summary: Mapping[str, Any]) -> str | None:
     if not spent:
         return None
     if spent["epsilon"] is None:
-        return "Updates are clipped, and without noise nothing is promised about any peer."
-    promise = f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}"
-    return f"Whoever sees the models learns of a peer at most {promise}, after the {spent['rounds']} rounds it was in."
+        return "Updates are clipped but have no noise, so there is no privacy guarantee."
+    promise = f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}, with at most {spent['rounds']} rounds each"
+    return f"Differential privacy of the peers against anyone who sees the models: {promise}."
 
 
 def _best(methods: Mapping[str, Mapping[str, Any]], measure: str) -> str | None:

@@ -66,7 +66,7 @@ def run_simulation(
     root = run.path.parent
     elsewhere = "" if root == runs_folder(None) else f" --out {shlex.quote(str(root))}"
     console.print(
-        f"\nStopped; what was measured is kept. To go on, or to see a report of it:\n\n"
+        f"\nStopped; all measurements are kept. To resume, or to write a report so far:\n\n"
         f"  fedpeer simulate --resume {run.id}{elsewhere}\n  fedpeer runs report {run.id}{elsewhere}",
         highlight=False,
         soft_wrap=True,

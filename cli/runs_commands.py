@@ -9,12 +9,12 @@ import typer
 
 from fedpeer.cli.files import runs_folder
 
-app = typer.Typer(help="List, show and compare runs; write a report again.", no_args_is_help=True)
+app = typer.Typer(help="List, show and compare runs; rewrite a report.", no_args_is_help=True)
 
 _Out = Annotated[
     Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
 ]
-_RUN_HELP = "A run's id, the beginning of it, or last."
+_RUN_HELP = "A run's id, its beginning, or last."
 
 #: Columns of a terminal that has room for sizes.
 _WIDE = 100
@@ -24,7 +24,7 @@ _COLOURS = {"running": "cyan", "finished": "green", "interrupted": "yellow", "fa
 
 @app.command("list")
 def list_runs(out: _Out = None) -> None:
-    """Finished and running runs, the newest last."""
+    """List finished and running runs, the newest last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -56,7 +56,7 @@ def list_runs(out: _Out = None) -> None:
 
 @app.command()
 def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out = None) -> None:
-    """One run: what was asked, what it reached, where its files are."""
+    """Show one run: its command, its results, and where its files are."""
     from rich.console import Console
 
     from fedpeer.cli.results import private, result_table, worth
@@ -79,14 +79,14 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     if (folder.path / "report.html").exists():
         console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
     if folder.status == "interrupted":
-        console.print(f"Go on with: fedpeer simulate --resume {folder.id}", highlight=False)
+        console.print(f"To resume: fedpeer simulate --resume {folder.id}", highlight=False)
 
 
 @app.command("compare")
 def compare_command(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help=_RUN_HELP)], out: _Out = None
 ) -> None:
-    """Runs side by side: the settings that differ, and what each reached."""
+    """Compare runs side by side: the settings that differ, and the results."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -121,7 +121,7 @@ def compare_command(
 
 @app.command("report")
 def report_command(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out = None) -> None:
-    """Write the HTML report of a run again, from what it measured."""
+    """Write a run's HTML report again from its measurements."""
     from fedpeer.runs.folder import RunFolder
     from fedpeer.runs.report import write_report
 

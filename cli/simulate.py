@@ -37,56 +37,58 @@ def _number(help: str, panel: str, metavar: str = "N") -> Any:
 
 def simulate_command(
     context: typer.Context,
-    peers: Annotated[int | None, _number("How many; default 16, or as many as the split makes.", DATA)] = None,
-    dataset: Annotated[str | None, _opt("See fedpeer data list; or csv:FILE,label=NAME.", DATA, "NAME")] = None,
-    split: Annotated[str | None, _opt("Who holds what, such as dirichlet:0.3.", DATA, "RULE")] = None,
-    algorithm: Annotated[str | None, _opt("Compare learning alone with this one.", LEARN, "NAME")] = None,
+    peers: Annotated[int | None, _number("Number of peers; default 16, or as many as the split makes.", DATA)] = None,
+    dataset: Annotated[str | None, _opt("One of fedpeer data list, or csv:FILE,label=NAME.", DATA, "NAME")] = None,
+    split: Annotated[str | None, _opt("How the data are divided, such as dirichlet:0.3.", DATA, "RULE")] = None,
+    algorithm: Annotated[str | None, _opt("Compare this algorithm with local training.", LEARN, "NAME")] = None,
     compare: Annotated[str | None, _opt("Algorithms to compare.", LEARN, "A,B,...")] = None,
-    network: Annotated[str | None, _opt("mlp:64+300+100+10, cnn, lstm, python:module:function.", LEARN, "NAME")] = None,
-    rounds: Annotated[int | None, _number("Averagings in a run.", LEARN)] = None,
-    steps: Annotated[str | None, _number('Updates between two averagings, or "pass".', LEARN)] = None,
-    batch_size: Annotated[int | None, _number("Examples in one update.", LEARN)] = None,
-    participation: Annotated[
-        float | None, _number("Share of the peers in a round of an algorithm with a server.", LEARN, "X")
+    network: Annotated[
+        str | None, _opt("Such as mlp:64+300+100+10, cnn, lstm or python:module:function.", LEARN, "NAME")
     ] = None,
-    optimizer: Annotated[str | None, _opt("Torch's, such as adam,lr=0.001.", LEARN, "NAME")] = None,
+    rounds: Annotated[int | None, _number("Number of rounds.", LEARN)] = None,
+    steps: Annotated[str | None, _number('Local steps per round, or "pass": all examples once.', LEARN)] = None,
+    batch_size: Annotated[int | None, _number("Examples per local step.", LEARN)] = None,
+    participation: Annotated[
+        float | None, _number("Fraction of the peers in each round; for algorithms with a server.", LEARN, "X")
+    ] = None,
+    optimizer: Annotated[str | None, _opt("One of PyTorch, such as adam,lr=0.001.", LEARN, "NAME")] = None,
     lr: Annotated[str | None, _opt("Learning rate of the optimizer.", LEARN, "X")] = None,
     loss: Annotated[
-        str | None, _opt("Default: cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
+        str | None, _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
     ] = None,
-    topology: Annotated[str | None, _opt("Who talks to whom.", GOSSIP, "NAME")] = None,
+    topology: Annotated[str | None, _opt("Communication graph of the peers.", GOSSIP, "NAME")] = None,
     protocol: Annotated[str | None, _opt("push-sum, push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
     tolerance: Annotated[float | None, _number("Disagreement left after an averaging.", GOSSIP, "X")] = None,
-    exchanges: Annotated[int | None, _number("Exchanges per averaging, instead of the tolerance.", GOSSIP)] = None,
-    seed: Annotated[int | None, _number("Everything random follows from it.", RUN, "S")] = None,
-    repeats: Annotated[int | None, _number("How many seeds, from S on.", RUN)] = None,
+    exchanges: Annotated[int | None, _number("Exchanges per averaging, instead of a tolerance.", GOSSIP)] = None,
+    seed: Annotated[int | None, _number("Seed of everything random; default 0.", RUN, "S")] = None,
+    repeats: Annotated[int | None, _number("Number of seeds, from S on.", RUN)] = None,
     device: Annotated[str | None, _opt("auto, cpu, cuda or mps.", RUN, "NAME")] = None,
     engine: Annotated[
         str | None,
-        _opt("vector, ray: on a cluster, network: whole peers in virtual time, processes: real.", RUN, "NAME"),
+        _opt("vector; ray: a cluster; network: whole peers in virtual time; processes: real peers.", RUN, "NAME"),
     ] = None,
     faults: Annotated[
         str | None,
-        _opt("In the network: a seed, links,loss=0.3,delay=2, slow:1-4, several joined by /.", RUN, "FAULTS"),
+        _opt("With --engine network: a seed, links,loss=0.3,delay=2, slow:1-4; several joined by /.", RUN, "FAULTS"),
     ] = None,
-    workers: Annotated[int | None, _number("Training processes; the numbers do not depend on it.", RUN)] = None,
+    workers: Annotated[int | None, _number("Training processes; results do not depend on it.", RUN)] = None,
     address: Annotated[
-        str | None, _opt("Of a Ray cluster, HOST:PORT or auto; default: one of this machine.", RUN, "ADDRESS")
+        str | None, _opt("Ray cluster: HOST:PORT or auto; default: one on this machine.", RUN, "ADDRESS")
     ] = None,
     shards: Annotated[
-        int | None, _number("Cut each run into N processes of Ray; default: several runs are spread whole.", RUN)
+        int | None, _number("Split each run into N Ray processes; default: distribute whole runs.", RUN)
     ] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,
-    resume: Annotated[str | None, _opt("Go on with an interrupted run: its id, or last.", RUN, "RUN")] = None,
+    resume: Annotated[str | None, _opt("Resume an interrupted run: its id, or last.", RUN, "RUN")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print one JSON object only.", rich_help_panel=RUN)
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.", rich_help_panel=RUN)] = False,
 ) -> int:
-    """Let peers with different tasks teach each other on this machine, and see what it was worth.
+    """Simulate peers with different tasks on this machine and compare how well each algorithm trains them.
 
-    Without options: 16 peers learn handwritten digits, each alone, by partial averaging, and by full averaging.
+    Without options, 16 peers learn handwritten digits: each alone, by partial averaging, and by full averaging.
     """
     from fedpeer.cli.running import run_simulation
 
@@ -127,8 +129,6 @@ def _resumed(
         )
     settings = run.read("settings") or {}
     if settings.get("objects"):
-        text = (
-            f"run {run.id} was given its {' and '.join(settings['objects'])} as Python objects; repeat it from Python"
-        )
+        text = f"run {run.id} got its {' and '.join(settings['objects'])} as Python objects; repeat it from Python"
         raise ConfigError("the command line", [ConfigProblem((), text, "--resume")])
     return request_of(settings), lambda simulation: run

@@ -74,7 +74,7 @@ def asked_again(given: Mapping[str, Any], config: Path | None) -> Callable[[dict
     Raises:
         ConfigError: options that would change what the run is.
     """
-    text = "a resumed run keeps its settings; leave this out, or begin a new run without --resume"
+    text = "a resumed run keeps its settings; leave this out, or start a new run without --resume"
     kept = {*given, *(["config"] if config else [])} - {"resume", *HERE}
     source = ConfigSource()
     options, problems = _run_options(source, {name: given[name] for name in HERE if name in given})

@@ -29,20 +29,23 @@ KINDS_MAX, GROUPS_MAX = 6, 24
 def slices_command(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A federation file.", show_default=False)] = None,
     network: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Such as mlp:64+300+100+10.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Network, such as mlp:64+300+100+10.", show_default=False)
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Gives the network's sizes.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Data set that sets the network's input and output size.", show_default=False
+        ),
     ] = None,
     peers: Annotated[int | None, number("Number of peers; default 16.", show_default=False)] = None,
     algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Such as full-averaging.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Algorithm, such as full-averaging.", show_default=False)
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw them into this file too.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Also draw them into this file.", show_default=False)
     ] = None,
 ) -> None:
-    """Draw the partial models, their dependencies, and which weights are averaged with whom."""
+    """Draw the partial models, their dependencies, and which peers average which weights."""
     from rich.console import Console
 
     from fedpeer.cli.files import write_new_text

@@ -25,14 +25,15 @@ _Configs = Annotated[
 
 def start(
     config: _Configs,
-    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Log into the state folder only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Write the log to the state folder only.")] = False,
     attached: Annotated[
-        bool, typer.Option("--attached", metavar="", help="Pause when standard input ends, for programs.")
+        bool,
+        typer.Option("--attached", metavar="", help="Pause when standard input closes; for use by other programs."),
     ] = False,
 ) -> int:
-    """Run real peers on this machine. Ctrl-C pauses them, and the same command goes on where they were.
+    """Run one or more real peers on this machine. Ctrl-C pauses them; the same command resumes them.
 
-    Several files start a process for each; they share what they import, and torch's threads.
+    With several files, each peer runs in a process of its own; they share imported modules and divide the cores.
     """
     if len(config) > 1:
         return _several(config, quiet=quiet, attached=attached)
@@ -40,9 +41,9 @@ def start(
 
 
 def leave_command(config: _Config) -> int:
-    """Hand over everything that this peer holds to the others, and stop; a later start joins anew.
+    """Hand over everything that this peer holds to the others, and stop it; a later start joins anew.
 
-    Asks the peer that runs from this file to do so; if none runs, starts it for just that.
+    Asks the running peer to leave; if it is not running, starts it just for that.
     """
     from fedpeer.cli.peer_config import load_peer
     from fedpeer.peer.runtime.store import ask_to_leave
@@ -50,7 +51,7 @@ def leave_command(config: _Config) -> int:
     file = load_peer(config, ", so nothing was done").file
     process = ask_to_leave(Path(file.state or ""))
     if process is not None:
-        print(f"{file.id} (process {process}) hands over what it holds and stops; its log says how it went.")
+        print(f"{file.id} (process {process}) is handing over what it holds and will stop; its log reports the result.")
         return 0
     return _run(config, quiet=False, leave=True)
 

@@ -32,7 +32,9 @@ WIDE = 110
 REFUSALS_MAX, LINES_MAX = 5, 5
 
 _Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
-Url = Annotated[str | None, typer.Option(help="Its dashboard, such as http://127.0.0.1:7503.", show_default=False)]
+Url = Annotated[
+    str | None, typer.Option(help="The peer's dashboard, such as http://127.0.0.1:7503.", show_default=False)
+]
 _TokenFile = Annotated[Path | None, typer.Option(help="File with the dashboard's token.", show_default=False)]
 Certificate = Annotated[
     Path | None, typer.Option(help="The dashboard's certificate, if --url is https.", show_default=False)
@@ -44,8 +46,8 @@ def status(
     url: Url = None,
     token_file: _TokenFile = None,
     certificate: Certificate = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole status as JSON.")] = False,
-    watch: Annotated[bool, typer.Option(help="Again every second, until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
+    watch: Annotated[bool, typer.Option(help="Refresh every second, until Ctrl-C.")] = False,
 ) -> None:
     """Show the federation as one running peer sees it."""
     from rich.console import Console
@@ -73,9 +75,9 @@ def dashboard(
     url: Url = None,
     token_file: _TokenFile = None,
     certificate: Certificate = None,
-    show: Annotated[bool, typer.Option("--open", help="Open it in the browser, too.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
 ) -> None:
-    """Print the address of a running peer's dashboard, with the token that lets a browser in."""
+    """Print the address of a running peer's dashboard, with the token that admits a browser."""
     from fedpeer.peer.runtime.dashboard.ask import ask
 
     door = door_of(config, url, token_file, certificate)
@@ -115,7 +117,7 @@ def door_of(
     from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 
     if (config is None) == (url is None):
-        problem = "name the peer's file, or its dashboard with --url and --token-file"
+        problem = "name the peer's file with --config, or its dashboard with --url and --token-file"
         raise ConfigError("the command line", [ConfigProblem((), problem, "--config")])
     if config is not None:
         return _door_of_file(config)
@@ -154,7 +156,7 @@ def _door_of_file(config: Path) -> DashboardAddress:
     if peer is not None and peer.dashboard is None:
         problems.append(
             ConfigProblem(
-                ("dashboard",), "this peer has none; add dashboard: {listen: 127.0.0.1:7503, token_file: FILE}"
+                ("dashboard",), "this peer has no dashboard; add dashboard: {listen: 127.0.0.1:7503, token_file: FILE}"
             )
         )
     refuse(source, problems)
@@ -195,7 +197,7 @@ def _head(status: dict[str, Any]) -> RenderableType:
     facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
     bytes_sent, bytes_received = (count_text(traffic[f"bytes_{way}"], "B") for way in ("sent", "received"))
     alone, stalled = status.get("alone_s", 0), status.get("stalled_s", 0)  # a peer of an earlier release says neither
-    alarms = [f"training alone since {duration_text(alone)}: nobody answers"] if alone else []
+    alarms = [f"training alone for {duration_text(alone)}: no peer answers"] if alone else []
     alarms += [f"this round has been averaging for {duration_text(stalled)}"] if stalled else []
     return Group(
         _text(f"{status['peer']} in {status['federation']}: {status['state']}, {rounds}", "bold"),
@@ -233,7 +235,7 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
     if status["councils"]:
         return _councils(status, width)
     if not status["groups"]:
-        return _text("No averaging group yet: the peers are gathering.\n", "dim")
+        return _text("No averaging group yet: waiting for the peers to connect.\n", "dim")
     wide = width >= WIDE
     sizes = [">members", ">parameters"] if wide else [">members"]
     table = _table(["group", *sizes, ">round", ">weight", ">disagreement", *([">sent"] if wide else []), "waiting for"])
@@ -254,7 +256,7 @@ def _councils(status: dict[str, Any], width: int) -> RenderableType:
     more = [">counted", ">sent"] if wide else []
     table = _table(["group", "coordinator", ">term", ">round", ">voters", *more, "waiting for"])
     for consensus in status["councils"]:
-        whom = consensus["coordinator"] or ("nobody: rounds pause" if consensus["paused"] else "nobody yet")
+        whom = consensus["coordinator"] or ("none: rounds are paused" if consensus["paused"] else "none yet")
         cells = [_text(consensus["id"]), _text(whom, "yellow" if consensus["paused"] else "")]
         voters = f"{len(consensus['voters_there'])} of {len(consensus['voters'])}"
         words = [str(consensus["term"]), str(consensus["round"]), voters]
@@ -267,10 +269,10 @@ def _below(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Refusals, counters that are not 0, and the last lines of the log: (line, style)."""
     refusals = sorted(status["refusals"], key=lambda row: -row["last"])
     for row in refusals[:REFUSALS_MAX]:
-        whom = row["sender"] or ("this machine" if row["kind"] == "o" else "a stranger")
-        yield f"refused {row['count']:,} × {row['code']} from {whom}", _KINDS.get(row["kind"], "")
+        whom = row["sender"] or ("this machine" if row["kind"] == "o" else "an unknown sender")
+        yield f"rejected {row['count']:,} × {row['code']} from {whom}", _KINDS.get(row["kind"], "")
     if len(refusals) > REFUSALS_MAX:
-        yield f"and {len(refusals) - REFUSALS_MAX} more kinds of refusals; --json has all", "dim"
+        yield f"and {len(refusals) - REFUSALS_MAX} more kinds of rejections; --json shows all", "dim"
     counted = [f"{name.replace('_', ' ')} {count:g}" for name, count in status["counters"].items() if count]
     if counted:
         yield " · ".join(counted), "dim"

@@ -37,7 +37,7 @@ class _Drawing(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=_Drawing,
-    help="Draw a graph (fedpeer topology NAME, or draw NAME), or let many peers average on it.",
+    help="Draw a graph (fedpeer topology NAME, or draw NAME), or simulate averaging among many peers on it.",
 )
 app.command("simulate")(crowds.topology_simulate_command)
 app.command("sweep")(crowds.sweep)
@@ -47,12 +47,12 @@ app.command("sweep")(crowds.sweep)
 def topology(
     name: Annotated[str, typer.Argument(help="A graph, such as ring or erdos-renyi:0.3.")] = "k-regular:4",
     peers: Annotated[int, number("Number of peers.")] = 16,
-    seed: Annotated[int, number("For graphs that are drawn at random.", "S")] = 0,
+    seed: Annotated[int, number("Seed of a random graph.", "S")] = 0,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the graph into this file too.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Also draw the graph into this file.", show_default=False)
     ] = None,
 ) -> None:
-    """Draw a graph, its spectral gap, and how many gossip rounds a given accuracy takes. The default."""
+    """Draw a graph; print its spectral gap and the exchanges that an accuracy takes. The default command."""
     from rich.console import Console
 
     from fedpeer.cli.files import write_new_text
@@ -120,13 +120,13 @@ def _numbers(overlay: Overlay) -> Table:
     one = found.degree_min == found.degree_max
     neighbours = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
     arrows = "directed edges" if found.directed else "edges"
-    phases = f", in {found.phases} phases that take turns" if found.phases > 1 else ""
+    phases = f", in {found.phases} alternating phases" if found.phases > 1 else ""
     table = Table(box=SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("who talks", f"{len(found.edges)} {arrows}, {neighbours} neighbours each{phases}")
+    table.add_row("graph", f"{len(found.edges)} {arrows}, {neighbours} neighbours each{phases}")
     table.add_row("diameter", f"{found.diameter} steps")
-    table.add_row("spectral gap", f"{found.spectral_gap:.3g} of the disagreement goes with each exchange of push-sum")
+    table.add_row("spectral gap", f"{found.spectral_gap:.3g} of the disagreement removed by each exchange of push-sum")
     table.add_row("", "")
     table.add_row("disagreement left", "exchanges: push-sum / push-pull (upper bound)")
     for tolerance in _TOLERANCES:

@@ -36,29 +36,29 @@ class Protocol(StrEnum):
 
 def topology_simulate_command(
     graph: Annotated[str, typer.Option(metavar="NAME", help="A graph, such as ring or k-regular:4.")] = "k-regular:4",
-    peers: Annotated[int, typer.Option(metavar="N", help="Up to ten million.")] = 100_000,
-    protocol: Annotated[Protocol, typer.Option(help="How they average.")] = Protocol.PUSH_SUM,
-    loss: Annotated[float, typer.Option(metavar="R", help="Chance of each message to be lost.")] = 0.0,
+    peers: Annotated[int, typer.Option(metavar="N", help="Number of peers, up to ten million.")] = 100_000,
+    protocol: Annotated[Protocol, typer.Option(help="Averaging protocol.")] = Protocol.PUSH_SUM,
+    loss: Annotated[float, typer.Option(metavar="R", help="Probability that a message is lost.")] = 0.0,
     no_channels: Annotated[
-        bool, typer.Option("--no-lanes", metavar="", help="What is lost is gone, as in the textbook's push-sum.")
+        bool, typer.Option("--no-lanes", metavar="", help="Do not repeat lost shares, as in textbook push-sum.")
     ] = False,
     churn: Annotated[
         float,
-        typer.Option(metavar="R", help="Share of the peers that leaves before each exchange; others take their seats."),
+        typer.Option(metavar="R", help="Fraction of the peers that newcomers replace before each exchange."),
     ] = 0.0,
     gone: Annotated[
-        float, typer.Option(metavar="R", help="The same for peers that hand nothing over: their disks are lost.")
+        float, typer.Option(metavar="R", help="The same, for peers that lose their disks and hand nothing over.")
     ] = 0.0,
-    to: Annotated[float, typer.Option(metavar="E", help="Relative disagreement at which they agree.")] = 1e-6,
-    exchanges_max: Annotated[int, typer.Option(metavar="N", help="Stop behind so many.")] = 10_000,
-    numbers: Annotated[int, typer.Option(metavar="D", min=1, help="Numbers a peer averages; for the bytes.")] = 10_000,
-    seed: Annotated[int, typer.Option(metavar="S", min=0, help="For all that is drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", metavar="", help="The result as JSON.")] = False,
+    to: Annotated[float, typer.Option(metavar="E", help="Relative disagreement at which to stop.")] = 1e-6,
+    exchanges_max: Annotated[int, typer.Option(metavar="N", help="Maximum number of exchanges.")] = 10_000,
+    numbers: Annotated[
+        int, typer.Option(metavar="D", min=1, help="Numbers that a peer averages, to count bytes.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
 ) -> int:
-    """Let a large simulation of peers without networks average by gossip: exchanges, time, memory and bytes, beside the
-    theory.
-    """
+    """Average one number per peer by gossip in a large simulation: exchanges, time, memory and bytes beside theory."""
     import sys
     import threading
 
@@ -85,13 +85,15 @@ def topology_simulate_command(
 
 
 def sweep(
-    to: Annotated[Path, typer.Option(metavar="DIR", help="For the page, its pictures and its numbers.")] = Path(),
-    most: Annotated[int, typer.Option(metavar="N", min=100, max=1_000_000, help="Peers of the largest.")] = 1_000_000,
-    seed: Annotated[int, typer.Option(metavar="S", min=0, help="For all that is drawn.")] = 0,
+    to: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the page, its pictures and its numbers.")
+    ] = Path(),
+    most: Annotated[
+        int, typer.Option(metavar="N", min=100, max=1_000_000, help="Peers of the largest simulation.")
+    ] = 1_000_000,
+    seed: Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random.")] = 0,
 ) -> int:
-    """Large-scale simulation from a hundred peers to a million, by graph, losses and churn: a page, scale.md. Ctrl-C is
-    a pause.
-    """
+    """Simulate a hundred to a million peers by graph, loss and churn, and write the page scale.md. Ctrl-C pauses."""
     import shlex
     import threading
 
@@ -126,7 +128,7 @@ def sweep(
             rows.append(found)
             write_new_text(store, dumps({"cells": rows}, indent=1) + "\n", option="--to")
     if stop.is_set():
-        console.print("Paused; what is finished is kept, and the same command goes on.", highlight=False)
+        console.print("Paused; finished simulations are kept, and the same command resumes.", highlight=False)
         return EXIT_STOPPED
     here = environment("cpu")
     packages = ", ".join(f"{name} {here['packages'][name]}" for name in ("numpy", "scipy"))
@@ -167,7 +169,7 @@ def _sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
         shown.add_row("", remark)
     shown.add_row("protocol", ", ".join([options.protocol, *_troubles(outcome)]))
     left = outcome.left[-1]
-    short = f"[bold]not to {options.to:g}[/] within {outcome.exchanges:,}: {left:.2g} is left"
+    short = f"[bold]{options.to:g} not reached[/] within {outcome.exchanges:,}: {left:.2g} is left"
     shown.add_row("exchanges", f"[bold]{outcome.exchanges:,}[/] to {left:.2g}" if outcome.agreed else short)
     undisturbed = ", without losses" if options.loss or options.churn or options.gone else ""
     foretold = f"{_count(known.usual)} from a random start, {_count(known.worst)} from the worst{undisturbed}"
@@ -182,7 +184,7 @@ def _sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
     shown.add_row("memory", count_text(outcome.peak_bytes, "B") + " in arrays at most")
     repeats = f", {outcome.traffic.repeats / options.peers:,.1f} of them repeats" if outcome.traffic.repeats else ""
     shown.add_row("a peer sends", f"{outcome.messages():,.1f} shares{repeats}")
-    shown.add_row("", count_text(outcome.bytes_sent(numbers), "B") + f", where it averages {numbers:,} numbers")
+    shown.add_row("", count_text(outcome.bytes_sent(numbers), "B") + f", if it averages {numbers:,} numbers")
     return shown
 
 
@@ -201,9 +203,7 @@ def _troubles(outcome: ScalarGossipOutcome) -> Iterator[str]:
 def _truth(outcome: ScalarGossipOutcome) -> str:
     """How far what they agree on is from the mean of what they began with."""
     moved = outcome.drift > 1e-9
-    words = (
-        f"off by {outcome.drift:.2g} standard deviations" if moved else "what they agree on is the mean of the start"
-    )
+    words = f"off by {outcome.drift:.2g} standard deviations" if moved else "the peers agree on the mean of the start"
     return words if abs(outcome.weight - 1) < 1e-9 else f"{words}; weight a peer {outcome.weight:.3g}"
 
 

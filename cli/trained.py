@@ -88,7 +88,7 @@ def _of_run(named: Named) -> TrainedModels:
     if not tensors.is_file():
         stored = sorted(each.stem for each in tensors.parent.glob("*.safetensors"))
         there = f"it has {', '.join(stored)}" if stored else "it was not finished"
-        text = f"run {run.id} has no models of {named.method} with seed {seed}; {there}"
+        text = f"run {run.id} has no models of {named.method} with seed {seed}: {there}"
         raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
     model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
 
@@ -110,7 +110,7 @@ def _leave(allowed: Sequence[str]) -> Loader:
     """Imports a network's own code if its package is allowed."""
 
     def code(name: str) -> Callable[..., Any]:
-        check_allowed(name, allowed, "this model", "say --allow-python {}")
+        check_allowed(name, allowed, "this model", "add --allow-python {}")
         return imported(name)
 
     return code
@@ -118,7 +118,7 @@ def _leave(allowed: Sequence[str]) -> Loader:
 
 def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
     if choice.name == "python":
-        check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "say --allow-python {}")
+        check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "add --allow-python {}")
 
 
 def _tested(dataset: Dataset, holding: PeerExamples) -> Examples:
@@ -127,7 +127,7 @@ def _tested(dataset: Dataset, holding: PeerExamples) -> Examples:
 
 
 def _nowhere(where: str) -> Examples:
-    text = f"{where} does not say where its peer's data are; name a file, such as --data csv:FILE,label=NAME"
+    text = f"{where} does not record where its peer's data are; name them, such as --data csv:FILE,label=NAME"
     raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
 
 
@@ -143,7 +143,7 @@ def examples_in(text: str, model: Model) -> Examples:
     dataset = load_dataset(choice)
     if (dataset.task, dataset.classes) != (card.shape.task, card.classes):
         trained_for = f"the classes {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
-        raise DataError(f"{text}: it has other targets than the model, which was trained for {trained_for}")
+        raise DataError(f"{text}: its targets are not those of the model, which was trained for {trained_for}")
     x = dataset.x
     if card.features and dataset.feature_names and card.features != dataset.feature_names:
         missing = [name for name in card.features if name not in dataset.feature_names]

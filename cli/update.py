@@ -31,16 +31,16 @@ _NOTHING_SIGNED = ", so nothing was signed"
 
 
 def update(
-    new: Annotated[Path, typer.Argument(metavar="NEW.yaml", help="The federation file as it shall be.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW.yaml", help="The changed federation file.")],
     folder: Folder = Path(),
     from_round: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="The round from which it holds; default: soon.", show_default=False),
+        typer.Option(min=1, metavar="N", help="First round under the new contract; default: soon.", show_default=False),
     ] = None,
 ) -> None:
-    """Change a running federation: rounds, optimizer, gossip and much else; peers go over to it while they run.
+    """Change settings of a running federation, such as rounds, optimizer or gossip, without stopping its peers.
 
-    To be said where the authority's key is. A changed network needs a new federation.
+    Run it where the authority's key is. A different network needs a new federation.
     """
     from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import ConfigSource, load
@@ -61,7 +61,7 @@ def update(
         raise ConfigError(str(new), problems, _NOTHING_SIGNED)
     starts = from_round or _soon(authority, before.learning.rounds)
     signed = sign_next(authority, text_of(contract, algorithm), starts, new.read_bytes())
-    print(f"Contract {signed.number} holds {_when(starts)}:\n")
+    print(f"Contract {signed.number} is in force {_when(starts)}:\n")
     for each in differing:
         print(wrapped(f"  {each.words('now', 'then')} ({each.key.takes if each.key else ''})"))
     print()
@@ -70,7 +70,7 @@ def update(
 
 
 def _when(starts: int) -> str:
-    return f"from round {starts} on" if starts > 1 else "for each peer as soon as it hears of it"
+    return f"from round {starts} on" if starts > 1 else "on each peer as soon as it receives it"
 
 
 def _plain(text: bytes) -> Any:
@@ -103,13 +103,13 @@ def _problems(
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
     if not differing:
-        yield ConfigProblem((), "it says what is in force already; change something in it")
+        yield ConfigProblem((), "nothing differs from the contract in force; change a setting first")
     for each in differing:
         if not each.changes:
             path = tuple(each.path.split("."))
             yield ConfigProblem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
     if before.simulation != after.simulation:
-        text = "it says whose data simulated peers have, and is no part of a contract; leave it as it is"
+        text = "it describes simulated peers only and is not part of a contract; leave it unchanged"
         yield ConfigProblem(("simulation",), text)
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
         yield ConfigProblem(("partial_models",), wrong.message)

@@ -33,12 +33,15 @@ _Form = Literal["safetensors", "pt2", "onnx"]
 RUN = "For a run"
 
 Where = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A peer's file or state folder; or a run: its id, or last.")
+    str, typer.Argument(metavar="MODEL", help="A peer's file or state folder, or a run: its id, or last.")
 ]
-_Method = Annotated[str, typer.Option(metavar="NAME", help="How it was trained.", rich_help_panel=RUN)]
-Peer = Annotated[str | None, typer.Option(metavar="ID", help="Whose model.", rich_help_panel=RUN, show_default=False)]
+_Method = Annotated[str, typer.Option(metavar="NAME", help="Algorithm that trained it.", rich_help_panel=RUN)]
+Peer = Annotated[
+    str | None, typer.Option(metavar="ID", help="Peer whose model to use.", rich_help_panel=RUN, show_default=False)
+]
 _Seed = Annotated[
-    int | None, typer.Option(metavar="S", help="Default: the run's first.", rich_help_panel=RUN, show_default=False)
+    int | None,
+    typer.Option(metavar="S", help="Seed; default: the run's first.", rich_help_panel=RUN, show_default=False),
 ]
 _Out = Annotated[
     Path | None,
@@ -51,7 +54,9 @@ _Out = Annotated[
 ]
 _Allow = Annotated[
     list[str] | None,
-    typer.Option(metavar="PACKAGE", help="A package whose code the model may name (python:...).", show_default=False),
+    typer.Option(
+        metavar="PACKAGE", help="Allow the model to run this package's code (python:...).", show_default=False
+    ),
 ]
 
 
@@ -69,7 +74,7 @@ def evaluate_command(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Such as csv:FILE,label=NAME; default: the peer's own test part.", show_default=False
+            metavar="NAME", help="Data, such as csv:FILE,label=NAME; default: its own test part.", show_default=False
         ),
     ] = None,
     method: _Method = "partial-averaging",
@@ -79,7 +84,7 @@ def evaluate_command(
     allow_python: _Allow = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object only.")] = False,
 ) -> None:
-    """How good a trained model is: on its peer's own test part, or on another file."""
+    """Measure a trained model on its peer's own test part, or on other data."""
     import json
 
     from fedpeer.cli.trained import examples_in
@@ -100,12 +105,10 @@ def predict(
     where: Where,
     inputs: Annotated[str, typer.Argument(metavar="FILE", help="CSV with the model's features; - for standard input.")],
     to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = _STREAM,
-    delimiter: Annotated[str, typer.Option(metavar="X", help="Between the cells of the input; tab for a tab.")] = ",",
+    delimiter: Annotated[str, typer.Option(metavar="X", help="Separates the cells of the input; tab for a tab.")] = ",",
     as_they_are: Annotated[
         bool,
-        typer.Option(
-            "--names-as-they-are", metavar="", help="Also class names that a spreadsheet would run as a formula."
-        ),
+        typer.Option("--names-as-they-are", metavar="", help="Leave class names that look like formulas unchanged."),
     ] = False,
     method: _Method = "partial-averaging",
     peer: Peer = None,
@@ -113,10 +116,10 @@ def predict(
     out: _Out = None,
     allow_python: _Allow = None,
 ) -> None:
-    """Answers for new examples: the class with a probability for each, or the numbers predicted.
+    """Predict for new examples: the class with each class's probability, or the numbers.
 
-    The label column may be absent; other columns are passed over. Answers have the order of the rows. A class name that
-    begins like a formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
+    The label column may be absent; other columns are ignored. Predictions come in the order of the rows. A class name
+    that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
     """
     from fedpeer.data.own.inputs import read_inputs
     from fedpeer.data.own.table import separator_of
@@ -171,19 +174,21 @@ def export(
         _Form | None,
         typer.Option(
             "--format",
-            help="safetensors: parameters; pt2, onnx: programs that take raw inputs. Default: as --to ends, or "
-            "safetensors.",
+            help="safetensors: parameters; pt2, onnx: programs that take raw inputs. Default: the ending of --to, "
+            "or safetensors.",
             show_default=False,
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: PEER.FORMAT.", show_default=False)] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: PEER.FORMAT.", show_default=False)
+    ] = None,
     method: _Method = "partial-averaging",
     peer: Peer = None,
     seed: _Seed = None,
     out: _Out = None,
     allow_python: _Allow = None,
 ) -> None:
-    """Write a trained model for use without fedpeer, and beside it, in JSON, what its numbers mean."""
+    """Write a trained model for use without fedpeer, with a JSON file that describes its inputs and outputs."""
     from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict
     from fedpeer.runs.disk import write_json
 
@@ -212,11 +217,9 @@ def _form(options: _Form | None, to: Path | None) -> _Form:
         return options
     if meant is None:
         known = ", ".join(f".{form}" for form in get_args(_Form))
-        text = f"the end of {to} names no format: end it with one of {known}, or say --format"
+        text = f"the ending of {to} is not a known format: use one of {known}, or add --format"
     elif options is None:
         return meant
     else:
-        text = (
-            f"{to} is the name of a file of {meant}, and --format is {options}; leave --format out, or rename the file"
-        )
+        text = f"the ending of {to} means {meant}, but --format is {options}; leave --format out, or rename the file"
     raise ConfigError("the command line", [ConfigProblem((), text, "--to")])

@@ -70,7 +70,7 @@ def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
         ) from None
     except YAMLError as error:
         reason = getattr(error, "reason", str(error))
-        raise ConfigError(name, [ConfigProblem((), f"not YAML: {reason}; write plain text")]) from None
+        raise ConfigError(name, [ConfigProblem((), f"not YAML: {reason}; save it as plain text")]) from None
     if refused:
         raise ConfigError(name, refused)
     if node is None:
@@ -102,7 +102,7 @@ def _text(file: FilePath) -> str:
     except OSError as error:
         raise refuse(f"it cannot be read ({error.strerror}); check its permissions") from None
     if len(data) > FILE_BYTES_MAX:
-        raise refuse("larger than 1 MiB, so it is not a file of settings; name the right one")
+        raise refuse("it is larger than 1 MiB, so it is not a settings file; name the right one")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -121,7 +121,7 @@ def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
-                return [*found, ConfigProblem((), "a second document begins here; keep one document a file", place)]
+                return [*found, ConfigProblem((), "a second document begins here; keep one document per file", place)]
             if event.version or event.tags:
                 found.append(
                     ConfigProblem((), "directives (%YAML, %TAG) are not used here; delete the line", "line 1:1")
@@ -129,12 +129,15 @@ def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
         if isinstance(event, AliasEvent):
             found.append(ConfigProblem((), f"alias *{event.anchor}: write the value out instead", place))
         elif isinstance(event, NodeEvent) and event.anchor:
-            found.append(ConfigProblem((), f"anchor &{event.anchor}: write the value out wherever it is wanted", place))
+            found.append(ConfigProblem((), f"anchor &{event.anchor}: write the value out wherever it is needed", place))
         if getattr(event, "tag", None) is not None:
             found.append(ConfigProblem((), f"tag {event.tag}: settings are plain values; delete the tag", place))
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > _DEPTH_MAX:
-            return [*found, ConfigProblem((), f"nested deeper than {_DEPTH_MAX} levels; no setting is", place)]
+            return [
+                *found,
+                ConfigProblem((), f"nested deeper than {_DEPTH_MAX} levels, as no setting is; flatten it", place),
+            ]
     return found
 
 
@@ -156,7 +159,7 @@ def _mapping(node: MappingNode, path: Path, marks: YamlMarks) -> dict[str, Any]:
             continue
         here = (*path, key)
         if here in marks.keys:
-            marks.problems.append(ConfigProblem(here, f"set before, at {marks.keys[here]}; keep one of the two", place))
+            marks.problems.append(ConfigProblem(here, f"already set at {marks.keys[here]}; keep one of the two", place))
             continue
         marks.keys[here] = place
         _put(found, key, value_node, here, marks)

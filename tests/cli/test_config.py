@@ -173,7 +173,7 @@ def test_check_and_schema(fedpeer: Fedpeer, tmp_path: Path) -> None:
     both = fedpeer("config", "check", "wrong.yaml", "right.yaml")
     assert both.code == 2
     assert "wrong.yaml has 3 problems." in both.err
-    assert "right.yaml is right" in both.out
+    assert "right.yaml is valid" in both.out
 
     schema: dict[str, Any] = json.loads(fedpeer("config", "schema").out)
     assert schema["properties"].keys() == Federation.model_fields.keys()

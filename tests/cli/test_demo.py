@@ -214,7 +214,7 @@ def test_options_of_the_page_need_the_page(fedpeer: Fedpeer) -> None:
     outcome = fedpeer("demo", "associative", "--port", "7600", "--open")
     assert outcome.code == 2
     for name in ("--port", "--open"):
-        assert f"{name}  is about the page; add --web" in outcome.err
+        assert f"{name}  applies to the page only; add --web" in outcome.err
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_trained(fedpeer: Fedpeer) -> None:

@@ -71,7 +71,7 @@ def test_the_list_names_what_there_is_and_what_it_needs(fedpeer: Fedpeer) -> Non
     assert "…" not in outcome.out
     heads = [line.split() for line in outcome.out.splitlines() if line.startswith(" name ")]
     assert heads == [["name", "what", "data", "quick", "default", "full"]] * len(heads)
-    assert "fig7 is drawn from the runs of fig8" in outcome.out
+    assert "fig7 uses the runs of fig8" in outcome.out
 
 
 @pytest.mark.parametrize("command", ["list", "run", "report"])
@@ -91,16 +91,16 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--seeds", "0"], ["--seeds"]),
         (["run", "tiny", "--no-search", "--only", "Global"], ["no cell"]),
         (["run", "tiny", "--device", "tpu"], ["tpu"]),
-        (["run", "tiny", "--engine", "vector"], ["--engine", '"vector" does not spread runs', "write ray"]),
+        (["run", "tiny", "--engine", "vector"], ["--engine", '"vector" does not distribute runs', "write ray"]),
         (["run", "tiny", "--address", "auto"], ["--address", "add --engine ray"]),
         (["run", "tiny", "--engine", "ray", "--address", "head"], ['"head" is no address', "HOST:PORT"]),
         (["run", "tiny", "--engine", "ray", "--device", "cuda"], ["the ray engine trains on CPUs"]),
-        (["run", "mocha-table", "--loss", "huber"], ["--loss", "mocha-table does not leave it open"]),
-        (["run", "fig27", "--loss", "squared-error"], ["--loss", "fig27 does not leave it open"]),
+        (["run", "mocha-table", "--loss", "huber"], ["--loss", "mocha-table fixes it"]),
+        (["run", "fig27", "--loss", "squared-error"], ["--loss", "fig27 fixes it"]),
         (["run", "fig17", "--loss", "huge", "--start", "uniforn:1"], ['found "huge"', 'did you mean "uniform"?']),
-        (["report"], ["nothing", "fedpeer experiment run"]),
+        (["report"], ["no runs of any experiment", "fedpeer experiment run"]),
         (["report", "tiny", "--full"], ["fedpeer experiment run tiny"]),
-        (["report", "fig7"], ["nothing of it was played", "fedpeer experiment run fig7"]),
+        (["report", "fig7"], ["has no runs of fig7 yet", "fedpeer experiment run fig7"]),
         (["report", "tinny"], ['did you mean "tiny"']),
     ],
     ids=" ".join,
@@ -135,7 +135,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
 
     outcome = fedpeer(*command)
     assert outcome.code == 0, outcome.err
-    assert "2 runs, 1 of them finished before" in outcome.err
+    assert "2 runs, 1 of them finished already" in outcome.err
     for words in ("# A tiny table", "| Local | 90.0 ± 0.1 |", "$ fedpeer experiment run tiny --quick\n", "Page: "):
         assert words in outcome.out
     assert "Not finished" not in outcome.out
@@ -172,7 +172,7 @@ def test_lines_tell_how_far_it_is() -> None:
                     now[0] += 10.0 if round == 1 else 5.0
             display(event)
     assert lines == [
-        "4 runs, 1 of them finished before",
+        "4 runs, 1 of them finished already",
         "A, seed 0: run 2 of 4, round 1 of 4, 1 min 50 s left",
         "A, seed 0: run 2 of 4, round 2 of 4, 1 min 15 s left",
         "note: an edge was added",
@@ -191,7 +191,7 @@ def test_a_bar_tells_the_same() -> None:
         task = display.progress.tasks[0]
         assert (task.completed, task.total, task.description) == (2, 4, "B, trying lr=1")
     shown = console.export_text()
-    for words in ("1 of them finished before", "note: an edge was added", "A: PM 75.0 %"):
+    for words in ("1 of them finished already", "note: an edge was added", "A: PM 75.0 %"):
         assert words in shown
 
 
@@ -214,7 +214,7 @@ def test_lines_count_what_is_under_way() -> None:
         for event in SPREAD:
             now[0] += 5.0
             display(event)
-    assert lines[0] == "6 runs, 1 of them finished before"
+    assert lines[0] == "6 runs, 1 of them finished already"
     assert "A, seed 0: its machine is lost after round 2; played again" in lines
     assert lines[-1].startswith("A, seed 1: round 2 of 4; 1 of 6 runs finished, 2 running, 3 waiting, ")
     # Seed 1 began 30 s ago and has half of its rounds, so a run takes 60 s. B began 20 s ago; two at once, three wait.

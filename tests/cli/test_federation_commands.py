@@ -158,14 +158,14 @@ def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpe
     for words in (
         '"authority" cannot be an id',
         '"b c" cannot be an id',
-        "two peers have one id",
+        "two peers have the same id",
         "write 1 to 65435",
-        '"x" is no peer here',
+        '"x" is not one of the peers',
         '"ftp://h:1" is not like https://',
-        '"h 2" is not the name or address',
+        '"h 2" is not a host name or IP address',
         "4 peers and 2 hosts",
         'did you mean "csv"',
-        '"?" is not the name or address',
+        '"?" is not a host name or IP address',
     ):
         assert words in said, words
     assert not list(tmp_path.iterdir())
@@ -176,8 +176,8 @@ def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpe
     [
         ([], "such as --peers 4"),
         (["--peers", "0"], "write 1 to 1000"),
-        (["--peers", "2", "--hosts", "h,h", "--address", "peer2=https://h:7401"], "two peers have one address"),
-        (["--peers", "2", "--address", "peer2=https://127.0.0.1:7501"], "another's dashboard's"),
+        (["--peers", "2", "--hosts", "h,h", "--address", "peer2=https://h:7401"], "two peers have the same address"),
+        (["--peers", "2", "--address", "peer2=https://127.0.0.1:7501"], "another's dashboard port"),
         (["--peers", "1", "--data", "csv:x.csv"], "label"),
         (["--peers", "1", "--federation", "missing.yaml"], "missing.yaml"),
     ],
@@ -231,7 +231,7 @@ def test_invite_and_join_from_one_process_to_another(fedpeer: Fedpeer, tmp_path:
         assert joined.code == 0, joined.err
         said, _ = at.communicate(timeout=PATIENCE)
     assert at.returncode == 0, said
-    assert "peer5 is in: roster 2 has 3 peers." in said
+    assert "peer5 has joined: roster 2 has 3 peers." in said
     assert "fedpeer start --config peer5/peer5.yaml" in joined.out
     checked = fedpeer("config", "check", "peer5/peer5.yaml")
     assert checked.code == 0, checked.err
@@ -269,7 +269,7 @@ def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedp
         joined = fedpeer("join", token, "--folder", "other")
         assert joined.code == 0, joined.err
         at.communicate(timeout=PATIENCE)
-    assert "Write where its data are" in joined.out
+    assert "Name its data in" in joined.out
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedp
         (["authority", "--address", "https://h:1"], "cannot be an id"),
         (["peer5", "--address", "10.0.0.5:7401"], "is not like https://"),
         (["peer5", "--address", "https://127.0.0.1:7401"], "another peer has"),
-        (["peer5", "--address", "https://h:1", "--expires", "30d"], "no time from 1s to 7d"),
+        (["peer5", "--address", "https://h:1", "--expires", "30d"], "not a time from 1s to 7d"),
         (["peer5", "--address", "https://h:1", "--models", "everyon"], 'did you mean "everyone"'),
         (["peer5", "--address", "https://127.0.0.1:9", "--listen", "x"], "is not host:port"),
         (["peer5", "--address", "https://h:1", "--in", "."], "There is no authority"),
@@ -301,7 +301,7 @@ def test_revoke_makes_the_next_roster_everywhere_here(fedpeer: Fedpeer, tmp_path
     key = roster_in(tmp_path / "wards").by_id["peer2"].key
     done = fedpeer("revoke", "peer2", "--in", "wards")
     assert done.code == 0, done.err
-    assert done.out.startswith("peer2 is out: roster 2 has 2 peers.")
+    assert done.out.startswith("peer2 has been removed: roster 2 has 2 peers.")
     for folder in ("wards", "wards/peer1", "wards/peer2", "wards/peer3"):
         roster = roster_in(tmp_path / folder)
         assert (roster.number, list(roster.by_id), roster.revoked) == (2, ["peer1", "peer3"], (key,))

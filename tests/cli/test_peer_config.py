@@ -50,7 +50,7 @@ def key(file: Path) -> Path:
 
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "C01 unknown setting": (lambda f: change(f, seedz=[]), "did you mean seeds?"),
-    "C02 repeated key": (lambda f: f.write_text(f.read_text() + "\nid: peer1\n"), "set before"),
+    "C02 repeated key": (lambda f: f.write_text(f.read_text() + "\nid: peer1\n"), "already set at"),
     "C02 tag": (lambda f: f.write_text(f.read_text() + "\nstate: !!python/object:os.system x\n"), "plain values"),
     "C03 type": (lambda f: change(f, discovery="yes"), "write true or false"),
     "C03 missing": (lambda f: change(f, listen="0.0.0.0:7401", data=None), "must be written"),
@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "token readable by others": (
         lambda f: (f.parent / "keys" / "peer1.token").chmod(0o604),
-        "can be read by others",
+        "can be read by other users",
     ),
 }
 

@@ -117,7 +117,7 @@ def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
     written = lines(together(), 1.0)
     assert "local, seed 0: its process ended after round 2; played again" in written
     assert any(line.startswith("local, 2 seeds at once: round 3 of 6") for line in written)
-    assert any(line.endswith("of all runs 1 finished, 1 running, 2 waiting") for line in written)
+    assert any(line.endswith("runs: 1 finished, 1 running, 2 waiting") for line in written)
 
 
 def test_a_dead_worker_is_named() -> None:

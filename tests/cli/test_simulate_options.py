@@ -107,5 +107,5 @@ def test_a_resumed_run_keeps_what_it_was_asked() -> None:
 def test_help_has_the_settings_own_defaults(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     told = " ".join(fedpeer("simulate", "--help").out.split())
-    for words in ("Averagings in a run; default 30.", "default k-regular:4.", "default 0.0001.", "default vector."):
+    for words in ("Number of rounds; default 30.", "default k-regular:4.", "default 0.0001.", "default vector."):
         assert words in told

@@ -53,7 +53,7 @@ def test_two_processes_cannot_have_one_place(fedpeer: Fedpeer, configs: list[str
     outcome = fedpeer(*starting([str(first), str(second)]))
     assert outcome.code == 2
     assert "listen" in outcome.err
-    assert f"taken by {first}" in " ".join(outcome.err.split())
+    assert f"used by {first} too" in " ".join(outcome.err.split())
     outcome = fedpeer(*starting([configs[2], configs[2]]))
     assert outcome.code == 2
     assert "named twice" in outcome.err

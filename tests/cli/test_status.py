@@ -188,7 +188,7 @@ def test_who_coordinates_and_the_servers_model(width: int) -> None:
     for _ in range(20):
         peer.round()
     (paused,) = [line for line in shown(peer.status, width).splitlines() if line.strip().startswith("everyone")]
-    assert "nobody: rounds pause" in paused
+    assert "none: rounds are paused" in paused
     assert "2 of 4" in paused
 
 

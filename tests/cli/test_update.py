@@ -80,7 +80,7 @@ def test_a_changed_network_is_refused_with_every_key_and_the_way_that_works(fedp
 
 
 def test_nothing_is_signed_where_nothing_changes_or_the_data_would(fedpeer: Fedpeer, made: Path) -> None:
-    assert "in force already" in fedpeer("update", "new.yaml", "--in", "fed").err
+    assert "nothing differs from the contract in force" in fedpeer("update", "new.yaml", "--in", "fed").err
     rewritten(("split: iid", "split: dirichlet:0.5"), ("rounds: 40", "rounds: 50"))
     outcome = fedpeer("update", "new.yaml", "--in", "fed")
     assert outcome.code == 2
@@ -97,8 +97,8 @@ def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, m
         )
         outcome = fedpeer("update", "new.yaml", "--in", "fed")
         assert outcome.code == 0, outcome.err
-        assert f"Contract {number} holds" in outcome.out
-        assert "No running peer took it" in outcome.out
+        assert f"Contract {number} is in force" in outcome.out
+        assert "No running peer was reached" in outcome.out
     for folder in (made, *(made / peer for peer in peers_of(made))):
         signed = json.loads((folder / "contract.json").read_bytes())
         assert signed["number"] == 2
@@ -171,7 +171,7 @@ def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpee
         wait_for(made, "met")
         outcome = fedpeer("update", "new.yaml", "--in", "fed")
         assert outcome.code == 0, outcome.err
-        assert "Told: " in outcome.out
+        assert "Sent to: " in outcome.out
         ended(made, peers)
     judge(made, 1, 60)
     assert ledger_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now

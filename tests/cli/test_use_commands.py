@@ -160,11 +160,11 @@ def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, c
         (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
         (["predict", "last", "ward.csv", "--peer", "peer1", "--to", "no/where.csv"], "cannot be written"),
         (["export", "last", "--peer", "peer1", "--to", "no/where.pt2"], "cannot be written"),
-        (["export", "last", "--peer", "peer1", "--to", "model"], "one of .safetensors, .pt2, .onnx, or say --format"),
+        (["export", "last", "--peer", "peer1", "--to", "model"], "one of .safetensors, .pt2, .onnx, or add --format"),
         (["export", "last", "--peer", "peer1", "--to", "model.bin"], "one of .safetensors, .pt2, .onnx"),
         (
             ["export", "last", "--peer", "peer1", "--to", "m.onnx", "--format", "pt2"],
-            "a file of onnx, and --format is pt2",
+            "means onnx, but --format is pt2",
         ),
         (["export", "last", "--peer", "peer1", "--format", "pickle"], "--format"),
     ],

@@ -134,8 +134,8 @@ class Reader:
         assert self.invitation is not None
         said, _ = self.invitation.communicate(timeout=PATIENCE_S)
         assert self.invitation.returncode == 0
-        assert "peer5 is in: roster 2 has 5 peers." in said
-        assert "Told: peer1" in said
+        assert "peer5 has joined: roster 2 has 5 peers." in said
+        assert "Sent to: peer1" in said
 
     def end(self) -> None:
         """Nothing is left running; how each peer ended, if it ended by itself."""

@@ -151,7 +151,7 @@ def test_the_page_with_two_machines(
     Path("federation.yaml").write_text(page, encoding="utf-8")
 
     then: dict[str, Callable[[str], None]] = {
-        "fedpeer config check": lambda said: _has(said, 'is right: federation "fleet", 1 partial model'),
+        "fedpeer config check": lambda said: _has(said, 'is valid: federation "fleet", 1 partial model'),
         "fedpeer slices": lambda said: _has(said, "In each round a peer sends 34.1 kB in 8 messages."),
         "fedpeer init": lambda said: _has(said, 'The federation "fleet" is in fleet, with 2 peers'),
         "sh examples/deploy/distribute.sh": lambda said: _distributed(operator, said),
@@ -160,7 +160,7 @@ def test_the_page_with_two_machines(
         "ssh -n root@10.0.0.1 runuser": lambda said: _has(said, "peer1 in fleet: "),
         "sh examples/deploy/rolling.sh": lambda said: _rolled(operator, said),
         "ssh -n root@10.0.0.2": lambda said: _left(operator, said),
-        "fedpeer revoke": lambda said: _has(said, "peer2 is out: roster 2 has 1 peers.", "Told: peer1."),
+        "fedpeer revoke": lambda said: _has(said, "peer2 has been removed: roster 2 has 1 peers.", "Sent to: peer1."),
     }
     for command in typed():
         said = operator.types(command, capsys)
@@ -180,7 +180,7 @@ def _has(said: str, *words: str) -> None:
 def _distributed(operator: Operator, said: str) -> None:
     """Checked there, started by the unit's own command, and learning together."""
     for peer in PEERS:
-        _has(said, f'/var/lib/fedpeer/{peer}/{peer}.yaml is right: peer "{peer}" of federation "fleet", data csv')
+        _has(said, f'/var/lib/fedpeer/{peer}/{peer}.yaml is valid: peer "{peer}" of federation "fleet", data csv')
     operator.learn(4)
     for peer in PEERS:
         rows = [row["bytes_sent"] for row in operator.lines(peer, "metrics.jsonl")[1:]]
@@ -228,7 +228,7 @@ def _rolled(operator: Operator, said: str) -> None:
 
 
 def _left(operator: Operator, said: str) -> None:
-    _has(said, "hands over what it holds and stops")
+    _has(said, "is handing over what it holds and will stop")
 
     def gone() -> bool:
         return any(line["what"] == "stopped" and "left" in line["text"] for line in _journal(operator, "peer2"))

@@ -58,7 +58,7 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
     assert joined.returncode == 0, joined.stderr
     told = inviting.communicate(timeout=60)[0].decode()
     assert inviting.returncode == 0
-    assert "guest is in: roster 2 has 5 peers" in told
+    assert "guest has joined: roster 2 has 5 peers" in told
     guest = Peer(hosts, "guest", "guest", machine / "guest" / "guest.yaml")
     guest.start()
     assert "with the values of everyone" in guest.logs("joined")
@@ -66,7 +66,7 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
 
     out = run(hosts, "north", tmp_path, "revoke", "guest", "--in", str(office))
     assert out.returncode == 0, out.stderr
-    assert "guest is out: roster 3 has 4 peers" in out.stdout
+    assert "guest has been removed: roster 3 has 4 peers" in out.stdout
     peers[0].logs("roster", "guest is put out")
     assert guest.ended() == 2
     assert "guest was put out of the federation by roster 3" in guest.said
