@@ -1,4 +1,5 @@
-"""Who talks to whom: graphs, one overlay for each averaging group, what an exchange on them does to the average.
+"""Topology: graphs, one overlay for each averaging group, and the effect of exchanges on the average.
 
-Pure and without torch, so that `fedpeer topology` is quick. Nothing here reads a file or draws a number of its own.
+Pure and without torch, so that `fedpeer topology` is quick. Nothing here reads a file, and random numbers come from
+generators that are handed in.
 """

@@ -1,7 +1,7 @@
 """An overlay in numbers and as a picture, for `fedpeer topology` and the report.
 
-The picture is SVG text of our own: lines and labels in `currentColor`, so that it is readable on light and dark pages,
-and no plotting library. Nothing here writes a file.
+The picture is SVG text, made without a plotting library: lines and labels are in `currentColor`, so that it is readable
+on light and dark pages. Nothing here writes a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpeer.topology.mixing import Protocol, adjacency
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import contraction, predicted_rounds
 
-#: Kamada-Kawai takes cubic time: 0.3 s for this many nodes. Above, springs do.
+#: Nodes up to which Kamada-Kawai places them, in cubic time (0.3 s for this many); above, a spring layout does.
 _KAMADA_KAWAI_NODES_MAX = 100
 #: More labels than this would cover one another.
 _LABELS_MAX = 64
@@ -30,10 +30,16 @@ _LABELS_MAX = 64
 class TopologyDescription:
     """One overlay in numbers.
 
-    degree_min, degree_max   out-degrees over all phases and members
-    diameter                 steps between the two members furthest apart, over the union of the phases
-    spectral_gap             share of the disagreement that one exchange of push-sum takes away in the long run
-    exchanges                for each tolerance, how many exchanges reach it; None where there is no hope
+    members        ids in peer order
+    edges          edges of the union of the phases, as indices of members
+    directed       whether the edges have directions
+    phases         number of phases
+    degree_min     smallest out-degree over all phases and members
+    degree_max     largest out-degree over all phases and members
+    diameter       steps between the two members furthest apart, over the union of the phases
+    spectral_gap   fraction of the disagreement that one exchange of push-sum removes in the long run
+    exchanges      for each tolerance, the number of exchanges that reach it; None: more than are allowed
+    remarks        notes for the user, such as edges that were added
     """
 
     members: tuple[str, ...]
@@ -54,7 +60,7 @@ class TopologyDescription:
 def describe_topology(
     overlay: Overlay, protocol: Protocol = "push-sum", tolerances: Sequence[float] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)
 ) -> TopologyDescription:
-    """The numbers of an overlay, and the exchanges that `protocol` takes on it for some tolerances."""
+    """Return the numbers of an overlay, and the exchanges that `protocol` needs on it for some tolerances."""
     union = overlay.union
     degrees = [int(d) for phase in overlay.phases for d in adjacency(phase).sum(axis=1)]
     return TopologyDescription(
@@ -72,7 +78,7 @@ def describe_topology(
 
 
 def layout_of_graph(graph: nx.Graph) -> list[tuple[float, float]]:
-    """A place for each node 0..P-1, x and y from 0 to 1; the same graph gets the same places."""
+    """Return a place for each node 0..P-1, x and y from 0 to 1; the same graph gets the same places."""
     simple = nx.Graph(graph)
     if len(simple) == 1:
         return [(0.5, 0.5)]
@@ -89,7 +95,7 @@ def layout_of_graph(graph: nx.Graph) -> list[tuple[float, float]]:
 
 
 def topology_svg(graph: nx.Graph, labels: Sequence[str]) -> str:
-    """A self-contained drawing; labels[i] names node i, beside it where there is room and on hovering over it.
+    """Draw a graph as self-contained SVG text; labels[i] names node i, beside it if there is room, and on hovering.
 
     The nodes have the class `node`, the edges `edge`, so that a page can colour them.
     """
@@ -127,7 +133,7 @@ def _predicted(overlay: Overlay, protocol: Protocol, tolerance: float) -> int | 
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], radius: float, marker: str) -> str:
-    """From rim to rim, so that an arrow's head is not under the node."""
+    """Draw an edge from rim to rim, so that an arrow's head is not under the node."""
     (ax, ay), (bx, by) = start, end
     length = math.dist(start, end) or 1.0
     dx, dy = (bx - ax) / length * radius, (by - ay) / length * radius

@@ -1,12 +1,12 @@
-"""The graphs a user can choose from, by name: plain functions over networkx, and nothing of gossip.
+"""The graphs that a user can choose, by name: plain functions over networkx that know nothing of gossip.
 
 A builder takes the ids of the members and a generator, and returns the *phases* of the graph: exchange e uses phase
-e modulo their number. All but the time-varying graphs have one phase. Nodes are 0..P-1, the places of the members in
-the order given; a `DiGraph` sends along its edges, a `Graph` both ways. Every builder takes one member or two, and
-fits its settings to a group smaller than the federation (k-regular: degree min(4, members - 1)).
+e modulo their number. All graphs except time-varying ones have one phase. Nodes are 0..P-1, the places of the members
+in the order given; shares travel along the edges of a `DiGraph`, and both ways in a `Graph`. Every builder accepts one
+or two members, and fits its settings to a group smaller than the federation (k-regular: degree min(4, members - 1)).
 
-A builder may return a graph in several parts: `overlay.py` connects it. Only the user's own edges are taken as they
-are, so `edges` refuses a group that they do not connect.
+A builder may return a graph in several parts, which `overlay.py` connects. Only the user's own edges are never
+completed, so `edges` raises an error if they do not connect a group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Builder = Callable[[Sequence[str], np.random.Generator], Phases]
 
 
 class TopologyError(ValueError):
-    """A user's mistake about who talks to whom. The message says what is wrong and the way out."""
+    """The user's topology is invalid; the message names the problem and the way out."""
 
 
 def complete(members: Sequence[str], draws: np.random.Generator) -> Phases:
@@ -111,7 +111,7 @@ def edges(members: Sequence[str], draws: np.random.Generator, *, edges: tuple[st
     return (graph,)
 
 
-#: What `gossip.topology` may name.
+#: Values of `gossip.topology`.
 GRAPHS: dict[str, Callable[..., Phases]] = {
     "complete": complete,
     "ring": ring,
@@ -128,17 +128,17 @@ GRAPHS: dict[str, Callable[..., Phases]] = {
 
 
 def ends(edge: str, known: Container[str]) -> list[tuple[str, str]]:
-    """The ways to read `a-b` as two known ids: none, one, or more where ids with a `-` in them make it ambiguous."""
+    """Return the ways to read `a-b` as two known ids: none, one, or more if ids that contain `-` make it ambiguous."""
     pieces = edge.split("-")
     halves = [("-".join(pieces[:i]).strip(), "-".join(pieces[i:]).strip()) for i in range(1, len(pieces))]
     return [(a, b) for a, b in halves if a in known and b in known]
 
 
 def edge_problems(edges: Sequence[str], peers: Sequence[str]) -> list[str]:
-    """Every mistake in a federation's own edges, one sentence each; an empty list where there is none.
+    """Return every mistake in a federation's own edges, one sentence each.
 
-    Groups smaller than the federation use the edges between their members, so a name that nobody has can be told from
-    a peer of another group only here, with all peers at hand.
+    Groups smaller than the federation use the edges between their members, so only here, with all peers known, can an
+    unknown name be distinguished from a peer of another group.
     """
     known = set(peers)
     problems = []
@@ -165,14 +165,14 @@ def edge_problems(edges: Sequence[str], peers: Sequence[str]) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message: all of them, or the first few and how many more there are."""
+    """Join names for a message: all of them, or the first few and the number of the others."""
     shown = 6  # enough to recognise a group, and still one line
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
 
 
 def _insert(graph: nx.Graph, node: int, pairs: int, draws: np.random.Generator) -> None:
-    """Put a node into the middle of `pairs` disjoint edges, so that no other degree changes."""
+    """Insert a node into the middle of `pairs` disjoint edges, so that no other degree changes."""
     edges = list(graph.edges)
     touched: set[int] = set()
     graph.add_node(node)
@@ -185,9 +185,9 @@ def _insert(graph: nx.Graph, node: int, pairs: int, draws: np.random.Generator) 
 
 
 def _connect_by_swaps(graph: nx.Graph) -> None:
-    """Join the parts of a graph without changing a degree; every part must hold a cycle (degrees of 2 and more do).
+    """Join the parts of a graph without changing a degree; every part must have a cycle, as with degrees of 2 or more.
 
-    An edge of a cycle can go without cutting its part; so a-b and c-d of two parts become a-c and b-d.
+    Removing an edge of a cycle does not disconnect its part; so a-b and c-d of two parts become a-c and b-d.
     """
     first, *others = sorted(nx.connected_components(graph), key=min)
     for part in others:
@@ -204,7 +204,7 @@ def _hops(count: int, hops: Sequence[int]) -> nx.DiGraph:
 
 
 def _doublings(count: int) -> int:
-    """How many of 1, 2, 4, ... are below `count`."""
+    """Return how many of 1, 2, 4, ... are below `count`."""
     return (count - 1).bit_length()
 
 

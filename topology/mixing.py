@@ -1,11 +1,12 @@
-"""What exchanges on a graph do to an average: mixing matrices, spectral gap, and how many exchanges an accuracy takes.
+"""Mixing matrices: the effect of exchanges on values and weights.
 
-Every protocol is the same act on different graphs: a peer splits what it holds into (out-degree + 1) equal shares,
-keeps one and gives one along each edge. Push-sum goes along the overlay's phases, push-pull along a random matching
-of it (a pair gives halves both ways and so meets in the middle), the exact mean along the complete graph. So one
-column-stochastic matrix for each exchange, A[dst, src] = 1 / (outdeg(src) + 1), says it all.
+Every protocol is the same operation on different graphs: a peer splits what it holds into (out-degree + 1) equal
+shares, keeps one and gives one along each edge. Push-sum uses the overlay's phases, push-pull a random matching of it
+(a pair gives halves both ways and so meets in the middle), and the exact mean the complete graph. So an exchange is
+fully described by one column-stochastic matrix, A[dst, src] = 1 / (outdeg(src) + 1).
 
-Matrices are scipy.sparse CSR, float64, (P, P) in the order of the members. Nothing here draws a number of its own.
+Matrices are scipy.sparse CSR, float64, (P, P) in the order of the members. Random numbers come from the streams that
+are handed in.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from fedpeer.topology.overlay import Overlay
 
 Protocol = Literal["push-sum", "push-pull", "exact"]
 Dense = NDArray[np.float64]
-#: The stream for one exchange, from its running number over all averagings; only push-pull draws from it.
+#: The random stream of one exchange, by its running number over all averagings; only push-pull draws from it.
 Draws = Callable[[int], np.random.Generator]
 
-#: Up to here matrices are multiplied out: 2 MiB each, half a second for a prediction. Above, the spectral gap decides.
+#: Members up to which matrices are multiplied out: 2 MiB each, half a second for a prediction. Above, predictions use
+#: the spectral gap.
 DENSE_MEMBERS_MAX = 512
 
 
 def metropolis_hastings(graph: nx.Graph) -> csr_array:
-    """Symmetric, doubly stochastic weights of an undirected graph, (P, P).
+    """Return symmetric, doubly stochastic weights of an undirected graph, (P, P).
 
     W[i, j] = 1 / (1 + max(d_i, d_j)) on edges, W[i, i] = 1 - the rest of the row; degrees exclude the node itself.
     Source: Xiao, Boyd, Fast linear iterations for distributed averaging, 2004, section 4.2.
@@ -46,30 +48,32 @@ def metropolis_hastings(graph: nx.Graph) -> csr_array:
 
 
 def push_sum_matrix(graph: nx.Graph) -> csr_array:
-    """Column-stochastic shares, (P, P): A[dst, src] = 1 / (outdeg(src) + 1) on edges src -> dst and on the diagonal.
+    """Return push-sum's column-stochastic matrix of one exchange, (P, P).
 
-    An undirected edge is one each way. Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information,
-    2003, section 2, with equal shares.
+    A[dst, src] = 1 / (outdeg(src) + 1) on edges src -> dst and on the diagonal; an undirected edge is one each way.
+    Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information, 2003, section 2, with equal shares.
     """
     return shares_of(adjacency(graph))
 
 
 def shares_of(edges: csr_array) -> csr_array:
-    """The same from an adjacency matrix (P, P), [src, dst]."""
+    """Return push-sum's matrix (see `push_sum_matrix`) from an adjacency matrix, (P, P), [src, dst]."""
     share_P = 1 / (edges.sum(axis=1) + 1)
     return ((edges.T + scipy.sparse.eye_array(len(share_P))) @ scipy.sparse.diags_array(share_P)).tocsr()
 
 
 def adjacency(graph: nx.Graph) -> csr_array:
-    """(P, P): 1.0 at [src, dst] for each edge src -> dst, rows and columns in the order 0..P-1."""
+    """Return the matrix with 1.0 at [src, dst] for each edge src -> dst, (P, P), rows and columns 0..P-1."""
     return nx.to_scipy_sparse_array(graph, nodelist=range(len(graph)), weight=None, dtype=np.float64, format="csr")
 
 
 def random_matching(graph: nx.Graph, draws: np.random.Generator) -> NDArray[np.int64]:
-    """A maximal matching: the edges in random order, each taken if both ends are free. Directions do not count.
+    """Draw a maximal matching: go through the edges in random order and take each if both ends are free.
+
+    Directions of edges do not count.
 
     Returns:
-        (P,) int64: the partner of each node, or the node itself where nobody was left.
+        (P,) int64: the partner of each node, or the node itself if it has none.
     """
     edges = sorted({(min(edge), max(edge)) for edge in graph.edges})
     partner = list(range(len(graph)))
@@ -81,7 +85,7 @@ def random_matching(graph: nx.Graph, draws: np.random.Generator) -> NDArray[np.i
 
 
 def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -> nx.Graph:
-    """The graph along which shares travel in exchange number `exchange`, counted from the first averaging on."""
+    """Return the graph along which shares travel in exchange number `exchange`, counted over all averagings."""
     match protocol:
         case "push-sum":
             return overlay.phases[exchange % len(overlay.phases)]
@@ -97,9 +101,9 @@ def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -
 def exchange_matrices(
     overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws
 ) -> list[csr_array]:
-    """The matrices of the exchanges first, first + 1, ..., in the order in which they are applied.
+    """Return the matrices of the exchanges first, first + 1, ..., in the order in which they are applied.
 
-    Where the graph has come round again, the list holds the same object again.
+    Exchanges with the same phase of the graph share one object.
     """
     running = range(first, first + exchanges)
     match protocol:
@@ -114,7 +118,7 @@ def exchange_matrices(
 
 
 def _meetings(partner_P: NDArray[np.int64]) -> csr_array:
-    """The shares of `carrier`'s matching, made without it: half of oneself and half of the partner."""
+    """Return the matrix of a matching, (P, P): half of a member's own mass and half of its partner's."""
     count = len(partner_P)
     columns = np.stack([np.arange(count), partner_P], axis=1).ravel()
     matrix = csr_array((np.full(2 * count, 0.5), columns, np.arange(0, 2 * count + 1, 2)), shape=(count, count))
@@ -123,7 +127,7 @@ def _meetings(partner_P: NDArray[np.int64]) -> csr_array:
 
 
 def effective_matrix(overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws) -> Dense:
-    """The product of `exchange_matrices`, dense (P, P): what all those exchanges do to values and to weights."""
+    """Return the dense product of `exchange_matrices`, (P, P): the effect of all exchanges on values and weights."""
     product = np.eye(len(overlay.members))
     for matrix in exchange_matrices(overlay, protocol, exchanges, first=first, draws=draws):
         product = matrix @ product
@@ -131,16 +135,16 @@ def effective_matrix(overlay: Overlay, protocol: Protocol, exchanges: int, *, fi
 
 
 def eigenvalues(matrix: csr_array | Dense) -> Dense:
-    """All eigenvalues of a symmetric matrix, descending."""
+    """Return all eigenvalues of a symmetric matrix, descending."""
     return np.asarray(np.linalg.eigvalsh(dense(matrix))[::-1])
 
 
 def second_modulus(matrix: csr_array | Dense) -> float:
-    """The second largest modulus among the eigenvalues of a mixing matrix; dense, for up to a few hundred members."""
+    """Return the second largest modulus of a mixing matrix's eigenvalues; dense, for up to a few hundred members."""
     moduli = np.sort(np.abs(scipy.linalg.eigvals(dense(matrix))))
     return float(moduli[-2]) if len(moduli) > 1 else 0.0
 
 
 def dense(matrix: Any) -> Dense:
-    """Return a sparse or dense matrix as a dense one of float64."""
+    """Convert a sparse or dense matrix to a dense one of float64."""
     return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, dtype=np.float64)

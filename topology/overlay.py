@@ -1,8 +1,8 @@
-"""One overlay for each averaging group: who of its members talks to whom, certain to be connected.
+"""Overlays: the connected graph on which the members of one averaging group exchange.
 
-An overlay is a sequence of graphs, its phases, which the exchanges go through in turn and over again; a graph that
-does not change is one phase. What must be connected is their union: every member has to reach every other within one
-period. Nothing here knows which model a group averages, or how.
+An overlay is a sequence of graphs, its phases, through which the exchanges cycle; a graph that does not change is one
+phase. The union of the phases must be connected: every member has to reach every other within one period. Nothing here
+knows which model a group averages, or how.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Overlay:
     """The graphs on which the members of one group exchange.
 
     members   ids in peer order; node i of every phase is members[i]
-    phases    exchange e, counted over all averagings, goes along phases[e % len(phases)]; frozen networkx graphs
-    remarks   what a user should know, such as edges that were added
+    phases    frozen networkx graphs; exchange e, counted over all averagings, uses phases[e % len(phases)]
+    remarks   notes for the user, such as edges that were added
     """
 
     members: tuple[str, ...]
@@ -34,19 +34,19 @@ class Overlay:
 
     @cached_property
     def union(self) -> nx.Graph:
-        """Every edge of every phase."""
+        """All edges of all phases."""
         return self.phases[0] if len(self.phases) == 1 else nx.compose_all(self.phases)
 
 
 def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) -> Overlay:
     """Build the graph of one group and connect it.
 
-    Parts that the builder left apart are joined in the order of the ids, each by an edge from its first member to the
-    first member of the next part; the remark names those edges. `build` is a function of `GRAPHS` with its settings
-    bound. The result depends on nothing but the arguments, so that all peers that hand in equal draws agree.
+    Unconnected parts are joined in the order of the members, each by an edge from its first member to the first member
+    of the next part; a remark names those edges. `build` is a function of `GRAPHS` with its settings bound. The result
+    depends on the arguments alone, so that all peers with equal draws get the same overlay.
 
     Raises:
-        TopologyError: a setting out of range, or a user's own edges that do not connect the members.
+        TopologyError: a setting is out of range, or a user's own edges do not connect the members.
     """
     assert members, "a group has at least one member"
     phases = build(members, draws)
@@ -64,10 +64,10 @@ def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) 
 
 
 def overlay_mistakes(name: str, settings: Mapping[str, Any], peers: Sequence[str]) -> list[str]:
-    """What is wrong with a choice of `GRAPHS` for a whole federation, one sentence for each mistake.
+    """Return the mistakes in a choice of `GRAPHS` for a whole federation, one sentence each.
 
-    Groups smaller than the federation get a smaller degree without a word; a degree that not even all peers together
-    allow is the user's mistake.
+    Groups smaller than the federation get a smaller degree silently; a degree that not even all peers together allow is
+    the user's mistake.
     """
     own = settings.get("edges")
     if isinstance(own, Sequence):
@@ -76,7 +76,7 @@ def overlay_mistakes(name: str, settings: Mapping[str, Any], peers: Sequence[str
     if isinstance(degree, int) and degree >= len(peers) > 1:
         return [f"{name}: degree = {degree}: there are only {len(peers)} peers; use {len(peers) - 1} or less"]
     try:
-        GRAPHS[name](peers[:3], np.random.default_rng(0), **settings)  # three are enough to have the ranges checked
+        GRAPHS[name](peers[:3], np.random.default_rng(0), **settings)  # three peers suffice to check the ranges
     except TopologyError as error:
         return [str(error)]
     return []

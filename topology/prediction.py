@@ -1,12 +1,12 @@
-"""How many exchanges bring the members of a group within a tolerance of their mean, from the graph alone.
+"""Prediction, from the graph alone, of the exchanges that bring a group's members within a tolerance of their mean.
 
-In a network nobody sees the spread, so the number is computed before the first exchange, from the mixing matrices, and
-is the same on every engine and every peer.
+No peer of a network sees how far the values are apart, so the number is computed from the mixing matrices before the
+first exchange, and is the same on every engine and every peer.
 
-Relative disagreement, here: start from any values x with weights of 1, and let T be the product of the exchanges'
-matrices. The estimates are z = T x / T 1, and with E = diag(T 1)^-1 T - 1 1'/P their distance from the true mean is
-E x = E (x - mean). The largest factor by which the distance from the mean can be left, ||z - mean|| / ||x - mean|| in
-Euclidean norm over the peers, is the spectral norm of E. So a tolerance holds for the worst start.
+Relative disagreement is defined as follows: start from any values x with weights of 1, and let T be the product of the
+exchanges' matrices. The estimates are z = T x / T 1, and with E = diag(T 1)^-1 T - 1 1'/P their distance from the true
+mean is E x = E (x - mean). The largest remaining fraction of the distance, ||z - mean|| / ||x - mean|| in Euclidean
+norm over the peers, is the spectral norm of E. So a tolerance holds for the worst start.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from fedpeer.topology.mixing import (
 )
 from fedpeer.topology.overlay import Overlay
 
-#: The federation file allows no more exchanges in one averaging either; a graph that needs more is no use for learning.
+#: The federation file's bound on exchanges in one averaging; a graph that needs more is useless for learning.
 _EXCHANGES_MAX = 10_000
 #: Float64 sums over a thousand peers agree to about 1e-13, so nothing finer can be reached.
 TOLERANCE_MIN = 1e-12
 
 
 def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> int:
-    """The number of exchanges after which the relative disagreement (see above) is at most `tolerance`.
+    """Return the number of exchanges after which the relative disagreement (see above) is at most `tolerance`.
 
-    push-sum    the smallest number that suffices whatever phase the averaging begins with; from the product of the
-                matrices up to DENSE_MEMBERS_MAX members, above that from the spectral gap (an upper estimate)
-    push-pull   an upper bound, in root mean square over the random matchings: an edge is surely taken if it comes first
-                among the edges at its two ends, so with probability q >= 1 / (d_i + d_j - 1). One exchange keeps on
-                average at most 1 - mu / 2 of the squared distance, mu the second smallest eigenvalue of the Laplacian
-                weighted by q (Boyd, Ghosh, Prabhakar, Shah, Randomized gossip algorithms, 2006, theorem 3)
+    push-sum    the smallest number that suffices whichever phase the averaging begins with; up to DENSE_MEMBERS_MAX
+                members from the product of the matrices, above that from the spectral gap (an upper estimate)
+    push-pull   an upper bound, in root mean square over the random matchings: an edge is certainly taken if it comes
+                first among the edges at its two ends, so with probability q >= 1 / (d_i + d_j - 1). One exchange keeps
+                on average at most 1 - mu / 2 of the squared distance, where mu is the second smallest eigenvalue of the
+                Laplacian weighted by q (Boyd, Ghosh, Prabhakar, Shah, Randomized gossip algorithms, 2006, theorem 3)
     exact       1
 
     A group of one needs 0.
 
     Raises:
-        TopologyError: tolerance out of range, or more than _EXCHANGES_MAX exchanges needed.
+        TopologyError: the tolerance is out of range, or takes more than _EXCHANGES_MAX exchanges.
     """
     if not TOLERANCE_MIN <= tolerance < 1:
         raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
@@ -66,7 +66,7 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> 
 
 
 def relative_disagreement(product: Dense) -> float:
-    """Spectral norm of diag(T 1)^-1 T - 1 1'/P for a product T (P, P) of mixing matrices."""
+    """Return the spectral norm of diag(T 1)^-1 T - 1 1'/P for a product T, (P, P), of mixing matrices."""
     count = len(product)
     error = product / product.sum(axis=1, keepdims=True) - 1 / count
     return math.sqrt(max(0.0, float(np.linalg.eigvalsh(error.T @ error)[-1])))
@@ -82,7 +82,7 @@ def _push_sum(overlay: Overlay, tolerance: float) -> int:
 
 
 def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
-    """Double the number of periods until they suffice, bisect to the last that do not, then go phase by phase."""
+    """Double the number of periods until they suffice, bisect to the last insufficient one, then go phase by phase."""
     period = len(matrices)
     product = np.eye(len(overlay.members))
     for matrix in matrices:
@@ -105,24 +105,24 @@ def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: floa
 
 
 def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
-    """From `contraction`; seen through D^1/2, a power of it is off by a factor of at most mean(D) / min(D)."""
+    """Estimate the exchanges from `contraction`, whose powers, in the norm of D^1/2, are off by mean(D) / min(D)."""
     size_P = _size(matrices[0])
     periods = _geometric(contraction(overlay), tolerance * float(size_P.min() / size_P.mean()))
     return _within_bound(periods * len(matrices), overlay, tolerance)
 
 
 def contraction(overlay: Overlay) -> float:
-    """The factor by which one period of push-sum shrinks the disagreement in the long run."""
+    """Return the factor by which one period of push-sum shrinks the disagreement in the long run."""
     return contraction_of([push_sum_matrix(phase) for phase in overlay.phases])
 
 
 def contraction_of(matrices: Sequence[csr_array]) -> float:
-    """The same from the matrices of one period.
+    """Return the factor of `contraction` from the matrices of one period.
 
-    With D = out-degree + 1 the shares A of an undirected graph are similar to the symmetric matrix D^-1/2 A D^1/2, and
-    those of the directed graphs of the registry are circulant. So the second largest modulus of their eigenvalues is
-    the spectral norm of D^-1/2 A D^1/2 - v v', v the unit vector along D^1/2, which Lanczos finds without fail even
-    where many eigenvalues share that modulus.
+    With D = out-degree + 1, the matrix A of an undirected graph is similar to the symmetric matrix D^-1/2 A D^1/2, and
+    the matrices of the registry's directed graphs are circulant. So the second largest modulus of their eigenvalues is
+    the spectral norm of D^-1/2 A D^1/2 - v v' with v the unit vector along D^1/2, which Lanczos finds reliably even if
+    many eigenvalues share that modulus.
     """
     root_P = np.sqrt(_size(matrices[0]))
     v_P = root_P / np.linalg.norm(root_P)
@@ -135,7 +135,7 @@ def contraction_of(matrices: Sequence[csr_array]) -> float:
         z_P = y_P / root_P**2
         for matrix in reversed(matrices):
             z_P = matrix.T @ z_P
-        return np.asarray(z_P * root_P - v_P * (v_P @ x_P))  # v is kept by the period, so once is enough
+        return np.asarray(z_P * root_P - v_P * (v_P @ x_P))  # a period preserves v, so once is enough
 
     count = len(root_P)
     operator = LinearOperator((count, count), matvec=squared, dtype=np.float64)
@@ -146,19 +146,19 @@ def contraction_of(matrices: Sequence[csr_array]) -> float:
         shifted = operator + aslinearoperator(eye_array(count))  # Lanczos cannot start on a matrix that is zero
         try:
             top = eigsh(shifted, k=1, v0=start, ncv=80, maxiter=100, tol=1e-9, return_eigenvectors=False)
-        except ArpackNoConvergence:  # only where eigenvalues large simulation at 1: more exchanges than anybody wants
+        except ArpackNoConvergence:  # happens only if eigenvalues cluster at 1, which takes too many exchanges anyway
             return 1.0
         largest = float(top[0]) - 1
-    return math.sqrt(largest) if largest > 1e-12 else 0.0  # what is below is rounding: the period averages exactly
+    return math.sqrt(largest) if largest > 1e-12 else 0.0  # smaller values are rounding: the period averages exactly
 
 
 def _size(matrix: csr_array) -> Dense:
-    """Out-degree + 1, (P,)."""
+    """Return each member's out-degree + 1, (P,)."""
     return np.asarray((matrix != 0).sum(axis=0), dtype=np.float64)
 
 
 def _matching_contraction(overlay: Overlay) -> float:
-    """Upper bound on the mean share of the squared distance that one random matching leaves."""
+    """Return an upper bound on the mean fraction of the squared distance that one random matching leaves."""
     graph = overlay.union.to_undirected()
     edges = adjacency(graph).tocoo()
     degree_P = edges.sum(axis=1)
@@ -169,7 +169,7 @@ def _matching_contraction(overlay: Overlay) -> float:
 
 
 def _geometric(contraction: float, wanted: float) -> float:
-    """The smallest k >= 1 with contraction^k <= wanted; infinite where nothing contracts."""
+    """Return the smallest k >= 1 with contraction^k <= wanted; infinite if contraction >= 1."""
     if contraction <= wanted:
         return 1
     return math.inf if contraction >= 1 else math.ceil(math.log(wanted) / math.log(contraction))

@@ -1,7 +1,8 @@
-"""An overlay when some of its members are gone: the rest of it, connected again. Nothing here knows who is gone.
+"""Repair of an overlay without its dead members: the subgraph of the living, connected again.
 
-All peers with the same view of who lives get the same overlay, without a word: edges that death did not touch stay,
-and where it cut the graph, the parts are joined in a ring. When the dead return, the overlay is the old one again.
+All peers with the same view of which members live get the same overlay without exchanging a message: edges between
+living members stay, and if the graph is cut, its parts are joined in a ring. When the dead return, the overlay is the
+original one again.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from fedpeer.topology.overlay import Overlay
 
 
 def repaired(overlay: Overlay, alive: Collection[str]) -> Overlay:
-    """The overlay of the living among its members, in their order; the very same object if all of them live.
+    """Return the overlay of the living members, in their order; the same object if all of them live.
 
-    Each phase keeps the edges whose two ends live. If the union of the phases no longer lets everyone reach everyone,
-    its parts (strongly connected ones where edges have a direction) are put in the order of their first members, and
-    each first member gets an edge to that of the next part, the last one's to the first: at most two more edges a
-    peer, in the first phase. Ids in `alive` that are no members do not count; at least one member has to live.
+    Each phase keeps the edges between living members. If the union of the phases is no longer connected, its parts
+    (strongly connected ones if edges have directions) are sorted by their first members, and each first member gets an
+    edge to that of the next part, the last one to the first: at most two more edges a peer, in the first phase. Ids in
+    `alive` that are no members are ignored; at least one member must live.
     """
     places = [place for place, member in enumerate(overlay.members) if member in alive]
     assert places, "a group without a living member has no overlay"
@@ -38,7 +39,7 @@ def repaired(overlay: Overlay, alive: Collection[str]) -> Overlay:
 
 
 def _restricted(phase: nx.Graph, places: list[int]) -> nx.Graph:
-    """The edges between these places, as a graph on 0..len(places) - 1."""
+    """Return the subgraph of these places, renumbered 0..len(places) - 1."""
     new = {place: i for i, place in enumerate(places)}
     graph = nx.empty_graph(len(places), create_using=type(phase))
     graph.add_edges_from((new[a], new[b]) for a, b in phase.edges if a in new and b in new)
@@ -46,7 +47,7 @@ def _restricted(phase: nx.Graph, places: list[int]) -> nx.Graph:
 
 
 def _missing(union: nx.Graph) -> list[tuple[int, int]]:
-    """The edges of a ring through the first members of the parts; none where there is one part."""
+    """Return the edges of a ring through the first members of the parts; none if there is one part."""
     parts: Iterable[set[int]] = (
         nx.strongly_connected_components(union) if union.is_directed() else nx.connected_components(union)
     )

@@ -1,10 +1,10 @@
-"""Random graphs of a million members in seconds: edges as arrays, drawn in bulk, what does not fit drawn again.
+"""Random graphs of a million members in seconds: edges are arrays, drawn in bulk, and invalid ones are drawn again.
 
 networkx draws edge by edge into dictionaries, which takes minutes and gigabytes at this size. The distributions here
 are the same: exactly for Erdos-Renyi, and up to terms that vanish with the number of members for the two others.
 
-Every function returns the two ends of each undirected edge, (E,) int64 each, the smaller end first; no edge twice, none
-from a member to itself. Whether the graph is connected is not their business (`wide.py`).
+Every function returns the two ends of each undirected edge, (E,) int64 each, the smaller end first; no edge occurs
+twice or joins a member to itself. The graphs need not be connected; `wide.py` sees to that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Edges = tuple[_Ends, _Ends]
 
 
 def regular_edges(members: int, degree: int, draws: np.random.Generator) -> Edges:
-    """A graph in which all have this degree; members times degree must be even.
+    """Draw a graph in which all members have this degree; members times degree must be even.
 
-    Stubs are paired at random, and pairs that are loops or stand there twice are dissolved together with as many others
-    drawn at random, whose stubs are paired anew. Source: the pairing model, Bollobas 1980; switchings as in McKay,
-    Wormald, Uniform generation of random regular graphs of moderate degree, 1990, so uniform up to o(1).
-    For degrees well below the number of members, or pairs drawn anew would not fit either.
+    Stubs are paired at random; pairs that are loops or duplicates are dissolved together with as many others chosen at
+    random, and their stubs are paired again. Source: the pairing model, Bollobas 1980; switchings as in McKay, Wormald,
+    Uniform generation of random regular graphs of moderate degree, 1990, so uniform up to o(1). The degree must be well
+    below the number of members, or new pairs would be invalid again.
     """
     assert members * degree % 2 == 0, "stubs are paired"
     stubs = draws.permutation(np.repeat(np.arange(members, dtype=np.int64), degree))
@@ -36,7 +36,7 @@ def regular_edges(members: int, degree: int, draws: np.random.Generator) -> Edge
 
 
 def inserted(edges: Edges, node: int, pairs: int, draws: np.random.Generator) -> Edges:
-    """With one more member in the middle of so many edges without a common end, so that no other degree changes."""
+    """Insert a member into the middle of `pairs` disjoint edges, so that no other degree changes."""
     a_E, b_E = edges
     order = draws.permutation(len(a_E))
     touched: set[int] = set()
@@ -54,7 +54,7 @@ def inserted(edges: Edges, node: int, pairs: int, draws: np.random.Generator) ->
 
 
 def random_edges(members: int, probability: float, draws: np.random.Generator) -> Edges:
-    """Each pair with this probability: a binomial number of pairs, all different, each as likely as any other.
+    """Draw each pair with this probability: a binomial number of distinct pairs, chosen uniformly.
 
     Source: Gilbert, Random graphs, 1959.
     """
@@ -67,19 +67,19 @@ def random_edges(members: int, probability: float, draws: np.random.Generator) -
 
 
 def pair_of(number: _Ends) -> Edges:
-    """Pair number b (b - 1) / 2 + a is (a, b), a < b; exact up to 2^50."""
+    """Return the pair (a, b), a < b, with the number b (b - 1) / 2 + a; exact up to 2^50."""
     b_E = ((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
-    b_E -= b_E * (b_E - 1) // 2 > number  # the root is rounded, by one at most
+    b_E -= b_E * (b_E - 1) // 2 > number  # the rounded root is off by one at most
     b_E += (b_E + 1) * b_E // 2 <= number
     return number - b_E * (b_E - 1) // 2, b_E
 
 
 def small_world_edges(members: int, degree: int, rewire: float, draws: np.random.Generator) -> Edges:
-    """A ring with degree // 2 near neighbours on each side, a fraction of whose edges leads elsewhere.
+    """Draw a ring with degree // 2 near neighbours on each side, in which a fraction of the edges is rewired.
 
-    An edge that is rewired keeps its first end, and gets a second at random until it is neither a loop nor there twice.
-    Source: Watts, Strogatz, Collective dynamics of small-world networks, 1998.
-    For degrees well below the number of members.
+    A rewired edge keeps its first end; its second is drawn until the edge is neither a loop nor a duplicate. The degree
+    must be well below the number of members. Source: Watts, Strogatz, Collective dynamics of small-world networks,
+    1998.
     """
     place_P = np.arange(members, dtype=np.int64)
     first_E = np.tile(place_P, degree // 2)
@@ -94,7 +94,7 @@ def small_world_edges(members: int, degree: int, rewire: float, draws: np.random
 
 
 def _unfit(a_E: _Ends, b_E: _Ends, members: int, stays: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """(E,) whether an edge is a loop, or is there before: earlier in the list, or among those that stay."""
+    """Return which edges are loops or duplicates of earlier edges or of those that stay, (E,) bool."""
     key_E = a_E * members + b_E
     order = np.argsort(key_E, kind="stable") if stays is None else np.lexsort((~stays, key_E))
     unfit: NDArray[np.bool_] = a_E == b_E

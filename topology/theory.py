@@ -1,23 +1,23 @@
-"""How many exchanges a large simulation should need, from its graph alone: by closed forms where there are any.
+"""The number of exchanges that a large simulation should need, from its graph alone, by closed forms if there are any.
 
-Two numbers. *worst* holds for every start: the smallest number of exchanges after which no start is left with more than
-the tolerance (the definition of `prediction.py`), or an upper bound of it. *usual* is for a start drawn at random, all
-peers alike and independent: then the square of the relative disagreement is, on average, the mean of the squares that
-the modes of the graph are left with, and in a large large simulation it is hardly ever anything else.
+There are two numbers. *worst* holds for every start: the smallest number of exchanges after which no start is left with
+more than the tolerance (the definition of `prediction.py`), or an upper bound of it. *usual* holds for a random start
+with independent, identically distributed values: the mean of the squared relative disagreement is then the mean of the
+squared fractions that are left of the graph's modes, and with many peers a single start hardly differs from it.
 
-    every peer sees the same   (ring, torus, exponential, one-peer-exponential, complete)  the modes are waves, and what
-                               an exchange leaves of each is a Fourier transform of one peer's shares; both are exact
-    random regular graphs      in the limit of many members: the modes follow the law of Kesten and McKay, and the
+    vertex-transitive graphs   (ring, torus, exponential, one-peer-exponential, complete)  The modes are waves, and the
+                               fraction left of each is a Fourier transform of one peer's shares; both are exact.
+    random regular graphs      In the limit of many members, the modes follow the law of Kesten and McKay, and the
                                largest is 2 sqrt(degree - 1) (Friedman, A proof of Alon's second eigenvalue conjecture,
-                               2008); a self-loop added, (1 + x) / (degree + 1) is left of one. *usual* is exact in
-                               that limit; so is *worst*, but for a factor that a finite graph adds
-    other regular graphs       of up to SAME_MEMBERS_MAX members: all eigenvalues; both are exact
-    star                       what is left is half, at least: the leaves
-    others                     *worst* by Lanczos, up to _LANCZOS_MEMBERS_MAX members
+                               2008). With the self-loop, (1 + x) / (degree + 1) is left of mode x. *usual* is exact in
+                               that limit, and so is *worst* except for a factor that a finite graph adds.
+    other regular graphs       Up to SAME_MEMBERS_MAX members, all eigenvalues; both are exact.
+    star                       A half is left: the leaves keep half of their own.
+    others                     *worst* by Lanczos, up to _LANCZOS_MEMBERS_MAX members.
 
-Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: two edges of which
-each comes first among its neighbours are taken, so with chance q = 1 / (2 degree - 1) at least. Only the complete
-graph's is exact: a matching leaves (P - 2) / (2 P - 2) of the square there, a half where P is odd.
+Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: an edge is taken if
+it comes first among the edges at its ends, so with probability q = 1 / (2 degree - 1) at least. Only the number of the
+complete graph is exact: there a matching leaves (P - 2) / (2 P - 2) of the square, and a half if P is odd.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
 
 #: Lanczos takes some hundred products with the matrix: a second for this many members.
 _LANCZOS_MEMBERS_MAX = 100_000
-#: What is beyond is not told apart from never.
+#: Numbers of exchanges beyond this count as infinite.
 _EXCHANGES_TOLD_MAX = 10**15
 
 
 @dataclass(frozen=True)
 class Theory:
-    """Exchanges to a tolerance; None where nothing is known, infinite where they are too many to count.
+    """Numbers of exchanges that reach a tolerance.
 
-    gap    share of the disagreement that one exchange takes away in the long run, from the worst start; None likewise
-    source what the numbers follow from, in a few words
+    usual    for a random start; None: unknown; infinite: too many to count
+    worst    for the worst start; None and infinite likewise
+    gap      fraction of the disagreement that one exchange removes in the long run, from the worst start; None: unknown
+    source   the method behind the numbers, in a few words
     """
 
     usual: float | None
@@ -55,10 +57,10 @@ class Theory:
 
 
 def theory(graph: WideGraph, protocol: str, tolerance: float) -> Theory:
-    """What is known of push-sum or push-pull on this graph without losses.
+    """Return the expected exchanges of push-sum or push-pull on this graph without message losses.
 
     Raises:
-        TopologyError: tolerance out of range.
+        TopologyError: the tolerance is out of range.
     """
     if not TOLERANCE_MIN <= tolerance < 1:
         raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
@@ -114,7 +116,7 @@ def _push_pull(graph: WideGraph, tolerance: float) -> Theory:
 
 
 def _of_squares(left: float, tolerance: float, source: str) -> Theory:
-    """Where one exchange leaves this part of the squared distance on average, whatever the start."""
+    """Return the numbers for an exchange that leaves this mean fraction of the squared distance, whatever the start."""
     count = _powers(left, tolerance**2)
     return Theory(count, count, 1 - math.sqrt(left), source)
 
@@ -123,7 +125,7 @@ def _of_squares(left: float, tolerance: float, source: str) -> Theory:
 
 
 def waves(graph: WideGraph) -> Iterator[NDArray[np.complex128]]:
-    """For each phase what an exchange of push-sum makes of each wave but the constant one, (P - 1,) complex.
+    """Yield, for each phase, push-sum's factor for each wave except the constant one, (P - 1,) complex.
 
     The graph looks the same from every member, so its matrix is a convolution, and these are its eigenvalues.
     """
@@ -136,10 +138,10 @@ def waves(graph: WideGraph) -> Iterator[NDArray[np.complex128]]:
 
 
 def kesten_mckay(degree: int, points: int = 20_000) -> tuple[Dense, Dense]:
-    """Eigenvalues of the adjacency matrix of large random regular graphs, and the share of them at each.
+    """Return eigenvalues of the adjacency matrix of large random regular graphs, and the probability of each.
 
-    Density degree sqrt(4 (degree - 1) - x^2) / (2 pi (degree^2 - x^2)); Kesten 1959, McKay, The expected eigenvalue
-    distribution of a large regular graph, 1981. Points are those of Chebyshev's rule for that root.
+    The density is degree sqrt(4 (degree - 1) - x^2) / (2 pi (degree^2 - x^2)); Kesten 1959, McKay, The expected
+    eigenvalue distribution of a large regular graph, 1981. The points are those of Chebyshev's rule for that root.
     """
     angle_J = np.pi * np.arange(1, points + 1) / (points + 1)
     x_J = 2 * math.sqrt(degree - 1) * np.cos(angle_J)
@@ -148,9 +150,10 @@ def kesten_mckay(degree: int, points: int = 20_000) -> tuple[Dense, Dense]:
 
 
 def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tolerance: float) -> float:
-    """The first exchange behind which `size` of what is left of the modes is at most the tolerance.
+    """Return the first exchange after which `size` of the modes' remaining fractions is at most the tolerance.
 
-    left_TJ: for each phase what it leaves of each mode, from 0 to 1. Periods by bisection, then phase by phase.
+    left_TJ: for each phase the fraction that it leaves of each mode, 0 to 1. Whole periods are found by bisection, then
+    phases one by one.
     """
     period_J = np.prod(left_TJ, axis=0)
     low, high = -1, 1  # periods that do not suffice, and that do
@@ -171,7 +174,7 @@ def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tol
 
 
 def _offsets(graph: WideGraph) -> list[int]:
-    """Where the neighbours of the first member are, both ways, over all phases."""
+    """Return the offsets of the first member's neighbours, in both directions, over all phases."""
     near: set[int] = set()
     for phase in graph.phases:
         near |= set(phase.indices[phase.indptr[0] : phase.indptr[1]].tolist())
@@ -181,7 +184,7 @@ def _offsets(graph: WideGraph) -> list[int]:
 
 
 def _union_waves(graph: WideGraph) -> Dense:
-    """Eigenvalues of the adjacency matrix of the union without directions, but that of the constant wave; (P - 1,)."""
+    """Return the eigenvalues of the undirected union's adjacency matrix, except the constant wave's, (P - 1,)."""
     near_P = np.zeros(graph.members)
     near_P[_offsets(graph)] = 1.0
     assert graph.shape is not None, "waves are modes where all members see the same"
@@ -204,11 +207,11 @@ def _largest(left_J: Dense) -> float:
 
 
 def _regular(graph: WideGraph) -> bool:
-    """Whether all members have equally many neighbours, both ways, so that the shares are symmetric."""
+    """Return whether the graph is undirected and all members have equally many neighbours: its matrix is symmetric."""
     (phase, *more) = graph.phases
     return not more and len(np.unique(np.diff(phase.indptr))) == 1 and not (phase - phase.T).nnz
 
 
 def _mean_size(graph: WideGraph) -> float:
-    """Out-degree + 1, on average."""
+    """Return the mean of out-degree + 1."""
     return graph.channels / len(graph.phases) / graph.members + 1

@@ -1,12 +1,12 @@
-"""The graphs of `graphs.py` for large simulations: neighbours as arrays instead of objects, up to ten million members.
+"""The graphs of `graphs.py` for large-scale simulation: neighbours as arrays, for up to ten million members.
 
-Graphs without draws are made by index arithmetic; a test holds each of them against networkx, edge by edge. Where edges
-are drawn, a graph of up to SAME_MEMBERS_MAX members is the overlay itself, as a federation of that size and seed has
-it, and a larger one is drawn by `samplers.py`. What would have more than LANES_MAX directed edges is refused, with the
-largest size that is not.
+Graphs without random edges are made by index arithmetic; a test compares each of them with networkx, edge by edge. If
+edges are random, a graph of up to SAME_MEMBERS_MAX members is the very overlay that a federation of that size and seed
+has, and `samplers.py` draws a larger one. A graph with more than LANES_MAX directed edges raises an error that names
+the largest size that fits.
 
-A phase is a scipy.sparse CSR array (P, P), 1.0 at [src, dst] for each directed edge; an undirected edge is two. The
-complete graph above COMPLETE_MEMBERS_MAX has none: what all do with all needs no edges.
+A phase is a scipy.sparse CSR array (P, P) with 1.0 at [src, dst] for each directed edge; an undirected edge is two. The
+complete graph has no phase above COMPLETE_MEMBERS_MAX: sums over all members need no edges.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from fedpeer.topology.samplers import (
     small_world_edges,
 )
 
-#: Up to here networkx draws the very overlay of a federation, in half a second at most.
+#: Members up to which networkx draws the very overlay of a federation, in half a second at most.
 SAME_MEMBERS_MAX = 500
 _MEMBERS_MAX = 10_000_000
-#: Directed edges, of all phases: 12 bytes each, and where messages are lost some 60 for what is under way.
+#: Directed edges of all phases: 12 bytes each, and with lost messages some 60 more for transfers under way.
 LANES_MAX = 32_000_000
 COMPLETE_MEMBERS_MAX = math.isqrt(LANES_MAX)
-#: Graphs whose edges are drawn.
+#: Graphs with random edges.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
-#: Of all pairs, one in so many may be edges where a degree is to be kept: what is drawn again would not fit either.
+#: Members for each unit of degree, at least: in a denser graph, edges drawn again would be invalid too.
 _SPARSE_PART = 8
-#: Random graphs of degree 3 and more that come out in parts are drawn again; so many in a row do not happen.
+#: Random graphs of degree 3 and more that are not connected are drawn again; so many in a row do not happen.
 _DRAWN_MAX = 100
 
 
@@ -53,13 +53,16 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class WideGraph:
-    """Who sends to whom, in arrays.
+    """A graph as arrays.
 
-    phases    (P, P) CSR each; exchange e goes along phases[e % len(phases)]; none where all talk with all
-    shape     where the graph looks the same from every member: members as places on a torus of this shape, in order,
-              so that eigenvalues are a Fourier transform
-    degree    of a random regular graph that was made by index arithmetic; else None
-    remarks   what a user should know, such as edges that were added
+    name      key of `GRAPHS`
+    members   number of members
+    phases    (P, P) CSR each; exchange e uses phases[e % len(phases)]; empty: a complete graph without stored edges
+    complete  whether all members are neighbours
+    shape     shape of the torus whose places the members are, in order, if the graph looks the same from every member,
+              so that its eigenvalues are a Fourier transform; else None
+    degree    degree of a random regular graph of more than SAME_MEMBERS_MAX members; else None
+    remarks   notes for the user, such as edges that were added
     """
 
     name: str
@@ -72,13 +75,15 @@ class WideGraph:
 
     @property
     def channels(self) -> int:
-        """Directed edges, of all phases."""
+        """Number of directed edges of all phases."""
         return sum(phase.nnz for phase in self.phases) if self.phases else self.members * (self.members - 1)
 
     @cached_property
     def union(self) -> tuple[Index, Index]:
-        """(E,) each: the ends of every edge of every phase without their directions, the smaller one first, in the
-        order of `mixing.random_matching`."""
+        """Both ends of all edges of all phases without directions, (E,) each, the smaller end first.
+
+        The order of edges is that of `mixing.random_matching`.
+        """
         both = sum(self.phases[1:], self.phases[0])
         both = (both + both.T).tocsr()
         both.sort_indices()
@@ -88,10 +93,11 @@ class WideGraph:
 
 
 def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.Generator) -> WideGraph:
-    """A graph of `GRAPHS` for so many members; settings as bound to its function.
+    """Build a graph of `GRAPHS` for this number of members; `settings` are those of its function.
 
     Raises:
-        TopologyError: a setting out of range, or more members or edges than fit; the message names the largest size.
+        TopologyError: a setting is out of range, or there are more members or edges than fit; the message names the
+            largest size.
     """
     if not 1 <= members <= _MEMBERS_MAX:
         raise TopologyError(f"{members:,} peers: write a number from 1 to {_MEMBERS_MAX:,}")
@@ -99,7 +105,7 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
         raise TopologyError(
             "edges of your own are for a federation; a large simulation needs a graph such as k-regular:4"
         )
-    GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three are enough to have ranges checked
+    GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three peers suffice to check the ranges
     degree = settings.get("degree", 0)
     if degree >= members > 1:
         raise TopologyError(f"{name}: degree = {degree}: there are only {members} peers; use {members - 1} or less")
@@ -127,10 +133,10 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
 
 
 def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
-    """A maximal matching: places in `graph.union` of the edges along which members meet.
+    """Draw a maximal matching; return the indices in `graph.union` of its edges.
 
-    The same edges as `mixing.random_matching` takes from the same draws, one after the other: an edge that comes before
-    all others at both of its ends is taken at once, and those that it touches are gone.
+    These are the edges that `mixing.random_matching` takes from the same draws one after the other: in each pass, all
+    edges that come before all others at both of their ends are taken at once, and the edges that touch them go out.
     """
     a_E, b_E = graph.union
     edge_K = draws.permutation(len(a_E))
@@ -141,7 +147,7 @@ def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
     while len(edge_K):
         place_K = np.arange(len(edge_K))
         ends = np.stack([a_K, b_K], axis=1).ravel()[::-1]
-        first_P[ends] = np.repeat(place_K, 2)[::-1]  # of several, the last that is written stays: the first place
+        first_P[ends] = np.repeat(place_K, 2)[::-1]  # the last write wins, which is the first place
         now = (first_P[a_K] == place_K) & (first_P[b_K] == place_K)
         taken.append(edge_K[now])
         busy_P[a_K[now]] = busy_P[b_K[now]] = True
@@ -217,13 +223,13 @@ def _doubling(members: int) -> list[int]:
     return [1 << i for i in range((members - 1).bit_length())]
 
 
-#: For each phase how many places further its messages go.
+#: For each phase the distances, in places, to the recipients.
 _HOPS: dict[str, Callable[[int], list[list[int]]]] = {
     "exponential": lambda members: [_doubling(members)],
     "one-peer-exponential": lambda members: [[hop] for hop in _doubling(members)],
 }
 
-#: Directed edges to be expected where a setting makes them many: of members, and the settings.
+#: Expected number of directed edges of the graphs that may have too many, from members and settings.
 _LANES_OF: dict[str, Callable[..., float]] = {
     "k-regular": lambda members, degree=4: members * degree,
     "small-world": lambda members, degree=4, rewire=0.2: members * degree,
@@ -234,7 +240,7 @@ _LANES_OF: dict[str, Callable[..., float]] = {
 
 
 def _check_size(name: str, members: int, settings: Mapping[str, Any]) -> None:
-    """Refuse what has too many edges, naming the largest number of members that has not."""
+    """Raise a `TopologyError` that names the largest number of members if a graph has too many edges."""
     channels = _LANES_OF[name]
     if channels(members, **settings) <= LANES_MAX:
         return
@@ -253,7 +259,7 @@ def _check_size(name: str, members: int, settings: Mapping[str, Any]) -> None:
 
 
 def _both_ways(members: int, edges: Edges) -> csr_array:
-    """(P, P) with 1.0 both ways; an edge that is listed twice, as in a ring of two, counts once."""
+    """Return the adjacency matrix of undirected edges, (P, P); an edge listed twice (a ring of two) counts once."""
     a_E, b_E = edges
     ends = (np.concatenate([a_E, b_E]).astype(np.int32), np.concatenate([b_E, a_E]).astype(np.int32))
     graph = coo_array((np.ones(len(ends[0])), ends), shape=(members, members)).tocsr()
@@ -278,7 +284,7 @@ def _complete(members: int) -> csr_array:
 
 
 def _joined(graph: csr_array) -> tuple[csr_array, tuple[str, ...]]:
-    """Connected as `overlay` does it: each part by an edge from its first member to the first of the next part."""
+    """Connect the graph as `overlay` does: each part by an edge from its first member to the first of the next part."""
     count, label_P = connected_components(graph, directed=False)
     if count == 1:
         return graph, ()
