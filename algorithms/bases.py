@@ -1,9 +1,9 @@
 """A network as a base under a linear head: the features of examples, and steps of the base alone.
 
-Where a head is not trained as the rest is (by another rule, as a distribution), the rest needs two things: the
-features that stand before the head, and local steps along a gradient that is given there. There are two ways to them,
-with the same numbers: closed gradients for stacks of linear layers under SGD, and autograd for any module with any
-optimiser. One client after the other: heads of their own on data sets of different sizes make no block.
+If a head is trained differently from the rest (by another rule, as a distribution), the rest needs two things: the
+features before the head, and local steps along a gradient given there. There are two ways with the same results: closed
+gradients for stacks of linear layers under SGD, and autograd for any module with any optimiser. Clients are trained one
+after the other: their heads train on data sets of different sizes, which cannot be batched.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ class Base(Protocol):
     """All of a network but its head, as a function of the whole network's parameters x_n (n,)."""
 
     def features(self, x_n: Tensor, inputs: Tensor) -> Tensor:
-        """inputs (M, *F) -> (M, features), in evaluation mode."""
+        """Return the features (M, features) of inputs (M, *F), in evaluation mode."""
         ...
 
     def train(self, x_n: Tensor, batches: Batches, slopes: Slopes, key: int) -> Tensor:
-        """(n,) after a step of a fresh optimiser on each batch; the head's numbers stay as they are.
+        """Return the parameters (n,) after a step of a fresh optimiser on each batch; those of the head are unchanged.
 
-        `key` names the stream of randomness, for dropout.
+        Args:
+            slopes: gradient of a batch's mean loss at its features.
+            key: the stream of randomness, for dropout.
         """
         ...
 
@@ -69,7 +71,10 @@ class StackBase:
 
 @dataclass(frozen=True)
 class ModuleBase:
-    """Any module, by autograd and torch's own optimiser. `head`: the name of its last layer, which is linear."""
+    """Any module, by autograd and torch's own optimiser.
+
+    head   name of the module's last layer, which is linear
+    """
 
     module: nn.Module
     layout: FlatLayout
@@ -97,7 +102,7 @@ class ModuleBase:
         return x_n
 
     def _bound(self, x_n: Tensor) -> nn.Module:
-        """A copy of the module whose tensors are views of x_n, so that a step writes straight into it."""
+        """Return a copy of the module whose tensors are views of x_n, so that a step writes straight into it."""
         module, views = copied(self.module), self.layout.unflatten(x_n)
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             if name in views:
@@ -105,10 +110,10 @@ class ModuleBase:
         return module
 
     def _before_head(self, module: nn.Module, inputs: Tensor) -> Tensor:
-        """(b, F) what the head is given.
+        """Return the input of the head, (b, F).
 
         Raises:
-            AlgorithmError: what the head answers is not what the network answers, or it is not one row an example.
+            AlgorithmError: the head's output is not the network's, or its input is not one row for each example.
         """
         met: list[tuple[Tensor, Tensor]] = []
         head = module.get_submodule(self.head)
@@ -126,10 +131,10 @@ class ModuleBase:
 
 
 def head_span(context: Workbench, head: str) -> slice:
-    """Where the numbers of a linear layer stand in x_n: its weights (C, F) row by row, then its C biases.
+    """Return the place of a linear layer in x_n: its weights (C, F) row by row, then its C biases.
 
     Raises:
-        AlgorithmError: there is no such module, it is no linear layer with weights and biases of its own, or nothing
+        AlgorithmError: there is no such module, it is not a linear layer with its own weights and biases, or nothing
             would be left as base.
     """
     places_D = context.head_D((head,))
@@ -142,7 +147,7 @@ def head_span(context: Workbench, head: str) -> slice:
 
 
 def base_of(context: Workbench, head: str) -> Base:
-    """The quickest exact base of this network under the head of this name.
+    """Return the fastest exact base of this network under the head of this name.
 
     Raises:
         AlgorithmError: it is not such a head; see `head_span`.

@@ -1,11 +1,11 @@
-"""The two passes over all weights that a Bayesian step takes beside its matrix products, on a CPU as compiled loops.
+"""The two passes over all weights of a Bayesian step, beside its matrix products; on a CPU as compiled loops.
 
-A step of `bayesian_stack` needs, of each weight, sigma^2 and a slope before its products, and changes mu and rho after
-them. In torch's own operations that is a dozen journeys through memory, and takes longer than the products. Compiled by
-numba and cached per user it is two, and one exponential of torch's; on other devices torch's operations are taken.
+A step of `bayesian_stack` needs sigma^2 and a slope of each weight before its products, and changes mu and rho after
+them. In torch's own operations this takes a dozen passes through memory, longer than the products. Compiled by numba
+and cached per user it takes two, and one exponential of torch's; other devices use torch's operations.
 
 With sigma = softplus(rho) and e = exp(-|rho|), without overflow: sigma = max(rho, 0) + log(1 + e). The *tilt* is the
-slope of softplus over sigma. Rows of several peers are taken one after the other.
+slope of softplus over sigma. Rows of several peers are processed one after the other.
 """
 
 from __future__ import annotations
@@ -19,14 +19,20 @@ from torch.nn import functional
 
 
 class Passes:
-    """The passes over mu and rho, (..., n) float32, which are changed in place; the buffers are what lies between.
+    """The passes over mu and rho, (..., n) float32, which are changed in place, and the buffers between them.
 
     variance_n   (..., n) sigma^2, after `spread`
     change_n     (..., n) to be filled with 2 lr dL/d(sigma^2) before `descend`
     """
 
     def __init__(self, mu_n: Tensor, rho_n: Tensor, pressure_n: Tensor, pull_n: Tensor, rate: Tensor) -> None:
-        """`rate` (..., 1) is lr times the strength of the divergence, `pressure` and `pull` that times xi and chi."""
+        """Prepare the buffers.
+
+        Args:
+            rate: (..., 1) lr times the strength of the divergence.
+            pressure_n: (..., n) rate times xi of the reference.
+            pull_n: (..., n) rate times chi of the reference.
+        """
         self.variance_n, self.change_n = torch.empty_like(rho_n), torch.empty_like(rho_n)
         self._tilt_n = -rho_n.abs()
         self._fields = mu_n, rho_n, self.variance_n, self._tilt_n, self.change_n, pressure_n, pull_n
@@ -37,7 +43,7 @@ class Passes:
             self._rows: list[tuple[NDArray[np.float32], ...]] = list(zip(*rows, strict=True))
 
     def spread(self) -> None:
-        """Fill `variance_n` of rho."""
+        """Fill `variance_n` from rho."""
         if self._compiled:
             self._tilt_n.exp_()
             for _, rho, variance, tilt, *_ in self._rows:
@@ -49,7 +55,7 @@ class Passes:
             torch.mul(sigma_n, sigma_n, out=variance_n)
 
     def descend(self) -> None:
-        """mu <- mu - rate * (xi mu - chi), and rho <- rho - slope * (change sigma + rate * (xi sigma - 1 / sigma))."""
+        """Step mu <- mu - rate * (xi mu - chi), rho <- rho - slope * (change sigma + rate * (xi sigma - 1 / sigma))."""
         if self._compiled:
             for mu, rho, variance, tilt, change, pressure, pull, rate in self._rows:
                 _descend(mu, rho, variance, tilt, change, pressure, pull, rate[0])
@@ -61,7 +67,10 @@ class Passes:
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"}, boundscheck=False, nogil=True)
 def _spread(rho, variance, tilt):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Of rho, with e in `tilt`. log(1 + e) = 2 artanh(e / (2 + e)), whose argument is at most 1/3: seven terms do."""
+    """Fill variance and tilt from rho, with e in `tilt`.
+
+    log(1 + e) = 2 artanh(e / (2 + e)), whose argument is at most 1/3: seven terms suffice.
+    """
     one, two = np.float32(1), np.float32(2)
     for i in range(len(rho)):
         e, r = tilt[i], rho[i]
@@ -81,7 +90,7 @@ def _spread(rho, variance, tilt):  # type: ignore[no-untyped-def]  # pragma: no 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"}, boundscheck=False, nogil=True)
 def _descend(mu, rho, variance, tilt, change, pressure, pull, rate):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """The step, and -|rho| in `tilt` for the next one."""
+    """Take the step, and leave -|rho| in `tilt` for the next one."""
     for i in range(len(rho)):
         mu[i] -= pressure[i] * mu[i] - pull[i]
         r = rho[i] - tilt[i] * (variance[i] * (change[i] + pressure[i]) - rate)

@@ -5,8 +5,8 @@
     z = m + s * noise,    m = a mu^T,    s^2 = v = a^2 (sigma^2)^T    (Kingma, Salimans, Welling 2015, eq. 6),
 
 so the backward pass has two paths: delta = dL/dz into mu as in the plain stack, and delta * noise / (2 s) = dL/dv into
-sigma^2. The divergence to a Gaussian reference is added in closed form, as `gaussian.kl_slopes` has it. What a step
-costs beyond a plain one is two more matrix products and two passes over all weights (`bayesian_passes`).
+sigma^2. The divergence to a Gaussian reference is added in closed form (`gaussian.kl_slopes`). A step costs two more
+matrix products than a plain one, and two passes over all weights (`bayesian_passes`).
 
 The same function trains one peer `(n,)` and a block `(B, n)` of peers of equal shape as one batched program.
 """
@@ -25,7 +25,7 @@ from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.linear_stack import BACKWARD, FORWARD, Layer, descend
 from fedpeer.algorithms.losses import Loss
 
-#: The least normal number: the variance of what has none.
+#: The least normal float32, used as the variance of an output that has none.
 _LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -42,10 +42,16 @@ def train_bayesian_stack(
     samples: int,
     generators: Sequence[torch.Generator],
 ) -> None:
-    """All steps of a round, in place on mu and rho, (n,) or (B, n).
+    """Take all steps of a round, in place on mu and rho, (n,) or (B, n).
 
-    Each is a step of plain SGD on the mean loss of the batch over so many draws of noise, plus `strength` (...) times
-    the divergence to the reference (..., n), a distribution. `generators`: the noise of each peer.
+    Each is a step of plain SGD on the mean loss of the batch over `samples` draws of noise, plus the weighted
+    divergence.
+
+    Args:
+        reference: (..., n), a distribution.
+        strength: (...) weight of the divergence to the reference.
+        samples: draws of noise in each step, >= 1.
+        generators: the noise of each peer.
     """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     rate = (lr * strength).unsqueeze(-1)
@@ -62,7 +68,7 @@ def train_bayesian_stack(
         seen, squares, ratios = [a], [], []
         for layer, mean, variance, eps in zip(layers, means, variances, noise, strict=True):
             squares.append(a * a)
-            # With no bias and an input of zeros the mean is drawn: v is 0, and so is all that multiplies its slope.
+            # With no bias and an input of zeros, v is 0: the mean is drawn, and all that multiplies v's slope is 0.
             s = variance.affine(squares[-1]).clamp_min_(_LEAST).sqrt_()
             ratios.append(eps / s)
             a = FORWARD[layer.activation](mean.affine(a).addcmul_(s, eps))
@@ -70,7 +76,7 @@ def train_bayesian_stack(
         delta = loss.delta(a, y).mul_(step_size)
         deltas = [delta]
         for depth in range(len(layers) - 1, -1, -1):
-            spread = delta * ratios[depth]  # 2 dL/dv, and the 2 is that of v's slopes in a and sigma
+            spread = delta * ratios[depth]  # 2 dL/dv; the 2 comes from v's slopes in a and sigma
             change = changes[depth]
             torch.matmul(spread.mT, squares[depth], out=change.weight)
             if change.bias is not None:
@@ -99,21 +105,21 @@ class _Views:
         return _Views(weight, weight.mT, bias, bias if bias is None or x_n.dim() > 1 else bias.squeeze(0))
 
     def affine(self, a: Tensor) -> Tensor:
-        """a (..., b, in) -> (..., b, out)"""
+        """Return a (..., b, in) times the weight plus the bias, (..., b, out)."""
         if self.added is None:
             return a @ self.transposed
         return (torch.addmm if a.dim() == 2 else torch.baddbmm)(self.added, a, self.transposed)
 
 
 def _repeated(x: Tensor, samples: int, dim: int) -> Tensor:
-    """The batch once for each draw of noise."""
+    """Return the batch once for each draw of noise."""
     return x if samples == 1 else torch.cat([x] * samples, dim)
 
 
 def _noise(
     layers: tuple[Layer, ...], size: int, samples: int, generators: Sequence[torch.Generator], like: Tensor
 ) -> list[Tensor]:
-    """Of each layer (..., samples * b, fan_out), drawn in the order in which `networks.bayesian` asks for it."""
+    """Return each layer's noise, (..., samples * b, fan_out), drawn in the order of `networks.bayesian`."""
     peers = []
     for generator in generators:
         draws = [[torch.randn((size, each.fan_out), generator=generator) for each in layers] for _ in range(samples)]

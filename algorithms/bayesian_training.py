@@ -7,7 +7,7 @@ a gradient does. A step is one of the optimiser's on
 
 with the divergence's slopes in closed form. Stacks of linear layers under plain SGD take closed gradients throughout
 (`bayesian_stack`); everything else takes autograd on a `networks.bayesian` network, one client after the other. Both
-ask for the same noise in the same order: a test holds them against each other.
+ask for the same noise in the same order, so that a test can compare them.
 
 The average is one of losses, as the expected log-likelihood of a free energy is (VIRTUAL 2019 and 2021, eq. 3), and not
 the loss of an average prediction.
@@ -39,50 +39,60 @@ from fedpeer.slicing.flat import FlatLayout
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """N(mu, softplus(rho)^2) over a network's parameters, in the plain network's order: (..., n) twice."""
+    """N(mu, softplus(rho)^2) over a network's parameters, in the plain network's order.
+
+    mu_n    (..., n) means
+    rho_n   (..., n) raw standard deviations
+    """
 
     mu_n: Tensor
     rho_n: Tensor
 
     @staticmethod
     def around(mu_n: Tensor, sigma: float) -> Posterior:
-        """With one standard deviation for all."""
+        """Return the posterior with these means and one standard deviation for all."""
         return Posterior(mu_n, inverse_softplus(torch.full_like(mu_n, sigma)))
 
     @staticmethod
     def of(gaussian: Gaussian) -> Posterior:
-        """That of a distribution in natural parameters."""
+        """Return the posterior equal to a distribution in natural parameters."""
         return Posterior(gaussian.mu_D, inverse_softplus(gaussian.sigma_D))
 
     @property
     def sigma_n(self) -> Tensor:
-        """(..., n) standard deviations, in units of the weights."""
+        """Standard deviations (..., n), in units of the weights."""
         return functional.softplus(self.rho_n)
 
     @property
     def gaussian(self) -> Gaussian:
-        """In natural parameters."""
+        """The distribution in natural parameters."""
         return Gaussian.of(self.mu_n, self.sigma_n)
 
 
 class BayesianTraining(Protocol):
-    """One way to train."""
+    """One way to train a posterior."""
 
     def __call__(
         self, start: Posterior, reference: Gaussian, strength: Tensor, batches: Batches, keys: Sequence[int]
     ) -> Posterior:
-        """The posterior after the batches, by a fresh optimiser; nothing that was passed in is changed.
+        """Return the posterior after the batches, trained by a fresh optimiser.
 
-        start      (..., n)
-        reference  (..., n) a distribution
-        strength   (...) what the divergence is multiplied by beside a mean loss: 1 / n_k for the true free energy
-        keys       the streams of noise, one a client
+        Args:
+            start: (..., n).
+            reference: (..., n), a distribution.
+            strength: (...) factor on the divergence beside a mean loss: 1 / n_k for the true free energy.
+            keys: the streams of noise, one for each client.
+
+        The arguments are not changed.
         """
         ...
 
 
 def training_of(context: Workbench, *, estimator: Estimator, samples: int) -> BayesianTraining:
-    """The quickest way for this network and optimiser; `samples` >= 1 draws of the weights a step.
+    """Return the fastest way for this network and optimiser.
+
+    Args:
+        samples: draws of the weights in each step, >= 1.
 
     Raises:
         AlgorithmError: there is no distribution over such a network's state, or it has no gradients.
@@ -98,7 +108,7 @@ def training_of(context: Workbench, *, estimator: Estimator, samples: int) -> Ba
 
 
 def _generators(keys: Sequence[int]) -> list[torch.Generator]:
-    """The noise of each client; other numbers than those that dropout draws by the same key."""
+    """Return the noise of each client; other numbers than those that dropout draws by the same key."""
     return [torch.Generator().manual_seed(branch(key, 0) >> 65) for key in keys]
 
 
@@ -116,7 +126,7 @@ class _Stack:
     ) -> Posterior:
         mu_n, rho_n = start.mu_n.clone(), start.rho_n.clone()
         noise = _generators(keys)
-        if mu_n.dim() == 2 and len(mu_n) == 1:  # matrix products of one client are quicker without the dimension
+        if mu_n.dim() == 2 and len(mu_n) == 1:  # matrix products of one client are faster without the dimension
             one = mu_n[0], rho_n[0], reference[0], strength[0], batches.peer(0)
             bayesian_stack.train_bayesian_stack(self.layers, self.loss, *one, self.lr, self.samples, noise)
         else:
@@ -177,7 +187,7 @@ class _Loop:
         batches: Batches,
         generator: torch.Generator,
     ) -> None:
-        """In place: the module's tensors are made views of the rows."""
+        """Train in place: the module's tensors are made views of the rows."""
         for tensors, x_n in ((self._mu, mu_n), (self._rho, rho_n)):
             views = self._layout.unflatten(x_n)
             for name, parameter in tensors.items():
@@ -196,7 +206,7 @@ class _Loop:
 
     @torch.no_grad()
     def _pull(self, mu_n: Tensor, rho_n: Tensor, reference: Gaussian, strength: Tensor) -> None:
-        """Add the slopes of the divergence to the gradients; of what the loss does not depend on they are all."""
+        """Add the slopes of the divergence to the gradients, or set them where the loss does not depend on a weight."""
         by_mu_n, by_sigma_n = kl_slopes(mu_n, functional.softplus(rho_n), reference)
         slopes = (self._mu, by_mu_n), (self._rho, by_sigma_n * rho_n.sigmoid())
         for tensors, slope_n in slopes:

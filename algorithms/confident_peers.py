@@ -1,13 +1,13 @@
-"""pFedVEM without a server: peers as equals, who gossip a base and a global head and keep heads of their own.
+"""pFedVEM without a server: peers gossip a base and a global head, and each keeps its own head.
 
-All that a server does in pFedVEM is to take two weighted means, sum of weight * value over sum of weights: of bases by
-numbers of examples n_j (Algorithm 1, line 6), of heads by confidence tau_j (line 5). Push-sum computes just that in a
-group whose averaging starts anew from the masses (weight * value, weight), and at every moment both sums are over the
-same peers in the same parts. So base and head are two averaging groups, and each averaging starts from the weights that
-`weights` gives. Nothing travels beside what travels anyway, and what keeps masses whole under loss keeps these.
+A server in pFedVEM only takes two weighted means, sum of weight * value over sum of weights: of bases by numbers of
+examples n_j (Algorithm 1, line 6), of heads by confidence tau_j (line 5). Push-sum computes just that in a group whose
+averaging starts anew from the masses (weight * value, weight), and at every moment both sums are over the same peers in
+the same parts. So base and head are two averaging groups, and each averaging starts from the weights that `weights`
+returns. No other message is sent, and what conserves masses under message loss conserves these.
 
-A peer's estimate stands for what a server would have told it, (theta, w). Its change takes the estimate to its own base
-and head, which therefore are what it puts in. What it predicts with is its own model, not the estimate.
+A peer's estimate replaces what a server would have sent it, (theta, w). Training takes the estimate to the peer's own
+base and head, which it then contributes to the next average. It predicts with its own model, not with the estimate.
 
 Source: Zhu, Ma, Blaschko, CVPR 2023 (`pfedvem.py`); Kempe, Dobra, Gehrke 2003 for the weights.
 """
@@ -35,9 +35,10 @@ from fedpeer.slicing.network import NetworkMap
 
 
 def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, PartialModel]:
-    """The partial models whose groups are the base and the head, for everybody.
+    """Return the partial models whose groups are the base and the head, for all peers.
 
-    `head` is its layer by dotted name; "" for the last one that has parameters.
+    Args:
+        head: the head's layer by dotted name; default: the last one with parameters.
     """
     last = [tensor.module for tensor in network.tensors if tensor.kind == "parameter"][-1]
     return PartialModel("base", (), "all"), PartialModel("head", ("base",), modules=(head or last,))
@@ -45,7 +46,7 @@ def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, Pa
 
 @dataclass(frozen=True, eq=False)
 class Trusting(PFedVEMClient):
-    """What a peer keeps between rounds: what a client does, and the confidence of its last training.
+    """What a peer keeps between rounds: the state of a client, and the confidence of its last training.
 
     tau     (...) 1 / rho^2, from its head before that training and the w that it took to be the global one
     """
@@ -55,7 +56,10 @@ class Trusting(PFedVEMClient):
 
 @dataclass(frozen=True)
 class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel]):
-    """pFedVEM without a server: a base and a global head are gossiped, under heads of one's own."""
+    """pFedVEM without a server: peers average a base and a global head, and each keeps its own head.
+
+    Its settings are those of `servers.pfedvem.PersonalHeads`.
+    """
 
     sharing: ClassVar[Sharing] = "own models"
 
@@ -64,7 +68,7 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
         return Method(cls.sharing, models=partial(base_and_head, head="".join(head[:1])), own_weights=True)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Trusting:
-        """All heads are the common one, and all confidences 1 / sigma^2."""
+        """Return the first state: all heads are the common one, and all confidences 1 / sigma^2."""
         begun = self.begun(values_n, examples)
         tau = confidence(self.head_of(begun), self.parted(values_n)[1], self.terms)
         return Trusting(begun.model_n, begun.examples, begun.pi_D, tau)
@@ -75,14 +79,14 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
     def train(
         self, client: Trusting, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Trusting, ServerModel]:
-        """A turn as under a server that has said `received` (..., n) to each."""
+        """Return state and model after a client's turn in which the server had sent `received` (..., n)."""
         examples = torch.tensor([len(each) for each in batches.whole], device=client.examples.device)
         own = PFedVEMClient(client.model_n, examples.reshape(client.examples.shape), client.pi_D)
         kept, tau = self.turn(own, received, batches, keys)
         return Trusting(kept.model_n, kept.examples, kept.pi_D, tau), ServerModel(kept.model_n)
 
     def weights(self, client: Trusting, index_D: NDArray[np.int64]) -> Tensor:
-        """tau in the head's group, n in the base's.
+        """Return the weights of a group, (...): tau in the head's group, n in the base's.
 
         Raises:
             AlgorithmError: the group holds numbers of both.
@@ -96,9 +100,9 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
         return (client.tau if inside_D.all() else client.examples).to(torch.float64)
 
     def personal_model(self, client: Trusting) -> Tensor:
-        """(..., n) the model that a peer predicts with: its own base under the mean of its own head."""
+        """Return the model that a peer predicts with, (..., n): its own base under the mean of its own head."""
         return client.model_n
 
     def statistics(self, client: Trusting, shared: ServerModel) -> dict[str, Tensor]:
-        """Confidence, deviation and uncertainty (...) against what each takes to be the global head."""
+        """Return confidence, deviation and uncertainty (...) against what each peer takes to be the global head."""
         return self.trust(client, shared)

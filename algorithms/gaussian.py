@@ -1,9 +1,9 @@
-"""Diagonal Gaussians in natural parameters: the algebra of VIRTUAL and of every method that multiplies beliefs.
+"""Diagonal Gaussians in natural parameters: the algebra of VIRTUAL, and of any method that multiplies densities.
 
 A Gaussian factor over D weights is held as chi = mu / sigma^2 and xi = 1 / sigma^2. Products of densities add natural
 parameters, ratios subtract them, powers scale them; so a ratio may have a negative precision. That is a valid factor
-(it widens what it is multiplied into), but no distribution: it has no mean. Such precisions are kept with their sign,
-and floored only where a factor has to serve as a distribution (`floored`), never in what is stored or sent.
+(it widens what it is multiplied into), but no distribution: it has no mean. Such precisions keep their sign, and are
+floored only where a factor has to serve as a distribution (`floored`), never in what is stored or sent.
 
 No randomness and no networks here. Source: Corinzia, Beuret, Buhmann, Variational federated multi-task learning, 2021,
 appendix B.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: The least precision of a factor that serves as a distribution, in 1 / weight^2. A weight of order 1 with a standard
+#: Least precision of a factor that serves as a distribution, in 1 / weight^2. A weight of order 1 with a standard
 #: deviation of 1000 is unknown for every purpose; a lower floor would only cost digits.
 PRECISION_FLOOR = 1e-6
 
@@ -35,18 +35,18 @@ class Gaussian:
 
     @staticmethod
     def of(mu_D: Tensor, sigma_D: Tensor | float) -> Gaussian:
-        """The distribution with means (..., D) and standard deviations (a number, or (..., D)), all > 0."""
+        """Return the distribution with means (..., D) and standard deviations (a number, or (..., D)), all > 0."""
         xi_D = torch.as_tensor(sigma_D, dtype=mu_D.dtype, device=mu_D.device).expand_as(mu_D) ** -2
         return Gaussian(mu_D * xi_D, xi_D)
 
     @property
     def mu_D(self) -> Tensor:
-        """(..., D) means; of a distribution only."""
+        """Means (..., D), of a distribution only."""
         return self.chi_D / self.xi_D
 
     @property
     def sigma_D(self) -> Tensor:
-        """(..., D) standard deviations; of a distribution only (NaN where the precision is negative)."""
+        """Standard deviations (..., D), of a distribution only (NaN where the precision is negative)."""
         return self.xi_D**-0.5
 
     def __mul__(self, other: Gaussian) -> Gaussian:
@@ -56,15 +56,15 @@ class Gaussian:
         return Gaussian(self.chi_D - other.chi_D, self.xi_D - other.xi_D)
 
     def __pow__(self, exponent: Tensor | float) -> Gaussian:
-        """To a power: a number, or a tensor that broadcasts against (..., D)."""
+        """Return the power of the factors; the exponent is a number, or a tensor that broadcasts against (..., D)."""
         return Gaussian(self.chi_D * exponent, self.xi_D * exponent)
 
     def __getitem__(self, index: int | slice) -> Gaussian:
-        """Of a stack the factors that the index takes from the first dimension; of one factor, those weights."""
+        """Return these factors of a stack, by its first dimension, or these weights of one factor."""
         return Gaussian(self.chi_D[index], self.xi_D[index])
 
     def floored(self, least: float = PRECISION_FLOOR) -> Gaussian:
-        """To be used as a distribution: no precision below `least` > 0, chi as it is.
+        """Return the factor as a distribution: no precision below `least` > 0, chi unchanged.
 
         Keeping chi keeps the force chi - xi * w with which the factor pulls a weight w.
         """
@@ -72,30 +72,30 @@ class Gaussian:
 
 
 def stack_gaussians(factors: Sequence[Gaussian]) -> Gaussian:
-    """K factors (..., D) as one (K, ..., D)."""
+    """Return K factors (..., D) as one (K, ..., D)."""
     return Gaussian(torch.stack([each.chi_D for each in factors]), torch.stack([each.xi_D for each in factors]))
 
 
 def product(factors_KD: Gaussian) -> Gaussian:
-    """(K, ..., D) -> (..., D): the product of K stacked factors."""
+    """Return the product (..., D) of K stacked factors (K, ..., D)."""
     return Gaussian(factors_KD.chi_D.sum(0), factors_KD.xi_D.sum(0))
 
 
 def gaussian_kl(posterior: Gaussian, reference: Gaussian) -> Tensor:
-    """(..., D): Kullback-Leibler divergence from `posterior` to `reference` of each coordinate, in nats, exact.
+    """Return the Kullback-Leibler divergence from `posterior` to `reference`, (..., D) in nats, exact.
 
-    Both are distributions. With a the posterior and b the reference:
-    1/2 [ xi_b (mu_a - mu_b)^2 + xi_b / xi_a - 1 - log(xi_b / xi_a) ].
+    Both are distributions. With a the posterior and b the reference: 1/2 [ xi_b (mu_a - mu_b)^2 + xi_b / xi_a - 1 -
+    log(xi_b / xi_a) ].
     """
     ratio_D = reference.xi_D / posterior.xi_D
     apart_D = posterior.mu_D - reference.mu_D
-    # In this order float32 keeps the digits of two near Gaussians: ratio - 1 is exact, and the logarithm as small.
+    # In this order float32 keeps the digits of two close Gaussians: ratio - 1 is exact, and the logarithm as small.
     return 0.5 * (reference.xi_D * apart_D**2 + ((ratio_D - 1) - ratio_D.log()))
 
 
 def kl_slopes(mu_D: Tensor, sigma_D: Tensor, reference: Gaussian) -> tuple[Tensor, Tensor]:
-    """(..., D) twice: the derivatives of `kl` to `reference` with respect to the posterior's mu and its sigma.
+    """Return the derivatives of `gaussian_kl` to `reference` by the posterior's mu and by its sigma, (..., D) each.
 
-    Closed, for a training step: autograd through natural parameters takes thirty times as long as these few products.
+    In closed form, for a training step: autograd through natural parameters takes thirty times as long.
     """
     return reference.xi_D * mu_D - reference.chi_D, reference.xi_D * sigma_D - 1 / sigma_D

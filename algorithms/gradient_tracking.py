@@ -1,21 +1,21 @@
-"""Gradient tracking by gossip (DIGing): peers average their models and an estimate of everybody's mean gradient.
+"""Gradient tracking by gossip (DIGing): peers average their models and an estimate of the mean gradient of all peers.
 
 Where peers hold different data, gossip with plain gradient steps of a constant rate ends near the best common model and
 not at it: each peer's own gradient pulls it back. Here a peer steps along y, which follows the mean of all peers'
-gradients, so that all come to the very minimum where losses are convex and gradients are those of all examples. With
-mixing matrix W, own gradients g and rate lr, peer by peer:
+gradients, so that all reach the exact minimum if losses are convex and gradients are those of all examples. With mixing
+matrix W, own gradients g and rate lr, peer by peer:
 
     x+ = W x - lr y          y+ = W y + g(x+) - g(x)
 
-As long as the columns of W sum to one, sum y = sum g: the sum of y changes by the peers' own g+ - g only. A round of
-training is one step, with the mean gradient of all of the round's batches; both vectors are averaged behind it. Models,
-trackers and gradients begin at (x, 0, 0), so that the first round takes the first gradient and no step. The bound on lr
+While the columns of W sum to one, sum y = sum g: the sum of y changes by the peers' own g+ - g only. A round of
+training is one step, with the mean gradient of all of the round's batches; both vectors are averaged after it. Model,
+tracker and gradient begin at (x, 0, 0), so that the first round takes the first gradient and no step. The bound on lr
 falls with the spectral gap of W, and is below that of plain gossip.
 
 Source: Nedic, Olshevsky, Shi, Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs,
-SIAM Journal on Optimization 2017, Algorithm DIGing. On graphs whose matrices do not keep the plain sum (push-sum where
-some peers have more neighbours than others) the paper's Push-DIGing is another algorithm; take exact, push-pull, or a
-graph on which all have equally many neighbours.
+SIAM Journal on Optimization 2017, Algorithm DIGing. On graphs whose matrices do not conserve the plain sum (push-sum
+where some peers have more neighbours than others) the paper has another algorithm, Push-DIGing; there take exact,
+push-pull, or a graph on which all peers have equally many neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ from fedpeer.algorithms.workbench import Workbench
 
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """What is averaged, (..., n) each: the model x, and the tracker y of the mean gradient."""
+    """What is averaged.
+
+    model_n     (..., n) the model x
+    tracker_n   (..., n) the tracker y of the mean gradient
+    """
 
     model_n: Tensor
     tracker_n: Tensor
@@ -46,7 +50,11 @@ class Tracked:
 
 @dataclass(frozen=True, eq=False)
 class Tracking:
-    """What a peer keeps, (..., n) each: its own gradient at its last model, and its tracker before the averaging."""
+    """What a peer keeps.
+
+    gradient_n   (..., n) its own gradient at its last model
+    tracker_n    (..., n) its tracker before the averaging
+    """
 
     gradient_n: Tensor
     tracker_n: Tensor
@@ -54,7 +62,10 @@ class Tracking:
 
 @dataclass(frozen=True)
 class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
-    """The whole network is averaged, and steps follow everybody's gradient (DIGing): exact though data differ."""
+    """The whole network is averaged, and steps follow the mean gradient of all peers (DIGing).
+
+    It converges to the common optimum even where the peers hold different data.
+    """
 
     context: Workbench
     sharing: ClassVar[Sharing] = "everything"

@@ -1,14 +1,14 @@
-"""pFedVEM: a Bayesian linear head for each client, whose prior is the global head, as tightly as it has earned it.
+"""pFedVEM's mathematics: a Bayesian linear head for each client, whose prior is the global head, scaled by confidence.
 
 A network is a base (a point estimate, averaged by numbers of examples) and a linear head. Client j keeps a diagonal
 Gaussian q_j = N(mu_j, diag(sigma_j^2)) over its head; the prior of that head is N(w, rho_j^2 I) around the global head
-w. One number says how far a client may be trusted: its confidence tau_j = 1 / rho_j^2, in closed form from its own
+w. One number says how far a client can be trusted: its confidence tau_j = 1 / rho_j^2, in closed form from its own
 uncertainty and its distance from w. It is the strength of the prior when j trains, and j's weight in the next w.
 
-Order of a client's turn: w arrives; tau_j from w and the head as it was *before* training; the head is trained
-against N(w, I / tau_j); the base is trained under the new head; the new mu_j leaves with that tau_j. A server makes
-w^{t+1} = `coordinated.weighted_mean(mu_JD, tau_J)` of it (eq. (9); Algorithm 1, line 5), and of bases the mean by
-numbers of examples (line 6): `servers/pfedvem.py`. Where there is no server: `confident_peers.py`.
+Order of a client's turn: w arrives; tau_j is computed from w and the head as it was *before* training; the head is
+trained against N(w, I / tau_j); the base is trained under the new head; the new mu_j is sent with that tau_j. A server
+then takes w^{t+1} = `coordinated.weighted_mean(mu_JD, tau_J)` (eq. (9); Algorithm 1, line 5), and for bases the mean by
+numbers of examples (line 6): `servers/pfedvem.py`. Without a server: `confident_peers.py`.
 
 J clients, D numbers of the head (weights and biases), N examples, F features, C classes, K samples of the head. All
 functions take leading dimensions; `...` below stands for them.
@@ -16,8 +16,8 @@ functions take leading dimensions; `...` below stands for them.
 Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
 CVPR 2023. Two signs there differ from what is meant: Algorithm 1, line 9, and the display under "Monte-Carlo
 approximation" must read sum of negative log-likelihoods *plus* KL to be minimised. The data term is a sum over all n_j
-examples, never a mean, or the prior would be n_j times too strong. The Jensen bound of eq. (10) is no bound as
-printed; the exact KL is as cheap and is used.
+examples, never a mean, or the prior would be n_j times too strong. The Jensen bound of eq. (10) is no bound as printed;
+the exact KL is as cheap and is used.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from torch.nn import functional
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.networks.bayesian import inverse_softplus
 
-#: How often the head is sampled for one estimate of the expected loss (section 5.1: "MC sampling is fixed to 5").
+#: Samples of the head for one estimate of the expected loss (section 5.1: "MC sampling is fixed to 5").
 SAMPLES = 5
 
-#: What of eq. (8) a confidence is made of; "both" is the method, the others are the ablations of Tables 2 and 3.
+#: The terms of eq. (8) that make a confidence; "both" is the method, the others are the ablations of Tables 2 and 3.
 Terms = Literal["both", "uncertainty", "deviation"]
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """q(w) = N(mu, diag(sigma^2)) over the D numbers of a linear layer: the weights (C, F) row by row, then C biases.
+    """q(w) = N(mu, diag(sigma^2)) over the D numbers of a linear layer: weights (C, F) row by row, then C biases.
 
     mu_D    (..., D) the mean, which also predicts
     pi_D    (..., D) raw standard deviation: sigma = log(1 + exp(pi)) is positive whatever a gradient does to pi
@@ -54,25 +54,29 @@ class Head:
 
     @staticmethod
     def around(mu_D: Tensor, sigma: float) -> Head:
-        """The head a client starts with: mean mu_D and one standard deviation for all its numbers."""
+        """Return the head that a client starts with: mean mu_D and one standard deviation for all its numbers."""
         return Head(mu_D, inverse_softplus(torch.full_like(mu_D, sigma)))
 
     @cached_property
     def sigma_D(self) -> Tensor:
-        """(..., D) standard deviations, in units of the weights."""
+        """Standard deviations (..., D), in units of the weights."""
         return functional.softplus(self.pi_D)
 
     def sampled(self, noise_KD: Tensor) -> Tensor:
-        """(..., K, D) draws mu + sigma * noise, for standard normal noise (..., K, D); eq. (11)."""
+        """Return draws mu + sigma * noise, (..., K, D), for standard normal noise (..., K, D); eq. (11)."""
         return self.mu_D.unsqueeze(-2) + self.sigma_D.unsqueeze(-2) * noise_KD
 
 
 def confidence(head: Head, w_D: Tensor, terms: Terms = "both") -> Tensor:
-    """tau_j = 1 / rho_j^2 = D / (Tr Sigma_j + |mu_j - w|^2), shape (...); eq. (8).
+    """Return tau_j = 1 / rho_j^2 = D / (Tr Sigma_j + |mu_j - w|^2), (...); eq. (8).
 
-    `w_D` is what has just arrived, `head` what has not yet been trained on it. The ablations keep one of the two
-    terms. With the deviation alone a client that stands exactly on w, as all do at the start, would have no variance at
-    all; its rho is then still the initial one, which is its sigma.
+    The ablations keep one of the two terms. With the deviation alone, a client whose head is exactly w, as all are at
+    the start, would have no variance at all; its rho is then still the initial one, which is its sigma.
+
+    Args:
+        head: the client's head, not yet trained on `w_D`.
+        w_D: the global head that has just arrived.
+        terms: the terms that are used; default both.
     """
     uncertainty = head.sigma_D.square().mean(-1)
     deviation = model_deviation(head, w_D)
@@ -84,24 +88,24 @@ def confidence(head: Head, w_D: Tensor, terms: Terms = "both") -> Tensor:
 
 
 def model_deviation(head: Head, w_D: Tensor) -> Tensor:
-    """|mu_j - w|^2 / D, shape (...): what figure 11 shows the distribution of."""
+    """Return |mu_j - w|^2 / D, (...), whose distribution figure 11 shows."""
     return (head.mu_D - w_D).square().mean(-1)
 
 
 def kl_up_to_constants(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    """-sum log sigma_i + tau / 2 (Tr Sigma + |mu - w|^2), shape (...): eq. (10), first line."""
+    """Return -sum log sigma_i + tau / 2 (Tr Sigma + |mu - w|^2), (...): eq. (10), first line."""
     sigma_D = head.sigma_D
     spread = (sigma_D.square() + (head.mu_D - w_D).square()).sum(-1)
     return tau / 2 * spread - sigma_D.log().sum(-1)
 
 
 def kl_of_heads(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    """KL[N(mu, Sigma) || N(w, I / tau)] in nats, exact, shape (...). tau: (...), > 0."""
+    """Return KL[N(mu, Sigma) || N(w, I / tau)] in nats, exact, (...). tau: (...), > 0."""
     return kl_up_to_constants(head, w_D, tau) - head.mu_D.shape[-1] / 2 * (1 + tau.log())
 
 
 def logits(z_NF: Tensor, head_D: Tensor) -> Tensor:
-    """(..., N, C) from features z (..., N, F) and the numbers of a head (..., D); prediction takes a head's mu_D."""
+    """Return logits (..., N, C) from features z (..., N, F) and a head (..., D); prediction takes a head's mu_D."""
     features = z_NF.shape[-1]
     classes, rest = divmod(head_D.shape[-1], features + 1)
     assert rest == 0, f"{head_D.shape[-1]} numbers are no linear layer on {features} features"
@@ -110,17 +114,22 @@ def logits(z_NF: Tensor, head_D: Tensor) -> Tensor:
 
 
 def expected_loss(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
-    """Cross-entropy in nats, mean over the N examples and over K heads drawn from q, shape (...).
+    """Return the cross-entropy in nats, (...), the mean over the N examples and over K heads drawn from q.
 
-    The base is trained on this (Algorithm 1, line 10), mini-batch by mini-batch, with the features z (..., N, F) as a
-    function of its parameters and no gradient to the head. y: (..., N) int64; noise: (..., K, D).
+    The base is trained on it (Algorithm 1, line 10), mini-batch by mini-batch, with the features as a function of its
+    parameters and no gradient to the head.
+
+    Args:
+        z_NF: (..., N, F) features.
+        y_N: (..., N) int64 classes.
+        noise_KD: (..., K, D).
     """
     z_KNC = logits(z_NF.unsqueeze(-3), head.sampled(noise_KD))
     return LOSSES["cross-entropy"].value(z_KNC, y_N.unsqueeze(-2).expand(z_KNC.shape[:-1])).mean(-1)
 
 
 def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor) -> Tensor:
-    """What a head is trained to minimise, shape (...): sum of negative log-likelihoods over its N examples, + KL.
+    """Return what a head is trained to minimise, (...): sum of negative log-likelihoods over its N examples, + KL.
 
     The negative of eq. (6), with its expectation taken over K samples.
     """
@@ -128,7 +137,7 @@ def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor,
 
 
 def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
-    """(..., N, F): the gradient of `expected_loss` at the features, in closed form."""
+    """Return the gradient of `expected_loss` at the features, (..., N, F), in closed form."""
     delta_EN, weight_EF = _deltas(head, z_NF, y_N, noise_KD)
     return delta_EN.mT @ weight_EF / (noise_KD.shape[-2] * z_NF.shape[-2])
 
@@ -136,7 +145,7 @@ def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> T
 def free_energy_slopes(
     head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of `free_energy` at mu and at pi, (..., D) each, in closed form."""
+    """Return the gradient of `free_energy` at mu and at pi, (..., D) each, in closed form."""
     delta_EN, _ = _deltas(head, z_NF, y_N, noise_KD)
     rows = noise_KD.shape[:-1]
     at_head_KD = torch.cat(((delta_EN @ z_NF).reshape(*rows, -1), delta_EN.sum(-1).reshape(*rows, -1)), -1)
@@ -147,10 +156,10 @@ def free_energy_slopes(
 
 
 def _deltas(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax minus one-hot at the outputs of all K heads side by side, (..., E, N), and their weights (..., E, F).
+    """Return softmax minus one-hot at the outputs of all K heads, (..., E, N), and their weights (..., E, F).
 
-    E = K * C: the K heads are one wide layer, so that all of them cost one matrix product. Examples come last, for a
-    softmax along a short last dimension takes many times as long.
+    E = K * C: the K heads are one wide layer, so that all of them cost one matrix product. Examples come last, because
+    a softmax along a short last dimension takes many times as long.
     """
     heads_KD, features = head.sampled(noise_KD), z_NF.shape[-1]
     classes = heads_KD.shape[-1] // (features + 1)
@@ -175,11 +184,10 @@ def train_head(
     lr: float,
     momentum: float = 0.9,
 ) -> Head:
-    """The head after one full-batch step of SGD for each noise (..., K, D): Algorithm 1, line 9.
+    """Return the head after one full-batch step of SGD for each noise (..., K, D): Algorithm 1, line 9.
 
-    The features z (..., N, F) stay as they are, for the base is trained afterwards; momentum starts from nothing each
-    round. A client whose steps diverged (the data term is a sum, so lr must fall as N grows) keeps the head it came
-    with.
+    The features z (..., N, F) are constant, since the base is trained afterwards; momentum starts from zero each round.
+    A client whose steps diverged (the data term is a sum, so lr must fall as N grows) keeps its old head.
     """
     at = head
     velocity = torch.zeros_like(head.mu_D), torch.zeros_like(head.pi_D)
@@ -187,6 +195,6 @@ def train_head(
         slopes = free_energy_slopes(at, z_NF, y_N, w_D, tau, noise_KD)
         velocity = momentum * velocity[0] + slopes[0], momentum * velocity[1] + slopes[1]
         at = Head(at.mu_D - lr * velocity[0], at.pi_D - lr * velocity[1])
-    # The logarithm, for the KL needs it: a sigma that has become 0 never leaves 0 again.
+    # The logarithm is checked because the KL needs it: a sigma that has become 0 never leaves 0 again.
     sane = (at.mu_D.isfinite() & at.sigma_D.log().isfinite()).all(-1, keepdim=True)
     return Head(torch.where(sane, at.mu_D, head.mu_D), torch.where(sane, at.pi_D, head.pi_D))

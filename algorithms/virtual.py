@@ -1,15 +1,14 @@
-"""VIRTUAL: a server's posterior that is the product of its clients' factors, refined one factor at a time or many.
+"""VIRTUAL's algebra: a server's posterior that is the product of its clients' factors, refined one or many at a time.
 
 The server holds s(theta), client i its factor s_i(theta), and s = prod_i s_i at all times. A client takes its own
-factor out (the cavity), trains a posterior against cavity times a share of the prior, and what it has learnt is the
+factor out (the cavity) and trains a posterior against cavity times a share of the prior. What it has learnt is the
 ratio of its new factor to its old one, the delta. Deltas are multiplied into the server. The prior is inside the
-factors: nobody multiplies it in again.
+factors and is not multiplied in again.
 
-What is damped and pruned is the delta, and what is stored is exactly what was sent; otherwise the product is lost, and
+The delta is what is damped and pruned, and what is stored is exactly what was sent; otherwise the product is lost, and
 with it the meaning of the next cavity. The posterior is trained as (mu, rho), so it is always a distribution; factors
-and deltas are derived from it and carry whatever sign they have. The server's precision is kept positive by a rule
-with a name (`Positivity`), which says for each coordinate how much of the deltas was taken, so that clients can store
-as much.
+and deltas are derived from it and keep whatever sign they have. A named rule (`Positivity`) keeps the server's
+precision positive. It returns for each coordinate how much of the deltas was taken, so that clients can store as much.
 
 Pure algebra here: the networks are in `networks/bayesian.py`. Sources: Corinzia, Buhmann, 2019 ("2019") and Corinzia,
 Beuret, Buhmann, 2021 ("2021"), both Variational federated multi-task learning.
@@ -25,57 +24,62 @@ from torch import Tensor
 
 from fedpeer.algorithms.gaussian import Gaussian
 
-#: The share of the prior in each client's reference: equal (2021), by data, or all of it (2019).
+#: The share of the prior in each client's reference: equal (2021), by number of examples, or all of it (2019).
 Exponent = Literal["1/K", "n/N", "1"]
-#: What becomes of a coordinate whose precision the deltas would make too small: less of them, or nothing.
+#: Where the deltas would make a coordinate's precision too small: take a smaller part of them, or none.
 Positivity = Literal["shrink", "reject"]
-#: The share of a coordinate's precision that one round must leave. 1/100 lets a weight's sd grow tenfold, more than
-#: data can honestly take back in a round; a coordinate near zero precision would have a mean anywhere.
+#: The share of a coordinate's precision that one round must leave. With 1/100 a weight's standard deviation can grow
+#: tenfold, more than data can justify in a round; a coordinate near zero precision could have any mean.
 LEAST_LEFT = 0.01
-#: How the places of the kept weights travel: not at all (all are kept), one bit a weight, or a list of numbers.
+#: How the places of the kept weights are sent: not at all (all are kept), one bit a weight, or a list of numbers.
 _Index = Literal["none", "bitmap", "list"]
 
 
 def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
-    """What the others know: the server as received over the factor as stored (2021, algorithm 1, line 7).
+    """Return what the other clients know: the server as received over the factor as stored (2021, algorithm 1, line 7).
 
-    The factor may be many rounds older than the server. Where several clients refine at a time the cavity's precision
-    can be negative; it is kept so, and only the reference is floored.
+    The factor may be many rounds older than the server. If several clients refine at a time, the cavity's precision can
+    be negative; it is kept so, and only the reference is floored.
     """
     return server / factor
 
 
 def reference(cavity: Gaussian, prior: Gaussian, exponent: Tensor | float) -> Gaussian:
-    """The distribution that a client's posterior is held to: cavity times prior^exponent (2021, algorithm 1, line 7).
+    """Return the distribution that a client's posterior is held to: cavity times prior^exponent.
 
-    To be floored where it serves as a distribution.
+    2021, algorithm 1, line 7. To be floored where it serves as a distribution.
     """
     return cavity * prior**exponent
 
 
 def fedavg_start(server: Gaussian, cavity: Gaussian, share: Tensor | float) -> Gaussian:
-    """Where training starts in the ablation "+ FedAvg init" (2021, section IV.F): the own factor is forgotten.
+    """Return where training starts in the ablation "+ FedAvg init" (2021, section IV.F): the own factor is forgotten.
 
-    In its place stands the server to the client's share (1/K or n/N). Without the ablation a client starts from the
-    server itself, which is cavity times own factor. To be floored, as the reference is.
+    In its place is the server to the power of the client's share (1/K or n/N). Without the ablation a client starts
+    from the server itself, which is cavity times own factor. To be floored, as the reference is.
     """
     return cavity * server**share
 
 
 def damped(new: Gaussian, old: Gaussian, gamma: float) -> Gaussian:
-    """new^gamma old^(1 - gamma) (2021, appendix D): gamma in (0, 1] is the weight of the new factor."""
+    """Return new^gamma old^(1 - gamma) (2021, appendix D); gamma in (0, 1] is the weight of the new factor."""
     return new if gamma == 1 else new**gamma * old ** (1 - gamma)
 
 
 def delta(new: Gaussian, old: Gaussian) -> Gaussian:
-    """What a client sends: its new factor over its old one (2021, algorithm 1, line 9)."""
+    """Return what a client sends: its new factor over its old one (2021, algorithm 1, line 9)."""
     return new / old
 
 
 def client_delta(
     posterior: Gaussian, cavity: Gaussian, factor: Gaussian, *, gamma: float = 1.0, keep_D: Tensor | None = None
 ) -> Gaussian:
-    """What a client sends after training a posterior (..., D): damped, and pruned to `keep_D` (bool) if given."""
+    """Return what a client sends after training a posterior (..., D).
+
+    Args:
+        gamma: damping, in (0, 1]; default 1: none.
+        keep_D: (..., D) bool, the weights that are not pruned; default: all.
+    """
     change = delta(damped(posterior / cavity, factor, gamma), factor)
     return change if keep_D is None else pruned(change, keep_D)
 
@@ -95,13 +99,14 @@ class Aggregate:
 def applied(
     server: Gaussian, change: Gaussian, *, positivity: Positivity = "shrink", server_lr: float = 1.0
 ) -> Aggregate:
-    """Multiply a change (..., D), the product of a round's deltas, into the server.
+    """Return the server after a change (..., D), the product of a round's deltas, is multiplied in.
 
-    Where the precision would fall below `LEAST_LEFT` of what it was, the rule takes less of that coordinate or
-    nothing.
+    Where the precision would fall below `LEAST_LEFT` of what it was, the rule takes a smaller part of that coordinate's
+    change, or nothing.
 
-    server_lr: the paper's eta_s, 2021 appendix D. Anything but 1 is not stored by the clients, and the server is no
-    longer the product of their factors; it is there to reproduce the paper.
+    Args:
+        server_lr: eta_s, 2021 appendix D; default 1. The clients do not store any other value, so the server is no
+            longer the product of their factors; it is there to reproduce the paper.
     """
     change = change**server_lr
     lost_D = -change.xi_D
@@ -119,25 +124,28 @@ def applied(
 
 
 def stored(factor: Gaussian, delta: Gaussian, taken_D: Tensor | float = 1.0) -> Gaussian:
-    """What a client keeps: its old factor times what the server took of its delta."""
+    """Return what a client keeps: its old factor times what the server took of its delta."""
     return factor * delta**taken_D
 
 
 def update_snr(delta: Gaussian, new: Gaussian) -> Tensor:
-    """(..., D) signal-to-noise ratio of an update, |chi_new - chi_old| / sqrt(xi_new) (2021, section IV.F).
+    """Return the signal-to-noise ratio of an update, |chi_new - chi_old| / sqrt(xi_new), (..., D) (2021, section IV.F).
 
-    `new` is a distribution: the posterior, for a factor's precision may be negative.
+    `new` is a distribution, the posterior, since a factor's precision may be negative.
     """
     return delta.chi_D.abs() / new.xi_D.sqrt()
 
 
 def posterior_snr(new: Gaussian) -> Tensor:
-    """(..., D) signal-to-noise ratio of weights, |mu| / sigma (Blundell et al., Weight uncertainty, 2015, 5.1)."""
+    """Return the signal-to-noise ratio of weights, |mu| / sigma, (..., D).
+
+    Blundell et al., Weight uncertainty, 2015, 5.1.
+    """
     return new.chi_D.abs() / new.xi_D.sqrt()
 
 
 def snr_threshold(snr_D: Tensor, percentile: float) -> Tensor:
-    """(...): the percentile (0..100) of one tensor's D ratios, between two neighbours by linear interpolation."""
+    """Return the percentile (0..100) of one tensor's D ratios, (...), with linear interpolation."""
     place = percentile * (snr_D.shape[-1] - 1) / 100
     below = int(place)
     sorted_D = snr_D.sort(-1).values
@@ -146,17 +154,20 @@ def snr_threshold(snr_D: Tensor, percentile: float) -> Tensor:
 
 
 def kept_weights(snr_D: Tensor, percentile: float) -> Tensor:
-    """(..., D) bool: the weights whose ratio reaches the percentile of their tensor; at 0 all."""
+    """Return the weights whose ratio reaches the percentile of their tensor, (..., D) bool; at 0 all."""
     return snr_D >= snr_threshold(snr_D, percentile)[..., None]
 
 
 def pruned(delta: Gaussian, keep_D: Tensor) -> Gaussian:
-    """The delta with both natural parameters 0, which is the factor 1, wherever `keep_D` (bool) is False."""
+    """Return the delta with both natural parameters 0, which is the factor 1, wherever `keep_D` (bool) is False."""
     return delta**keep_D
 
 
 def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
-    """What a tensor's pruned delta costs: two scalars of so many bytes for each kept weight, and their places."""
+    """Return the bytes of a tensor's pruned delta.
+
+    Two scalars of `scalar` bytes for each of the kept weights, and the places of these weights.
+    """
     match index:
         case "none":
             assert kept == size, "what is left out has to be told"
