@@ -38,9 +38,9 @@ def page() -> str:
         section, after = (f"{rest}\n## ").split("\n## ", 1)
         head, line, foot = section.partition("\n| --- ")
         columns, _, below = foot.partition("\n")
-        kept = below.split("\n\n", 1)
+        rest_of_section = below.partition("\n\n")[2]
         table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        section = "\n\n".join([f"{head}{line}{columns}\n{table}", *kept[1:]])
+        section = f"{head}{line}{columns}\n{table}\n" + (f"\n{rest_of_section}" if rest_of_section else "")
         text = before + mark + (section + "\n## " + after).removesuffix("\n## ")
     return text
 
