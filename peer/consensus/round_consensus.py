@@ -162,7 +162,7 @@ class RoundConsensus:
         state = self.state
         allow_voting(self)
         if self.consensus_state.votes:
-            there = [peer for peer in state.others if state.membership.status(peer) in ("alive", "suspect", "finished")]
+            there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there))
         if self.coordinator is not None or self._led_at is None:
             self._led_at = state.now
@@ -280,14 +280,13 @@ class RoundConsensus:
     def _there(self, peer: str) -> bool:
         """Whether somebody may still send its update: it answers the heartbeats of this coordinator, or has not been
         met yet by this process. What membership says comes later, and is taken back at times."""
-        state = self.state
-        other = state.others.get(peer)
-        if peer == state.me or other is None:
-            return peer == state.me
-        standing = state.membership.status(peer)
-        if not other.met:
-            return standing in ("alive", "suspect") and state.listens(peer)
-        return state.agrees(peer, self.group) and standing != "left" and not self.round_commit.election.silent(peer)
+        others = self.state.others
+        if peer not in others:
+            return peer == self.state.me
+        status = others.status(peer, self.group)
+        if status == "unmet":
+            return others.unfinished(peer) and others.listens(peer)
+        return status in ("active", "doubted", "dead") and not self.round_commit.election.silent(peer)
 
     def _offer(self) -> None:
         """Send the update of the round under way to whoever coordinates it."""

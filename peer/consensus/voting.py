@@ -107,7 +107,7 @@ def allow_voting(consensus: VotingIn) -> None:
     """Find out whether this peer may have promised something on a disk that is gone."""
     state, consensus_state = consensus.state, consensus.consensus_state
     number = state.peer_groups.roster.number
-    if state.amnesia and not consensus_state.lost:
+    if state.starts.amnesia and not consensus_state.lost:
         state.write(VotingAllowed(group=consensus.group, lost=number))
         text = f"this peer was there before, and its disk is gone: it does not vote under roster {number}"
         state.note("warning", "no_vote", f"{text}; issue a new roster to let it", number=number)

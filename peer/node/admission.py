@@ -45,7 +45,7 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
         peers=frozenset(state.peer_groups.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
         groups=groups,
         consensus_by_group=_councils(state),
-        version=state.version_of(other or ""),
+        version=state.others.version_of(other or ""),
     )
 
 
@@ -69,7 +69,7 @@ def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> 
     taken = {group: holding.into.get(peer, Incoming()).taken for group, holding in state.durable.groups.items()}
     made = {channel.group: min(channel.made, taken.get(channel.group, 0) + WINDOW) for channel in hello.channels}
     other.made_before = went_over, made
-    state.changed()
+    state.others.changed()
 
 
 def may_precede(state: NodeState, peer: str, group: str, number: int) -> bool:
@@ -86,7 +86,7 @@ def weight_refusal(state: NodeState, peer: str, group: str, share: NumberedTrans
     """Return the code by which a share is refused for its weight; None if it is not."""
     limits, holding = weight_limits(state, group), state.durable.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
-    before, told = holding.before.get(peer, 0.0), state.version_of(peer) > 1
+    before, told = holding.before.get(peer, 0.0), state.others.version_of(peer) > 1
     code: str | None = limits.refusal(out, incoming, holding.weight, share.weight, before, told=told)
     if share.weight > limits.share:
         code = "bad_weight"
@@ -95,7 +95,7 @@ def weight_refusal(state: NodeState, peer: str, group: str, share: NumberedTrans
 
 def _weight_max(state: NodeState, other: str | None, group: str) -> float:
     """Return the most that a share of this peer can weigh, whichever roster it was made under."""
-    if other not in state.others:
+    if other is None or other not in state.others:
         return WEIGHT_MAX
     holding = state.durable.groups.get(group)
     channel = Incoming() if holding is None else holding.into.get(other, Incoming())
@@ -126,7 +126,7 @@ def _neighbours(state: NodeState, group: str) -> frozenset[str]:
     peers may repair the overlay differently, any member."""
     policy = state.peer_groups.averaging[group]
     members = policy.overlay.members
-    if policy.exact or not all(peer == state.me or state.available(peer, group) for peer in members):
+    if policy.exact or not all(peer == state.me or state.others.available(peer, group) for peer in members):
         return frozenset(members)
     union, me = policy.overlay.union, members.index(state.me)
     into = union.predecessors(me) if union.is_directed() else union.neighbors(me)

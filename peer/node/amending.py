@@ -37,14 +37,14 @@ def on_signed_contract(state: NodeState, peer: str, text: bytes) -> SignedContra
 
 def take_over(state: NodeState, signed: SignedContract) -> None:
     """Keep a contract that is later than all that are known, and tell the others; its signature was checked."""
-    if signed.number <= state.contract_number or signed.number in state.unfit:
+    if signed.number <= state.contracts.number or signed.number in state.contracts.unfit:
         return
     reason = state.setup.unfit(signed.text)
     if reason:
-        state.unfit.add(signed.number)
+        state.contracts.unfit.add(signed.number)
         state.note("error", "contract", f"contract {signed.number} cannot be gone over to: {reason}")
         return
-    state.signed = signed
+    state.contracts.signed = signed
     state.effects.append(Amend(signed))
     changes = differences_text(differences(json.loads(state.setup.held.text), json.loads(signed.text)), "now", "then")
     text = f"contract {signed.number} holds from round {signed.starts} on: {changes}"
@@ -57,15 +57,15 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
 def send_signed_contract(state: NodeState, peer: str) -> None:
     """Pass the newest signed contract on, to every process of another once."""
     other = state.others[peer]
-    key = (other.generation, other.nonce, state.contract_number)
-    if state.signed is not None and other.sent_signed != key:
+    key = (other.generation, other.nonce, state.contracts.number)
+    if state.contracts.signed is not None and other.sent_signed != key:
         other.sent_signed = key
-        state.send(peer, Contract(text=contract_bytes(state.signed)))
+        state.send(peer, Contract(text=contract_bytes(state.contracts.signed)))
 
 
 def goes_over(state: NodeState) -> bool:
     """Begin anew under the next contract, if it is time; whether this process ends for it."""
-    signed, held = state.signed, state.setup.held
+    signed, held = state.contracts.signed, state.setup.held
     if signed is None or signed.number <= held.number:
         return False
     round = state.durable.round

@@ -39,9 +39,13 @@ class Steps:
             return self.node.step(event)
         except Exception as error:
             self._failed(error, event.sender)
-        now, reputations, leaving = self.node.state.now, self.node.state.reputations, self.node.phase == "leaving"
+        now, reputations, leaving = (
+            self.node.state.now,
+            self.node.state.others.reputations,
+            self.node.phase == "leaving",
+        )
         self.node = self.node.again(before)
-        self.node.state.reputations |= reputations
+        self.node.state.others.reputations |= reputations
         effects = self.node.step(Tick(now))
         if leaving:
             effects += self.node.step(OperatorCommand("leave"))

@@ -82,7 +82,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
 
     # Who leaves takes nothing, or it would never have given everything; but from one who leaves as well, since each
     # would wait for the other. What is refused comes back to its sender when all is handed over.
-    if state.durable.left or (state.phase == "leaving" and not state.parts(peer)):
+    if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
         return refuse("early", "this peer hands everything over and goes")
     if not other.met:
         other.greet_soon(state.now)
@@ -196,8 +196,8 @@ def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> N
 def retransmit(state: NodeState, repeats: Retransmissions) -> None:
     """Repeat what is overdue, the same bytes."""
     for peer, group, seq in repeats.due(state.now):
-        waits = state.phase == "leaving" and state.parts(peer)
-        if group not in state.durable.groups or not (waits or state.expected(peer, group)):
+        waits = state.phase == "leaving" and state.others.leaving(peer)
+        if group not in state.durable.groups or not (waits or state.others.expected(peer, group)):
             continue
         channel = state.durable.groups[group].out.get(peer, Outgoing())
         share = next((share for share in channel.open if share.seq == seq), None)

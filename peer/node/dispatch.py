@@ -77,9 +77,9 @@ class Dispatch:
             state.count("unknown_peer", peer)
             return
         if state.others[peer].spoke(received.version):
-            state.changed()
+            state.others.changed()
             state.note("info", "newer_version", f"{peer} speaks version {received.version} of the wire", peer=peer)
-        if not state.listens(peer):
+        if not state.others.listens(peer):
             return
         state.others[peer].received_at = state.now
         state.membership.received(peer)
@@ -113,7 +113,7 @@ class Dispatch:
                     for consensus in self.consensus_by_group.values():
                         if peer in state.peer_groups.consensus_by_group[consensus.group].members:
                             voting.introduce(consensus, peer)
-                state.changed()
+                state.others.changed()
             case Reminder():
                 on_reminder(state, received, message)
 
@@ -194,7 +194,7 @@ class Dispatch:
         state, other = self.work.state, self.work.state.others[peer]
         if not other.speak_older(state.now):
             return state.now - other.older_at <= HELLO_MAX
-        state.changed()
+        state.others.changed()
         state.note("info", "older_version", f"{peer} speaks version {other.version} of the wire", peer=peer)
         other.compare, other.hello_at = True, state.now  # what it refused may have been the Hello
         return True

@@ -41,8 +41,8 @@ def greet(state: NodeState) -> None:
     """
     for peer, other in state.others.items():
         due = (other.compare or not other.met) and other.hello_at <= state.now and peer in state.peer_groups.mates
-        gone = ("dead", "left", "finished") if other.met else ("dead", "left")
-        if due and state.membership.status(peer) not in gone:
+        compared = other.met and state.membership.status(peer) == "finished"
+        if due and not compared and not state.others.gone(peer):
             other.greeted(state.now)
             other.compare = False
             send_hello(state, peer, answer=False)
@@ -82,7 +82,7 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
             answer=answer,
             left=durable.left,
             capabilities=CAPABILITIES,
-            signature=own_signature(state) if state.version_of(peer) > 1 else b"",
+            signature=own_signature(state) if state.others.version_of(peer) > 1 else b"",
             before=tuple((g.id, weight) for g in shared if (weight := durable.groups[g.id].before.get(peer, 0.0)) > 0),
         ),
     )
@@ -185,7 +185,7 @@ def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
         holding = state.durable.groups.get(channel.group)
         if holding and peer in holding.out and holding.out[peer].open:
             state.write(Returned(group=channel.group, peer=peer))
-    state.changed()
+    state.others.changed()
 
 
 def _agree(state: NodeState, peer: str, hello: Hello) -> None:
@@ -194,7 +194,7 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
     other.said = hello.contract, dict(hello.groups)
     mine = _together(state, peer)
     other.agreed = {group for group in mine if _agreed(state, peer, group)}
-    if state.signed is not None and hello.contract != contract_digest(state.signed.text):
+    if state.contracts.signed is not None and hello.contract != contract_digest(state.contracts.signed.text):
         send_signed_contract(state, peer)
     if hello.contract != state.setup.contract:
         _send_contract(state, peer)
@@ -259,7 +259,7 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
     if digest == other.said[0]:
         other.contract = text
         other.agreed = {group for group in _together(state, peer) if _agreed(state, peer, group)}
-        state.changed()
+        state.others.changed()
     if other.differs != digest:
         other.differs = digest
         state.refuse(
@@ -330,7 +330,6 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
         # The file's partial models or edges do not fit who is left: those who are go on as they were, by the new list.
         state.note("error", "roster", f"the groups stay as they were: {error}")
         state.peer_groups = replace(state.peer_groups, roster=roster)
-    state.digests.clear()
     state.membership.set_roster([peer for peer in state.peer_groups.peers if peer not in anew])
     state.membership.set_roster(state.peer_groups.peers)
     close_books(state, anew)
@@ -348,8 +347,7 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
         "info", "roster", f"roster {roster.number}: {', '.join(said) or 'other addresses'}", number=roster.number
     )
     for peer in [*gone, *anew]:
-        state.others.pop(peer, None)
-        state.reputations.pop(peer, None)
+        state.others.forget(peer)
     for peer, other in state.others.items():
         other.greet_soon(state.now)
         state.send(peer, RosterNews(number=roster.number, text=to_bytes(roster)))

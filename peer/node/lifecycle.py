@@ -106,7 +106,7 @@ def join_late(work: NodeParts) -> None:
     for group in state.durable.groups:
         givers = [
             p for p in state.peer_groups.groups[group].members
-            if p != state.me and state.available(p, group)
+            if p != state.me and state.others.available(p, group)
             and state.others[p].begun and (group, p) not in lifecycle.doubted
         ][:_ASKED_FOR_VALUE]  # fmt: skip
         got = lifecycle.values.setdefault(group, {})
@@ -158,23 +158,23 @@ def linger(work: NodeParts) -> None:
         state.advertise()
         lifecycle.progress_at = lifecycle.all_done_at = state.now
         lifecycle.received_from = state.ran
-    unfinished = [p for p in state.mates if state.membership.status(p) in ("alive", "suspect")]
+    unfinished = [p for p in state.mates if state.others.unfinished(p)]
     furthest = sum(state.others[p].round for p in unfinished)
     if furthest != lifecycle.furthest:
         lifecycle.furthest, lifecycle.progress_at = furthest, state.now
     absent = [p for p in state.mates if state.membership.status(p) == "dead"]
     if waited >= patience:
         absent = [p for p in absent if state.now - state.others[p].received_at < patience]
-    there = {p for p in state.mates if state.membership.status(p) not in ("dead", "left", "unknown")}
+    there = {p for p in state.mates if state.others.present(p)}
     owing = [p for h in durable.groups.values() for p, channel in h.out.items() if channel.open and p in there]
     stuck = state.now - lifecycle.progress_at >= lingering(state)
     if unfinished or absent:
         lifecycle.all_done_at = state.now
     if absent:
         lifecycle.received_from = state.ran
-    unpaid = (owing or any(map(state.parts, state.mates))) and state.now - lifecycle.all_done_at < state.setup.ticks(
-        _OWING_S
-    )
+    unpaid = (
+        owing or any(map(state.others.leaving, state.mates))
+    ) and state.now - lifecycle.all_done_at < state.setup.ticks(_OWING_S)
     if state.ran - lifecycle.received_from < state.setup.ticks(_LINGER_MIN_S):
         return
     if (not unfinished and not unpaid) or stuck:
@@ -197,7 +197,9 @@ def leave_federation(work: NodeParts) -> None:
         return
     over = state.waited() >= state.setup.ticks(_LEAVE_S)
     for group, holding in durable.groups.items():
-        there = [p for p in state.peer_groups.groups[group].members if p != state.me and state.available(p, group)]
+        there = [
+            p for p in state.peer_groups.groups[group].members if p != state.me and state.others.available(p, group)
+        ]
         idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
         if holding.weight > 0 and idle and not over:
             round, exchange = holding.at

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fedpeer.gossip.membership import MemberChange, OtherSelf, Out, SendProbe
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.peer.node.reminders import other_self
-from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
+from fedpeer.peer.state.neighbors import DOUBT_TICKS
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Ping, PingRequest, Pong
 from fedpeer.rejection import Rejection
 
@@ -46,7 +47,7 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     other.buried_at = state.now if change.after == "dead" else None
     if change.after == "alive" and not other.met:
         other.greet_soon(state.now)
-    state.changed()
+    state.others.changed()
 
 
 def _goes_by_another_roster(state: NodeState, refused: Rejection) -> bool:

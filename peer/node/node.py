@@ -62,8 +62,11 @@ from fedpeer.peer.state.events import (
     UpdatesAggregated,
 )
 from fedpeer.peer.state.neighbor import Neighbor
-from fedpeer.peer.state.node_state import NodeState, PeerGroups, Setup
+from fedpeer.peer.state.neighbors import Clock, Neighbors
+from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.state.own_process import Contracts, OwnStarts
 from fedpeer.peer.state.phases import TRANSITIONS, Phase
+from fedpeer.peer.state.setup import PeerGroups, Setup
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, Ping, PingRequest, Pong
@@ -134,11 +137,11 @@ class Node:
             verify=verify,
         )
         late = 0 if not setup.seeds else _SEEDS_FIRST_TICKS
-        others = {
-            peer: Neighbor(hello_at=0 if peer in setup.seeds else late)
-            for peer in setup.peer_groups.peers
-            if peer != setup.me
-        }
+        clock = Clock()
+        others = Neighbors(membership, clock)
+        for peer in setup.peer_groups.peers:
+            if peer != setup.me:
+                others[peer] = Neighbor(hello_at=0 if peer in setup.seeds else late)
         self.state = NodeState(
             setup,
             durable,
@@ -147,8 +150,9 @@ class Node:
             others,
             sign,
             verify,
-            new=durable.generation == 0,
-            signed=setup.signed,
+            clock,
+            OwnStarts(blank=durable.generation == 0),
+            Contracts(setup.held, setup.signed),
         )
         self.repeats = Retransmissions()
         self.rounds = RoundProgress()
@@ -188,9 +192,9 @@ class Node:
 
     def policy(self, other: str | None) -> MessagePolicy:
         """What a message from this other peer (None: not known without certificates) is held against now."""
-        if other not in self.state.policies:
-            self.state.policies[other] = policy_of(self.state, other)
-        return self.state.policies[other]
+        if other not in self.state.others.policies:
+            self.state.others.policies[other] = policy_of(self.state, other)
+        return self.state.others.policies[other]
 
     def moment(self) -> Moment:
         """All that must survive, as it is now; later steps do not change it."""
@@ -219,8 +223,8 @@ class Node:
             self._wake()
         match event:
             case Tick():
-                state.passes(event.now)
-                state.reconsider()
+                state.clock.advance(event.now)
+                state.others.reconsider()
                 attend(state, state.membership.tick(event.now))
                 if state.phase == "learning" and self.part is None:
                     watch_rounds(state, self.rounds)
@@ -280,8 +284,8 @@ class Node:
     def _wake(self) -> None:
         """The first step of this process."""
         state = self.state
-        state.starts(self._number(state.durable))
-        state.amnesia = self._forgot or state.durable.rekeyed
+        state.start(self._number(state.durable))
+        state.starts.amnesia = self._forgot or state.durable.rekeyed
         close_books(state)  # by a roster that was there when it started
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, state.peer_groups.roster)
@@ -378,7 +382,7 @@ class Node:
         state = self.state
         if not self._reacquainted:
             strangers = [p for p in state.mates if not state.others[p].met]
-            expected = [p for p in strangers if state.membership.status(p) not in ("dead", "left")]
+            expected = [p for p in strangers if not state.others.gone(p)]
             over = state.waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
             self._reacquainted = over or not expected
         return not self._reacquainted
@@ -407,7 +411,7 @@ class Node:
         self._seat()
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, roster)
-        state.changed()
+        state.others.changed()
 
     def _seat(self) -> None:
         """Sit in the consensus groups of the circle, and in no others."""

@@ -47,8 +47,8 @@ from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Entry
 from fedpeer.peer.state.events import Persist
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
-from fedpeer.peer.state.node_state import PeerGroups, Setup
 from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.state.setup import PeerGroups, Setup
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, voter_set
 from fedpeer.peer.wire.ballots import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError

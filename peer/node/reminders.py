@@ -38,14 +38,14 @@ def own_signature(state: NodeState) -> bytes:
     """(64 bytes) of what this peer is now."""
     durable = state.durable
     now = durable.incarnation, durable.generation, state.setup.nonce
-    if state.signed_as[0] != now:
-        state.signed_as = now, state.sign(generation_text(_federation(state), state.me, *now))
-    return state.signed_as[1]
+    if state.starts.signature[0] != now:
+        state.starts.signature = now, state.sign(generation_text(_federation(state), state.me, *now))
+    return state.starts.signature[1]
 
 
 def channel_signature(state: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
     """(64 bytes) of how far this peer is on a channel to or from that one; nothing for who could not read it."""
-    if state.version_of(peer) < 2:
+    if state.others.version_of(peer) < 2:
         return b""
     durable = state.durable
     ends = (state.me, durable.incarnation), (peer, durable.met.get(peer, 0))
@@ -191,7 +191,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
         text = f"incarnation {incarnation}, start {number} of this peer"
         state.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
-    other_process = nonce != state.setup.nonce or number not in state.numbers
+    other_process = nonce != state.setup.nonce or number not in state.starts.numbers
     later = other_process and (number, nonce) > (durable.generation, state.setup.nonce)
     if later and not state.young and incarnation >= durable.incarnation:
         text = f"another process with the identity of {state.me} started after this one, so this one stops"
@@ -200,9 +200,9 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
         return
     if later:
         state.outdone(number + 1)
-    elif other_process and state.new:
-        state.amnesia = True
-    lost = other_process and (later or state.new)
+    elif other_process and state.starts.blank:
+        state.starts.amnesia = True
+    lost = other_process and (later or state.starts.blank)
     if incarnation > durable.incarnation or (incarnation == durable.incarnation and lost):
         born_again(state, incarnation + 1, "others know of a later start or incarnation of this peer")
     elif later:
@@ -214,7 +214,7 @@ def born_again(state: NodeState, incarnation: int, why: str) -> None:
     state.write(Reborn(incarnation=incarnation))
     state.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
     state.advertise()
-    state.changed()
+    state.others.changed()
     for other in state.others.values():
         other.met, other.hello_at = False, state.now
 

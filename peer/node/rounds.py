@@ -24,7 +24,8 @@ from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
 from fedpeer.peer.state.events import Evaluate, Train, Trained
-from fedpeer.peer.state.node_state import DOUBT_TICKS, NodeState
+from fedpeer.peer.state.neighbors import DOUBT_TICKS
+from fedpeer.peer.state.node_state import NodeState
 from fedpeer.topology.repair import repaired
 
 #: The part of the deadline for which a share is waited for whose sender is in the next round already.
@@ -91,7 +92,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
     """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
     durable, learning = state.durable, state.setup.federation.learning
     state.write(Began(round=round))
-    rounds.late = {peer: since for peer, since in rounds.late.items() if not state.received_since(peer, since)}
+    rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
     rounds.training, rounds.trained_at, rounds.said_stalled = False, None, False
     done = round - 1
     state.averages |= {
@@ -255,7 +256,7 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
 def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> bool:
     """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
     holding = state.durable.groups[group]
-    if peer in rounds.late or not state.expected(peer, group):
+    if peer in rounds.late or not state.others.expected(peer, group):
         return False
     other, (round, exchange), policy = state.others[peer], holding.at, state.peer_groups.averaging[group]
     if other.round > round + ahead(state) or behind(state, group, peer):
@@ -333,7 +334,7 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
     if not rounds.skipped.get(group):
         return
     holding, policy = state.durable.groups[group], among_the_living(state, group)
-    there = {peer for peer in rounds.skipped[group] if state.expected(peer, group)}
+    there = {peer for peer in rounds.skipped[group] if state.others.expected(peer, group)}
     beyond = _beyond(state, rounds, group, there)
     free = [p for p in sorted(there - beyond) if not resting(holding.out.get(p, Outgoing()))]
     if not free:
@@ -377,7 +378,9 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
     """
     silent = _silent(state, rounds, group)
     since = min(silent.values(), default=-1)
-    return {p for p in peers if p in silent or not state.received_since(p, since) or not in_step(state, group, p)}
+    return {
+        p for p in peers if p in silent or not state.others.received_since(p, since) or not in_step(state, group, p)
+    }
 
 
 def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
@@ -418,11 +421,11 @@ def _begins_with(state: NodeState, group: str) -> float | None:
 def among_the_living(state: NodeState, group: str) -> Averaging:
     """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
     policy = state.peer_groups.averaging[group]
-    if group not in state.living:
-        alive = {p for p in policy.overlay.members if p == state.me or state.expected(p, group)}
+    if group not in state.others.living:
+        alive = {p for p in policy.overlay.members if p == state.me or state.others.expected(p, group)}
         whole = len(alive) == len(policy.overlay.members)
-        state.living[group] = policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
-    return state.living[group]
+        state.others.living[group] = policy if whole else replace(policy, overlay=repaired(policy.overlay, alive))
+    return state.others.living[group]
 
 
 def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool) -> None:

@@ -44,22 +44,22 @@ def may_begin(state: NodeState, round: int) -> bool:
     if not learning or not state.durable.groups:
         return True
     if not state.synchronous:
-        return any(state.expected(peer, group) for peer in learning for group in state.durable.groups)
+        return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
     slack = max([1, *(_ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
-    return round <= latest(map(state.round_of, state.mates), slack * state.setup.federation.gossip.every)
+    return round <= latest(map(state.others.round_of, state.mates), slack * state.setup.federation.gossip.every)
 
 
 def furthest(state: NodeState) -> int:
     """Return the round that at least two of the others have reached, or the only other one that is there."""
-    there = [peer for peer, other in state.others.items() if other.met and _there(state, peer)]
-    return min(followed(map(state.round_of, there)), state.setup.federation.learning.rounds)
+    there = [peer for peer, other in state.others.items() if other.met and state.others.present(peer)]
+    return min(followed(map(state.others.round_of, there)), state.setup.federation.learning.rounds)
 
 
 def finished_without(state: NodeState) -> bool:
     """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
     if not state.synchronous or state.durable.round + lead(state) >= state.setup.federation.learning.rounds:
         return False
-    there = [state.membership.status(peer) for peer in state.mates if _there(state, peer)]
+    there = [state.membership.status(peer) for peer in state.mates if state.others.present(peer)]
     return bool(there) and set(there) == {"finished"}
 
 
@@ -72,10 +72,6 @@ def followed(others: Iterable[int]) -> int:
     """Return the round that a peer follows the others to: two of them have reached it, or the only one has; 0: none."""
     rounds = sorted(others, reverse=True)
     return rounds[min(1, len(rounds) - 1)] if rounds else 0
-
-
-def _there(state: NodeState, peer: str) -> bool:
-    return state.membership.status(peer) not in ("dead", "left", "unknown")
 
 
 def in_step(state: NodeState, group: str, peer: str) -> bool:
@@ -91,7 +87,7 @@ def in_step(state: NodeState, group: str, peer: str) -> bool:
 def behind(state: NodeState, group: str, peer: str) -> bool:
     """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
     known: a neighbour may not have been met in an exchange for many rounds."""
-    return mutual(state, group) and state.round_of(peer) + ahead(state) < state.durable.round
+    return mutual(state, group) and state.others.round_of(peer) + ahead(state) < state.durable.round
 
 
 def ahead(state: NodeState) -> int:

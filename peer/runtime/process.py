@@ -443,7 +443,7 @@ class PeerProcess:
         return RosterNews(number=roster.number, text=to_bytes(roster)) if put_out(certificate, roster) else None
 
     def _listens(self, peer: str) -> bool:
-        return peer == AUTHORITY or self._node.state.listens(peer)
+        return peer == AUTHORITY or self._node.state.others.listens(peer)
 
     def _policy(self, other: str | None) -> MessagePolicy:
         return self._node.policy(other)

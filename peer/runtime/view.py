@@ -15,7 +15,6 @@ from fedpeer.peer.runtime.status import ConsensusView, GroupView, NodeView, Peer
 from fedpeer.peer.state.durable_state import GroupState
 
 #: States of a peer that can vote.
-_THERE = {"alive", "suspect", "finished"}
 
 
 def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> NodeView:
@@ -103,7 +102,7 @@ def _council(node: Node, consensus: RoundConsensus) -> ConsensusView:
     voter_set, counted = round_commit.election.voter_set, consensus.in_force()[0]
     # A revoked peer votes until a committed round names the later roster, but no peer exchanges messages with it.
     known = voter_set.voters & state.others.keys()
-    there = {peer for peer in known if state.membership.status(peer) in _THERE} | (voter_set.voters & {state.me})
+    there = {peer for peer in known if state.others.present(peer)} | (voter_set.voters & {state.me})
     return ConsensusView(
         id=consensus.group,
         members=consensus.clients,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedpeer.peer.state.consensus_state import ConsensusState
-from fedpeer.peer.state.node_state import PeerGroups
+from fedpeer.peer.state.setup import PeerGroups
 from fedpeer.peer.wire.ballots import CommitState
 
 

@@ -35,8 +35,8 @@ from fedpeer.peer.state.events import (
     Worked,
 )
 from fedpeer.peer.state.journal import held_of
-from fedpeer.peer.state.node_state import Setup
 from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.state.setup import Setup
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.framing import unframe
 from fedpeer.peer.wire.message_spec import Envelope

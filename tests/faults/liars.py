@@ -96,7 +96,9 @@ def _judge(cluster: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *
 def _closed(cluster: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]:
     """(who, whom): each of the honest, and those to whom it does not listen now."""
     lives = {peer: node.state for peer, node in cluster.nodes().items() if peer in honest}
-    return {(one, other) for one, state in lives.items() for other in cluster.made.peers if not state.listens(other)}
+    return {
+        (one, other) for one, state in lives.items() for other in cluster.made.peers if not state.others.listens(other)
+    }
 
 
 def _far(durable_states: Mapping[str, DurableState], false: Sequence[str]) -> list[float]:

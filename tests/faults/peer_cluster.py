@@ -291,7 +291,10 @@ class PeerCluster:
         return all(
             node.phase == "learning"
             and all(
-                node.state.available(other, group) for group in node.durable.groups for other in nodes if other != me
+                node.state.others.available(other, group)
+                for group in node.durable.groups
+                for other in nodes
+                if other != me
             )
             for me, node in nodes.items()
         )

@@ -407,7 +407,9 @@ def roster_changes(seed: int) -> None:
         assert node.state.peer_groups.roster.number == 2
         assert node.phase == "learning"
         assert node.durable.round > before.get(peer, 0)
-        assert all(node.state.available(other, g) for g in node.durable.groups for other in rest if other != peer)
+        assert all(
+            node.state.others.available(other, g) for g in node.durable.groups for other in rest if other != peer
+        )
     cluster.judge(strangers=[gone, new])
     estimates = torch.stack([cluster.node(peer).durable.estimate_D(cluster.groups[0]) for peer in rest])
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5

@@ -47,7 +47,7 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
 
     cluster.simulator.said = concluded
     state.others[other].agreed.discard("everyone")  # as after a Hello under another contract
-    state.changed()
+    state.others.changed()
     begun = len(counted)
     assert cluster.run(cluster.simulator.now + OVER_TICKS, lambda: len(counted) >= begun + 4)
     assert all(other not in updates for updates in counted[begun + 1 :]), counted

@@ -99,7 +99,7 @@ def test_a_hello_moves_no_number_of_who_hears_it(victim: Victim, lie: str, far: 
         found = LIES[lie](victim, far)
         assert found <= NAMES
         assert found or lie == "its life and an incarnation that is over"
-        victim.node.state.reputations.clear()
+        victim.node.state.others.reputations.clear()
 
 
 @pytest.mark.slow
@@ -141,4 +141,4 @@ def test_whatever_one_member_says_of_us_we_are_who_we_are(victim: Victim, data: 
         answer=data.draw(st.booleans()),
     )
     victim.hears(hello, to_incarnation=max(1, victim.before[1] + data.draw(far)))
-    victim.node.state.reputations.clear()
+    victim.node.state.others.reputations.clear()

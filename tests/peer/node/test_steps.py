@@ -171,9 +171,9 @@ def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPat
     for _ in range(3 * SUSPICIOUS_MAX):
         steps.step(received(steps.node, other, said))
     assert len(told) == SUSPICIOUS_MAX
-    assert not steps.node.state.listens(other)
+    assert not steps.node.state.others.listens(other)
     others = set(steps.node.state.others) - {other}
-    assert all(steps.node.state.listens(peer) for peer in others), "nobody else pays"
+    assert all(steps.node.state.others.listens(peer) for peer in others), "nobody else pays"
 
 
 def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,8 +179,8 @@ class Bob:
         """Whatever was done before is not held against anybody, and said again in the log."""
 
         def clear() -> None:
-            self.peer.state.reputations.clear()
-            self.peer.state.changed()
+            self.peer.state.others.reputations.clear()
+            self.peer.state.others.changed()
             self.peer.server._rates.clear()
             self.peer.process._log.close()
 

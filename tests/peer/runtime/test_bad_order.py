@@ -93,7 +93,7 @@ def absurd(bob: Bob) -> None:
 def out_of_reach(bob: Bob) -> None:
     """It costs nothing: somebody else may have moved the one who sends it."""
     says(lambda bob: bob.next(tail=numbers(*[10.0] * bob.party().length)), "out_of_reach")(bob)
-    assert bob.peer.inside(lambda: bob.peer.state.reputations.get("ann", Reputation()).recent) == ()
+    assert bob.peer.inside(lambda: bob.peer.state.others.reputations.get("ann", Reputation()).recent) == ()
 
 
 def another_plan(bob: Bob) -> None:
@@ -163,7 +163,7 @@ def contract(code: str, made: Callable[[Bob], SignedContract]) -> Case:
     def case(bob: Bob) -> None:
         with bob.refuses(code), bob.tells("ann", telling(code)):
             assert bob.say(bob.framed(Contract(text=contract_bytes(made(bob))))) is None
-        assert bob.peer.inside(lambda: bob.peer.state.signed) is None
+        assert bob.peer.inside(lambda: bob.peer.state.contracts.signed) is None
 
     return case
 
@@ -176,7 +176,7 @@ def a_contract_that_cannot_be(bob: Bob) -> None:
     assert line.level == "error"
     assert "network is" in line.text
     assert "seed is 0 now and 9 then" in line.text
-    assert bob.peer.inside(lambda: bob.peer.state.signed) is None
+    assert bob.peer.inside(lambda: bob.peer.state.contracts.signed) is None
 
 
 def an_earlier_process(bob: Bob) -> None:
@@ -327,7 +327,7 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
             assert "\x1b" not in str(line)
             assert ("traceback" in line.fields) == (count == 1)
             assert bob.peer.counted("internal_error") == count
-            assert len(bob.peer.state.reputations["ann"].recent) == count
+            assert len(bob.peer.state.others.reputations["ann"].recent) == count
             assert bob.peer.durable(generation=0) == before
             assert bob.say(bob.hello()) is None
             bob.peer.afresh()

@@ -42,7 +42,7 @@ def test_what_a_member_gives_in_all_is_what_the_others_ever_put_in(fresh: Bob, w
         fresh.say(fresh.next(weight=weight))
     assert held(fresh) == pytest.approx(4.0)
     assert fresh.peer.counted("bad_weight") >= 1
-    assert not fresh.peer.inside(lambda: fresh.peer.state.listens("ann")), "ten such shares pause the edge"
+    assert not fresh.peer.inside(lambda: fresh.peer.state.others.listens("ann")), "ten such shares pause the edge"
 
 
 @pytest.mark.parametrize("weight", [pytest.param(0.5, id="S16")])
@@ -59,7 +59,7 @@ def test_who_has_no_room_says_so_and_charges_nobody(fresh: Bob, weight: float) -
     fresh.peer.inside(lambda: holding(9.9))
     with fresh.refuses("no_room"):
         assert fresh.say(fresh.next(weight=weight)) is None
-    assert fresh.peer.inside(lambda: state.reputations.get("ann", Reputation()).recent) == ()
+    assert fresh.peer.inside(lambda: state.others.reputations.get("ann", Reputation()).recent) == ()
     fresh.peer.inside(lambda: holding(7.0))
     taken = fresh.taken()
     assert fresh.say(fresh.next(weight=weight)) is None

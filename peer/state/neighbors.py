@@ -1,0 +1,165 @@
+"""The other peers as a running node knows them, and what each of them is to it now.
+
+Membership says whether a peer is alive, a `Neighbor` whether the two have met and on which groups they agree, its
+`Reputation` whether messages of it are taken. `status_of` makes one status of that, and everything that sends or waits
+for shares asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.awareness import ProbeTiming
+from fedpeer.gossip.dissemination import MemberStatus
+from fedpeer.gossip.membership import Membership
+from fedpeer.peer.state.neighbor import Neighbor
+from fedpeer.peer.state.reputation import Reputation
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.versions import NEWEST
+
+#: What a peer is to this one in a group, the first of these that holds.
+#:
+#: unmet        not met since this process started
+#: disagreeing  goes by a contract or network in which the group is another one
+#: paused       its messages are not taken for a while, or any more
+#: left         hands everything over, or has done so
+#: doubted      thought dead for less than `DOUBT_TICKS`
+#: dead         thought dead for longer
+#: active       none of these: shares can go to and come from it
+NeighborStatus = Literal["unmet", "disagreeing", "paused", "left", "doubted", "dead", "active"]
+
+#: Ticks for which a peer that is thought dead is still waited for, with a deadline as any other: within them a false
+#: death is refuted (P8). A peer that believed it at once would go on alone, rounds ahead of peers that only lost some
+#: packets.
+DOUBT_TICKS = 200
+#: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
+#: in which others could have answered.
+_PAUSE_TICKS = ProbeTiming().pause
+
+
+@dataclass
+class Clock:
+    """Ticks since this process began (`now`), and those of them in which it ran (`ran`)."""
+
+    now: int = 0
+    ran: int = 0
+
+    def advance(self, now: int) -> None:
+        self.ran += min(now - self.now, _PAUSE_TICKS)
+        self.now = now
+
+
+def status_of(other: Neighbor | None, group: str, member: MemberStatus, *, listens: bool) -> NeighborStatus:
+    """Return what a peer is to this one in a group, given what membership says of it and whether it is listened to."""
+    if other is None or not other.met:
+        return "unmet"
+    if group not in other.agreed:
+        return "disagreeing"
+    if not listens:
+        return "paused"
+    if member == "left":
+        return "left"
+    if member == "dead":
+        return "dead" if other.buried_at is None else "doubted"
+    return "active"
+
+
+class Neighbors(dict[str, Neighbor]):
+    """All other peers of the roster, by id.
+
+    reputations   of the peers of which something was rejected
+    statuses, living, policies   what follows from the peers' states, kept until `changed`: it is asked for with every
+                  message. By (peer, group), by group (its averaging among the peers that are expected), by sender
+    """
+
+    def __init__(self, membership: Membership, clock: Clock) -> None:
+        super().__init__()
+        self._membership, self._clock = membership, clock
+        self.reputations: dict[str, Reputation] = {}
+        self.statuses: dict[tuple[str, str], NeighborStatus] = {}
+        self.living: dict[str, Averaging] = {}
+        self.policies: dict[str | None, MessagePolicy] = {}
+
+    def status(self, peer: str, group: str) -> NeighborStatus:
+        """Return what this peer is to us in a group; asked of peers of the roster only."""
+        key = (peer, group)
+        if key not in self.statuses:
+            member = self._membership.status(peer) if peer in self else "unknown"
+            self.statuses[key] = status_of(self.get(peer), group, member, listens=self.listens(peer))
+        return self.statuses[key]
+
+    def available(self, peer: str, group: str) -> bool:
+        """Return whether shares can go to and come from this peer now, as far as is known."""
+        return self.status(peer, group) == "active"
+
+    def expected(self, peer: str, group: str) -> bool:
+        """Return whether averaging counts on this peer: it is available, or was until a moment ago."""
+        return self.status(peer, group) in ("active", "doubted")
+
+    def listens(self, peer: str) -> bool:
+        """Return whether messages of this peer are taken now."""
+        return self.reputations.get(peer, Reputation()).listens(self._clock.now)
+
+    def present(self, peer: str) -> bool:
+        """Return whether membership takes this peer for running."""
+        return self._membership.status(peer) in ("alive", "suspect", "finished")
+
+    def unfinished(self, peer: str) -> bool:
+        """Return whether membership takes this peer for running, with rounds to go."""
+        return self._membership.status(peer) in ("alive", "suspect")
+
+    def gone(self, peer: str) -> bool:
+        """Return whether membership takes this peer for dead, or it has said that it leaves."""
+        return self._membership.status(peer) in ("dead", "left")
+
+    def leaving(self, peer: str) -> bool:
+        """Return whether this peer leaves, and has not said yet that it has handed everything over."""
+        return peer in self and self[peer].met and self._membership.status(peer) == "left"
+
+    def received_since(self, peer: str, tick: int) -> bool:
+        """Return whether anything came from this peer itself since then."""
+        return peer in self and self[peer].received_at >= tick
+
+    def round_of(self, peer: str) -> int:
+        """Return the latest round in which this peer was seen, or says that it is.
+
+        A peer that is no neighbor is seen only when it is met.
+        """
+        statement = self._membership.last_statement(peer)
+        stated = statement.advert.round if statement is not None and statement.advert is not None else 0
+        return max(self[peer].round, stated)
+
+    def version_of(self, peer: str) -> int:
+        """Return the version of the wire in which this peer is spoken to."""
+        return self[peer].version if peer in self else NEWEST
+
+    def charge(self, code: str, sender: str, tick_s: float) -> Reputation | None:
+        """Let the sender's reputation bear a rejection; return it if messages of it are not taken from now on."""
+        now = self._clock.now
+        before = self.reputations.get(sender, Reputation())
+        after = self.reputations[sender] = before.after(code, now, tick_s)
+        if before.listens(now) == after.listens(now):
+            return None
+        self.changed()
+        return after if before.listens(now) else None
+
+    def forget(self, peer: str) -> None:
+        """Drop what is known of a peer that is not in the roster any more, or has another key."""
+        self.pop(peer, None)
+        self.reputations.pop(peer, None)
+
+    def reconsider(self) -> None:
+        """Update what time changes: pauses and doubts that may be over."""
+        now = self._clock.now
+        over = [each for each in self.values() if now - (each.buried_at or now) >= DOUBT_TICKS]
+        for other in over:
+            other.buried_at = None
+        if over or any(not each.listens(now) or each.pauses for each in self.reputations.values()):
+            self.changed()
+
+    def changed(self) -> None:
+        """Ask anew: a peer came, went, met us, is listened to or not, or this peer has changed itself."""
+        for kept in (self.statuses, self.living, self.policies):
+            kept.clear()

@@ -1,0 +1,43 @@
+"""What a running process knows of itself: its starts, as others may know them, and the contracts of its federation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedpeer.config.contract import HeldContract
+from fedpeer.peer.wire.signed_contract import SignedContract
+
+
+@dataclass
+class OwnStarts:
+    """Starts of this peer that matter while this process runs.
+
+    blank         this process found an empty disk
+    numbers       generations under which it has run
+    amnesia       others know of an earlier process, which used a disk that is gone
+    known_to_all  all mates have met this process
+    signature     the last own numbers that were signed, with the signature (64 bytes)
+    """
+
+    blank: bool
+    numbers: set[int] = field(default_factory=set)
+    amnesia: bool = False
+    known_to_all: bool = False
+    signature: tuple[tuple[int, ...], bytes] = ((), b"")
+
+
+@dataclass
+class Contracts:
+    """The contract in force (`held`), the newest that the authority has signed, and those that cannot follow.
+
+    unfit   numbers of contracts to which this peer cannot go over
+    """
+
+    held: HeldContract
+    signed: SignedContract | None
+    unfit: set[int] = field(default_factory=set)
+
+    @property
+    def number(self) -> int:
+        """Number of the newest contract that is known, in force or not yet."""
+        return max(self.held.number, 0 if self.signed is None else self.signed.number)
