@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.runtime.identity import examine_identity
 from fedpeer.peer.wire.roster import Roster, from_bytes
 from tests.cli.conftest import Fedpeer
+from tests.forked import fedpeer_command
 
 WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
 #: Seconds for a whole command in a process of its own; it takes three on a quiet core.
@@ -195,12 +195,7 @@ def test_one_mistake(fedpeer: Fedpeer, tmp_path: Path, arguments: list[str], wor
 @contextmanager
 def inviting(folder: Path, *arguments: str, peer: str = "peer5") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`fedpeer invite` in a process of its own, once it has printed its token."""
-    # Whoever runs the tests in the background ignores Ctrl-C, which processes inherit.
-    program = (
-        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "runpy.run_module('fedpeer.cli.main', run_name='__main__')"
-    )
-    command = [sys.executable, "-c", program, "invite", peer, "--in", str(folder), *arguments]
+    command = fedpeer_command("invite", peer, "--in", str(folder), *arguments)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     ) as at:

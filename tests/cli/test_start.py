@@ -17,6 +17,7 @@ import torch
 from fedpeer.cli.start import _alone
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
+from tests.forked import fedpeer_command
 
 #: Seconds in which processes start, pause and end, on a machine that does much else.
 PATIENCE = 120.0
@@ -98,17 +99,18 @@ def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_peers_start_pause_and_are_named_when_they_die(configs: list[str]) -> None:
-    command = [sys.executable, "-m", "fedpeer", *starting(configs)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(fedpeer_command(*starting(configs)), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         evaluated: set[str] = set()
         while len(evaluated) < 3:
             line = json.loads(process.stderr.readline())
             if line["what"] == "evaluated":
                 evaluated.add(line["peer"])
-        children = {child.pid: child for child in psutil.Process(process.pid).children()}
         killed = int(Path("fed/peer2/peer2-state/lock").read_text(encoding="ascii"))
-        assert killed in children, "each is a child of the one command"
+        command = psutil.Process(killed).parent()
+        assert command is not None
+        children = {child.pid: child for child in command.children()}
+        assert len(children) == len(configs), "each is a child of the one command"
         os.kill(killed, signal.SIGKILL)
         seen = ""
         while "SIGKILL" not in seen:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from fedpeer.peer.state.journal import held_of
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.cli.test_federation_commands import inviting
+from tests.forked import fedpeer_command
 from tests.net.masses import ledger_in, mass_errors
 
 #: Seconds after which something hangs, on a machine that does much else.
@@ -114,7 +114,7 @@ def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Its peers as processes, killed at the end if they still run."""
     peers = {
         peer: subprocess.Popen(
-            [sys.executable, "-m", "fedpeer", "start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml")],
+            fedpeer_command("start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml")),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.pages import ROOT
+from tests.forked import fedpeer_command
 from tests.net.hosts import Hosts, HostsError
 
 #: Folders that a machine may write without this one.
@@ -98,7 +99,7 @@ class Machines:
             _script(commands / name, text)
         _script(folder / "bin" / "ssh", SSH)
         _script(folder / "bin" / "scp", SCP)
-        _script(folder / "fedpeer", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fedpeer "$@"\n')
+        _script(folder / "fedpeer", f'#!/bin/sh\nexec {shlex.join(fedpeer_command())} "$@"\n')
         self.holders = {name: self._holder(hosts, name) for name in names}
 
     def _holder(self, hosts: Hosts, name: str) -> subprocess.Popen[bytes]:
@@ -140,7 +141,7 @@ class Machines:
 
 
 def _python(code: str) -> str:
-    return f"#!{sys.executable}\n{code}"
+    return f"#!{sys.executable} -IS\n{code}"
 
 
 def _script(path: Path, text: str) -> None:

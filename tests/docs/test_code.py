@@ -1,56 +1,56 @@
-"""The Python in the pages and the examples runs as a reader would run it: a file of its own, in a folder of its own."""
+"""The Python in the pages and the examples runs as a reader would run it: a file of its own, in a folder of its own.
+
+All of it runs in the process that tests, whose fork server its workers share. Warnings are errors there.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib
+import runpy
 from pathlib import Path
 
 import pytest
 
+from fedpeer.cli.main import run
+
 from .pages import PAGES, ROOT, blocks, named
 
 CODE = [(page, number, code) for page in PAGES for number, code in enumerate(blocks(page, "python"), start=1)]
+EXAMPLES = ROOT / "examples"
 
 
-def carried_out(folder: Path, *words: str) -> str:
-    """What a Python command prints; it must succeed and warn of nothing."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples")])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's folder, from which the examples can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDPEER_RUNS", raising=False)
+    monkeypatch.syspath_prepend(EXAMPLES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number", "code"), CODE, ids=[f"{named(page)}, {n}" for page, n, _ in CODE])
 def test_block(page: Path, number: int, code: str, tmp_path: Path) -> None:
-    (tmp_path / "block.py").write_text(code, encoding="utf-8")
-    carried_out(tmp_path, "block.py")
+    block = tmp_path / "block.py"
+    block.write_text(code, encoding="utf-8")
+    runpy.run_path(str(block), run_name="__main__")
 
 
 @pytest.mark.slow
-def test_own_module(tmp_path: Path) -> None:
+def test_own_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With one round and one seed it does all that it does with more."""
-    printed = carried_out(tmp_path, "-c", "import own_module; own_module.main(rounds=1, seeds=[0])")
-    assert "partial-averaging" in printed
+    importlib.import_module("own_module").main(rounds=1, seeds=[0])
+    assert "partial-averaging" in capsys.readouterr().out
     assert (tmp_path / "clinic.csv").exists()
     assert list(tmp_path.glob("fedpeer-runs/*/report.html"))
 
 
 @pytest.mark.slow
-def test_federation_file(tmp_path: Path) -> None:
+def test_federation_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file runs as it is, and each of its models is averaged among its members."""
-    config = str(ROOT / "examples" / "federation.yaml")
-    command = ["-m", "fedpeer.cli.main", "simulate", "--config", config, "--rounds", "1", "--json", "--quiet"]
-    printed = carried_out(tmp_path, *command, "--algorithm", "partial-averaging")
-    assert '"accuracy_mean"' in printed
+    config = str(EXAMPLES / "federation.yaml")
+    words = ["simulate", "--config", config, "--rounds", "1", "--json", "--quiet", "--algorithm", "partial-averaging"]
+    assert run(words) == 0
+    assert '"accuracy_mean"' in capsys.readouterr().out
     [plan] = tmp_path.glob("fedpeer-runs/*/plan.json")
     assert all(f'"{name}"' in plan.read_text(encoding="utf-8") for name in ("everyone", "exchanged", "usual"))
 
@@ -62,7 +62,7 @@ def test_the_page_shows_the_fedavg_that_runs() -> None:
 
 
 @pytest.mark.slow
-def test_own_algorithm(tmp_path: Path) -> None:
-    command = ["-m", "fedpeer.cli.main", "simulate", "--rounds", "2", "--peers", "4", "--json", "--quiet"]
-    printed = carried_out(tmp_path, *command, "--compare", "fedavg,python:fedavgm:FedAvgM,momentum=0.5")
-    assert '"python:fedavgm:FedAvgM' in printed
+def test_own_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", "--rounds", "2", "--peers", "4", "--json", "--quiet"]
+    assert run([*words, "--compare", "fedavg,python:fedavgm:FedAvgM,momentum=0.5"]) == 0
+    assert '"python:fedavgm:FedAvgM' in capsys.readouterr().out

@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from ruamel.yaml import YAML
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError, listener
 from fedpeer.peer.runtime.dashboard.ask import ask
+from tests.forked import fedpeer_command, python
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
 
@@ -84,13 +85,14 @@ class Reader:
             assert self.running.pop(config).wait(PATIENCE_S) == -signal.SIGKILL
         log = (self.folder / f"{Path(config).stem}.log").open("a", encoding="utf-8")
         with log:
-            process = self.running[config] = subprocess.Popen(
+            self.running[config] = subprocess.Popen(
                 ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=log, stderr=log,
                 text=True, start_new_session=True,
             )  # fmt: skip
         self.until(config, lambda status: True)
         # The page's rounds never end: what is typed goes first, or it takes all that the machine has for minutes.
-        os.setpriority(os.PRIO_PGRP, process.pid, ASIDE)
+        lock = self.folder / config.replace(".yaml", "-state") / "lock"
+        os.setpriority(os.PRIO_PGRP, int(lock.read_text()), ASIDE)
         return ""
 
     def until(self, config: str, holds: Callable[[dict[str, Any]], object]) -> None:
@@ -153,7 +155,8 @@ class Reader:
 
 
 def _shell(words: str) -> str:
-    return re.sub(r"^(fedpeer|python)\b", lambda m: f"'{sys.executable}'" + " -m fedpeer" * (m[1] == "fedpeer"), words)
+    programs = {"fedpeer": fedpeer_command(), "python": python()}
+    return re.sub(r"^(fedpeer|python)\b", lambda found: shlex.join(programs[found[1]]), words)
 
 
 def _environment() -> dict[str, str]:

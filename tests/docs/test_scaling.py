@@ -36,6 +36,7 @@ from fedpeer.sims.processes.watch import JsonLinesReader
 from fedpeer.sims.world import World, build_world, plan_of
 from tests.docs.machines import Machines
 from tests.docs.test_pages import loaded
+from tests.forked import python
 from tests.net.hosts import Hosts, HostsError, missing
 from tests.net.peers import until
 
@@ -112,7 +113,7 @@ class Operator:
         return [line["text"] for line in self.lines(peer, "log.jsonl") if line["what"] == what]
 
     def knocks(self, who: str, peer: str, port: int, *, opened: bool) -> None:
-        self.says(who, [sys.executable, "-c", KNOCK, self.hosts.address[peer], str(port)], right=opened)
+        self.says(who, [sys.executable, "-IS", "-c", KNOCK, self.hosts.address[peer], str(port)], right=opened)
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def test_the_page_with_two_machines(
 ) -> None:
     monkeypatch.chdir(operator.folder)
     loaded(ROOT / "examples" / "wards.py")
-    subprocess.run([sys.executable, str(ROOT / "examples" / "wards.py")], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*python(), str(ROOT / "examples" / "wards.py")], check=True, stdout=subprocess.DEVNULL)
     for number, peer in enumerate(PEERS, start=1):
         shutil.copy(f"ward{number}.csv", operator.machines.path(peer, "/srv/ward.csv"))
         pip = operator.machines.path(peer, "/opt/fedpeer/bin/pip")
@@ -212,7 +213,7 @@ def _scraped(operator: Operator) -> None:
         ((target,),) = (each["targets"] for each in job["static_configs"])
         tls, token = job["tls_config"], job["authorization"]["credentials_file"]
         words = [target, tls["ca_file"], tls["server_name"], token]
-        found = operator.says("office", [sys.executable, "-c", SCRAPE, *words])
+        found = operator.says("office", [sys.executable, "-IS", "-c", SCRAPE, *words])
         assert f'peer="{job["job_name"]}"' in found
         assert "fedpeer_group_sent_bytes_total" in found
 

@@ -64,16 +64,19 @@ class OldRelease:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.place), "OMP_NUM_THREADS": "1"}
 
+    def command(self, *words: str) -> list[str]:
+        """`fedpeer` with these words, to be run in that environment."""
+        return [sys.executable, "-P", "-m", "fedpeer", *words]
+
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """`fedpeer` with these words, in a folder."""
-        command = [sys.executable, "-P", "-m", "fedpeer", *words]
-        return subprocess.run(command, cwd=folder, env=self.environment, text=True, capture_output=True, check=False)
+        return subprocess.run(self.command(*words), cwd=folder, env=self.environment, text=True, capture_output=True)
 
     def start(self, config: Path) -> subprocess.Popen[str]:
         """A running peer, whose log is its standard error. Once it has met somebody it pauses
         when its standard input is closed; kill it otherwise."""
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "fedpeer", "start", "--config", str(config), "--attached"],
+            self.command("start", "--config", str(config), "--attached"),
             cwd=config.parent,
             env=self.environment,
             stdin=subprocess.PIPE,

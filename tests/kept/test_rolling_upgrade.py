@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardErr
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.version import __version__
+from tests.forked import fedpeer_command
 from tests.kept.release import PEERS, OldRelease
 from tests.net.masses import ledger_in, mass_errors
 
@@ -65,12 +65,12 @@ class Federation:
     def start(self, peer: str, *, old: bool = False) -> None:
         """Start a peer in its folder, with the old release or with this one."""
         home = self.file(peer).parent
-        environment = self.old.environment if old else {**os.environ, "OMP_NUM_THREADS": "1"}
+        words = ["start", "--quiet", "--config", self.file(peer).name]
         with (home / "output.txt").open("ab") as output:
             self.running[peer] = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fedpeer", "start", "--quiet", "--config", self.file(peer).name],
+                self.old.command(*words) if old else fedpeer_command(*words),
                 cwd=home,
-                env=environment,
+                env=self.old.environment if old else {**os.environ, "OMP_NUM_THREADS": "1"},
                 stdout=output,
                 stderr=output,
             )

@@ -36,7 +36,7 @@ def missing(relay: Relay | None = None) -> str:
     """What this machine lacks to have such hosts, with this relay between them; "" if nothing."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
-    for tool in ("ip", "nft"):
+    for tool in ("ip", "nft", "setpriv"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     if os.geteuid() != 0:
@@ -54,7 +54,7 @@ class HostsError(Exception):
 
 
 class Hosts:
-    """Some hosts, by name. Use as a context manager; all that runs on them is killed at the end."""
+    """Some hosts, by name. Use as a context manager; all that runs on them is killed at the end, or with us."""
 
     def __init__(self, names: Sequence[str], relay: Relay | None = None) -> None:
         run = f"fp{os.getpid()}n{next(_numbers)}"
@@ -139,7 +139,7 @@ class Hosts:
         env: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            ["ip", "netns", "exec", space, *command],
+            ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", space, *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,

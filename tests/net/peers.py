@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.sims.processes.watch import JsonLinesReader
+from tests.forked import KILL, STOP, fedpeer_command
 from tests.net.hosts import Hosts
 
-FEDPEER = [sys.executable, "-m", "fedpeer"]
 #: Seconds for anything that takes some seconds on a quiet machine.
 PATIENCE_S = 120.0
 #: Seconds between two looks.
@@ -65,10 +64,15 @@ class Peer:
     def state(self) -> Path:
         return self.folder / f"{self.id}-state"
 
+    @property
+    def pid(self) -> int:
+        """The process that has done a round: that of the program, not of the client that was started."""
+        return int((self.state / "lock").read_text())
+
     # ------------------------------------------------------------------------------------------------------ commands
 
     def start(self, *options: str) -> None:
-        command = [*FEDPEER, "start", "--config", self.file.name, *options]
+        command = fedpeer_command("start", "--config", self.file.name, *options)
         with (self.folder / "terminal.log").open("ab") as terminal:
             self.process = self.hosts.start(self.host, command, folder=self.folder, err=terminal, env=ENVIRONMENT)
 
@@ -78,12 +82,11 @@ class Peer:
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None, "it was started"
-        self.process.send_signal(number)
+        self.process.send_signal({signal.SIGKILL: KILL, signal.SIGSTOP: STOP}.get(number, number))
 
     def steps_aside(self) -> None:
         """It goes on, and lets everything else go first: who learns without end takes all that a machine has."""
-        assert self.process is not None, "it was started"
-        os.setpriority(os.PRIO_PGRP, self.process.pid, ASIDE)
+        os.setpriority(os.PRIO_PGRP, self.pid, ASIDE)
 
     def kill(self) -> None:
         """At once, as a power cut does."""
@@ -154,7 +157,7 @@ def run(
     hosts: Hosts, host: str, folder: Path, *words: str, limit_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """A command of fedpeer on a host, as a person gives it."""
-    command = [*FEDPEER, *words]
+    command = fedpeer_command(*words)
     process = hosts.start(host, command, folder=folder, out=subprocess.PIPE, err=subprocess.PIPE, env=ENVIRONMENT)
     out, err = process.communicate(timeout=limit_s)
     return subprocess.CompletedProcess(command, process.returncode, out.decode(), err.decode())

@@ -36,9 +36,7 @@ def cpu_s(process: psutil.Process) -> float:
 @contextmanager
 def slowed(peer: Peer, pace: Peer, times: float) -> Iterator[None]:
     """Meanwhile this peer is stopped whenever it has had more than its part of the other's computing time."""
-    assert peer.process is not None, "it was started"
-    assert pace.process is not None, "it was started"
-    slow, quick, over = psutil.Process(peer.process.pid), psutil.Process(pace.process.pid), threading.Event()
+    slow, quick, over = psutil.Process(peer.pid), psutil.Process(pace.pid), threading.Event()
     begun = cpu_s(slow), cpu_s(quick)
 
     def brake() -> None:

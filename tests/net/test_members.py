@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import fedpeer_command
 from tests.net.conftest import LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in, mass_errors
-from tests.net.peers import ENVIRONMENT, FEDPEER, Peer, finish, run
+from tests.net.peers import ENVIRONMENT, Peer, finish, run
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
     address = f"https://{hosts.address['guest']}:7401"
     inviting = hosts.start(
         "north",
-        [*FEDPEER, "invite", "guest", "--address", address, "--in", str(office)],
+        fedpeer_command("invite", "guest", "--address", address, "--in", str(office)),
         folder=tmp_path,
         out=subprocess.PIPE,
         err=subprocess.STDOUT,

@@ -1,0 +1,61 @@
+"""A Python that starts at once: a server that has imported torch and fedpeer forks for each program of a test.
+
+    subprocess.Popen([*python(), "-m", "fedpeer", "start", ...])    instead of [sys.executable, "-m", "fedpeer", ...]
+
+What is started is a client: a real process, with the folder, environment, streams and namespaces that it was given. It
+hands them to the server, whose fork runs the program, passes signals on, and ends as the program ends. Programs are
+killed with their client, and all of them when the tests end, in whatever way that happens.
+
+Importing torch takes three seconds of a core, a fork a hundredth of that. A test of what a program imports starts
+`sys.executable`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+#: Signals to a client that kill and stop the program: one of its own that it cannot catch would leave that behind.
+KILL, STOP = signal.SIGUSR1, signal.SIGUSR2
+
+
+def python() -> list[str]:
+    """Return the first words of a command that starts a Python program as `sys.executable` does."""
+    return [sys.executable, "-I", "-S", str(HERE / "client.py"), _server()]
+
+
+def fedpeer_command(*words: str) -> list[str]:
+    """Return a command line of fedpeer."""
+    return [*python(), "-m", "fedpeer", *words]
+
+
+@cache
+def _server() -> str:
+    """Start the server, once in each process that tests; the path of its socket."""
+    folder = tempfile.TemporaryDirectory(prefix="forked-")
+    path = os.path.join(folder.name, "socket")
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    server = subprocess.Popen(
+        [sys.executable, "-P", str(HERE / "server.py"), path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    assert server.stdout is not None, "it was asked for"
+
+    def end() -> None:
+        server.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    assert server.stdout.readline() == b"ready\n", "it says why on standard error"
+    return path
