@@ -65,9 +65,9 @@ def algorithm_of(
         rule.check(participants)
     algorithm = make(replace(bench, mean=rule))
     if rule.rule != "mean" and not algorithm.takes_mean:
-        raise AlgorithmError(f"{choice.name} takes no mean of its updates; write learning.aggregation: mean")
+        raise AlgorithmError(f"{choice.name} does not average updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
-        raise AlgorithmError(f"{choice.name} has all start from the same parameters; write learning.common_start: true")
+        raise AlgorithmError(f"{choice.name} needs the same start for all clients; write learning.common_start: true")
     return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
 
 

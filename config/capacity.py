@@ -70,7 +70,7 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
     graph = ModelGraph(models)
     for model in graph.models.values():
         if len(model.name) > NAME_LETTERS_MAX or not model.name.isprintable():
-            text = f"peers name it to one another, in at most {NAME_LETTERS_MAX} printable letters; take another name"
+            text = f"peers send this name to one another; use at most {NAME_LETTERS_MAX} printable characters"
             return ModelMistake(model.place, text)
     named = {peer for model in graph.models.values() if model.members != "all" for peer in model.members}
     kinds: dict[tuple[str, ...], list[str]] = {}
@@ -78,10 +78,10 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
         kinds.setdefault(graph.implemented(peer), []).append(peer or "every peer")
     for own, (who, *_) in kinds.items():
         if len(own) > ARRAY_MAX:
-            return _problem(f"{who} implements {len(own)} of them, and can tell the others of {ARRAY_MAX}")
+            return _problem(f"{who} implements {len(own)} of them, and a message has room for {ARRAY_MAX}")
         if (size := statement_bytes(own)) > STATEMENT_BYTES_MAX:
-            told = f"{who} implements {len(own)} of them, and may need {size:,} bytes to tell the others"
-            return _problem(f"{told} where a statement has {STATEMENT_BYTES_MAX:,}")
+            needs = f"{who} implements {len(own)} of them, whose names may take {size:,} bytes"
+            return _problem(f"{needs} in a statement of at most {STATEMENT_BYTES_MAX:,}")
     if method.sharing != "partial models":
         return None
     for own, (who, *alike) in kinds.items():
@@ -90,13 +90,13 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
         shared = [set(own) & set(other) for other in kinds if other != own or alike]
         count, size = max((_greeting(graph, both, method) for both in shared), key=itemgetter(1), default=(0, 0))
         if size > METADATA_BYTES_MAX:
-            told = f"{who} may share {count} groups with another peer, and need {size:,} bytes to compare them"
-            return _problem(f"{told} where a Hello has {METADATA_BYTES_MAX:,}")
+            needs = f"{who} may share {count} groups with another peer, which take {size:,} bytes"
+            return _problem(f"{needs} in a Hello of at most {METADATA_BYTES_MAX:,}")
     return None
 
 
 def _problem(text: str) -> ModelMistake:
-    return ModelMistake("partial_models", f"{text}; shorten their names, or join some of them into one")
+    return ModelMistake("partial_models", f"{text}; shorten the models' names, or merge some of them")
 
 
 def _greeting(graph: ModelGraph, models: Collection[str], method: Method) -> tuple[int, int]:

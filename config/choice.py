@@ -61,7 +61,7 @@ def parse_choice(text: str) -> Choice:
     head, *rest = [piece.strip() for piece in text.split(",")]
     name, colon, value = head.partition(":")
     if not name:
-        raise ChoiceError(f'"{text}" names nothing; write name, name:value or name:value,key=value')
+        raise ChoiceError(f'"{text}" has no name; write name, name:value or name:value,key=value')
     if colon and not value:
         raise ChoiceError(f'"{text}" has nothing after the colon; write {name} or {name}:value')
     settings: dict[str, Any] = {}
@@ -90,7 +90,7 @@ def from_data(found: object) -> Choice:
             return Choice(name, None, dict(inside))
         return Choice(name, inside, {})
     names = f"{len(found)} names" if isinstance(found, Mapping) else f"{found!r}"
-    raise ChoiceError(f"{names[:80]} cannot be a choice; write name, name:value or {{name: {{key: value}}}}")
+    raise ChoiceError(f"{names[:80]} is not a choice; write name, name:value or {{name: {{key: value}}}}")
 
 
 def chain(found: object) -> tuple[Choice, ...]:
@@ -122,7 +122,7 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
     given = dict(choice.settings)
     if choice.value is not None:
         if not keywords:
-            raise ChoiceError(f'"{choice.name}" takes no value, but "{choice}" gives one')
+            raise ChoiceError(f'"{choice.name}" takes no value, but "{choice}" has one')
         first = next(iter(keywords))
         if first in given:
             raise ChoiceError(f'"{choice}" sets {first} twice, after the colon and by name')

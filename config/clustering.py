@@ -7,8 +7,8 @@ from fedpeer.config.choice import call_choice, parse_choice
 from fedpeer.config.settings import FederationSettings
 
 #: Mistakes that only a compiled plan shows for certain.
-NOBODY_SHARES = "peers compare what all of them average; add a partial model that everyone implements"
-NOTHING_TO_SHARE = "its groups would have nothing to average; give it neurons"
+NOBODY_SHARES = "peers are compared by what all of them average; add a partial model that everyone implements"
+NOTHING_TO_SHARE = "its groups would have nothing to average; give it neurons or modules"
 
 
 def clustering_settings_of(federation: FederationSettings, name: str) -> ClusteringSettings:

@@ -47,31 +47,31 @@ class Key:
     neutral: Any = None
 
 
-_SHAPE = "the networks, or the slices of them that are averaged, would have other shapes"
-_BEGUN = "it says how the federation began"
-_WEIGHTS = "the weight that each peer put in would be another one"
-_STEPS = "asynchronous peers count rounds each by itself, so nobody would be in step with anybody"
-_PROMISED = "members joined with what it promises about privacy, and what was sent already cannot be masked later"
-_COORDINATOR = "a coordinator's rounds and weights that are held and under way cannot be turned into one another"
-_NEXT = "from the round on that the new contract names"
-_SHARES = f"{_NEXT}; shares that are under way arrive as they were made"
+_SHAPE = "networks or averaged slices would have other shapes"
+_BEGUN = "it describes how the federation started"
+_WEIGHTS = "each peer's initial push-sum weight would be different"
+_STEPS = "asynchronous peers count their rounds separately, so rounds of different peers would not match"
+_PROMISED = "members joined under this promise of privacy, and what was sent before cannot be masked later"
+_COORDINATOR = "a coordinator's rounds and push-sum weights (held or in transit) cannot be converted into one another"
+_NEXT = "from the round that the new contract names"
+_SHARES = f"{_NEXT}; shares in transit keep their encoding"
 
 #: Every setting by its dotted path; `partial_models.*` is each of the models.
 KEYS: Mapping[str, Key] = {
     "name": Key("conduct", True, _NEXT),
     "network": Key("slices", False, _SHAPE),
-    "partial_models.*": Key("slices", True, "a model more or less, where the others keep their slices"),
+    "partial_models.*": Key("slices", True, "models may be added or dropped if the others keep their slices"),
     "partial_models.*.members": Key("slices", True, _NEXT),
     "partial_models.*.depends_on": Key("slices", False, _SHAPE),
     "partial_models.*.neurons": Key("slices", False, _SHAPE),
     "partial_models.*.modules": Key("slices", False, _SHAPE),
-    "learning.algorithm": Key("average", True, "its settings may change, and not which one it is"),
+    "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
     "learning.loss": Key("training", False, _SHAPE),
-    "learning.optimizer": Key("training", True, "with a fresh state of the optimizer"),
+    "learning.optimizer": Key("training", True, "with a new optimizer state"),
     "learning.batch_size": Key("training", True, _NEXT),
     "learning.steps_between_averaging": Key("training", True, _NEXT),
     "learning.passes": Key("training", True, _NEXT),
-    "learning.rounds": Key("conduct", True, "who has finished goes on where there are more"),
+    "learning.rounds": Key("conduct", True, "a finished peer goes on if there are more"),
     "learning.evaluate_every": Key("conduct", True, _NEXT),
     "learning.weights": Key("average", False, _WEIGHTS),
     "learning.buffers": Key("slices", False, _SHAPE),
@@ -86,7 +86,7 @@ KEYS: Mapping[str, Key] = {
     "learning.mode": Key("average", False, _STEPS),
     "learning.alone_rounds": Key("conduct", True, _NEXT, since="0.3", neutral=10),
     "learning.alone_limit": Key("conduct", True, _NEXT, since="0.3", neutral=86_400.0),
-    "gossip.protocol": Key("average", True, f"{_NEXT}; not to a coordinator, nor from one"),
+    "gossip.protocol": Key("average", True, f"{_NEXT}; not to or from a coordinator"),
     "gossip.topology": Key("average", True, _NEXT),
     "gossip.tolerance": Key("average", True, _NEXT),
     "gossip.exchanges": Key("average", True, _NEXT),
@@ -108,8 +108,8 @@ _BESIDE = ("algorithm", EARLIER)
 TOLD_MAX = 60
 #: The way out for a setting that cannot change.
 NEW_FEDERATION = (
-    "fedpeer export the model, and begin a new federation (fedpeer init) with the new file and learning.start: "
-    "file:MODEL.safetensors"
+    "export the model (fedpeer export), and start a new federation (fedpeer init) with the new file and "
+    "learning.start: file:MODEL.safetensors"
 )
 
 # ------------------------------------------------------------------------------------------------------ the encoding
@@ -367,12 +367,12 @@ def refusal(differing: Sequence[Difference]) -> str:
     rows = [f"  {each.words('in the state', 'in the file')}; it {each.way()}" for each in differing]
     ways = []
     if any(each.changes for each in differing):
-        ways.append("write the old values back and say fedpeer update NEW.yaml where the authority's key is")
+        ways.append("restore the old values, and run fedpeer update NEW.yaml on the machine with the authority's key")
     if not all(each.changes for each in differing):
-        ways.append(f"for another network or beginning {NEW_FEDERATION}")
+        ways.append(f"for settings that cannot change, {NEW_FEDERATION}")
     return "\n".join(
         [
-            "the federation file was changed, and the state goes by another contract:",
+            "the federation file was changed, and differs from the contract in the peer's state:",
             *rows,
             f"Way out: {'; '.join(ways)}.",
         ]

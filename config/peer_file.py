@@ -82,9 +82,11 @@ class IdentitySettings(Strict):
 class DashboardSettings(Strict):
     """A separate listener for people: dashboard, status and metrics."""
 
-    listen: Listen = Field(description="such as 127.0.0.1:7503; beyond this machine only with a certificate")
-    token_file: str = Field(description="file with the token that opens it")
-    certificate: str | None = Field(default=None, description="for browsers elsewhere: an ECDSA P-256 certificate")
+    listen: Listen = Field(description="such as 127.0.0.1:7503; for browsers on other machines it needs a certificate")
+    token_file: str = Field(description="file with the access token")
+    certificate: str | None = Field(
+        default=None, description="an ECDSA P-256 certificate, for browsers on other machines"
+    )
     key: str | None = Field(default=None, description="the private key of that certificate")
     metrics: bool = Field(default=True, description="whether /metrics is served here too")
 
@@ -93,14 +95,18 @@ class DataSettings(Strict):
     """This peer's data: a file of its own, a known data set, or its part of the federation's simulation."""
 
     source: ChoiceField = Field(
-        description="KIND is csv, parquet, npz, images or python, and its settings are keys beside it; or the name "
-        "of a data set; simulation: 3 is what peer3 has in fedpeer simulate",
+        description="KIND is csv, parquet, npz, images, python or the name of a data set; its settings are keys "
+        "beside it; simulation: 3 is the data of peer3 in fedpeer simulate",
     )
     test_fraction: float | None = Field(
-        default=None, gt=0, lt=1, description="held back for testing; default: the data's own test part, else 0.25"
+        default=None,
+        gt=0,
+        lt=1,
+        description="fraction held out for testing; default: the data's own test part, else 0.25",
     )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
-        default=None, description="default: standard for one's own files and for regression, else none"
+        default=None,
+        description="scaling of the inputs; default: standard for your own files and for regression, else none",
     )
 
     @model_validator(mode="before")
@@ -113,7 +119,7 @@ class DataSettings(Strict):
         if isinstance(found, Mapping) and len(found) > 1:
             name, *others = [key for key in found if key not in ours] or [""]
             if not isinstance(found.get(name), (str, int, float)):
-                raise ChoiceError("the first line names the kind and the file, such as csv: ward3.csv")
+                raise ChoiceError("the first key must be the kind of the data, such as csv: ward3.csv")
             choice = Choice(str(name), found[name], {key: found[key] for key in others})
             return {"source": choice, **{key: found[key] for key in ours if key in found}}
         choice = from_data(found)
@@ -141,7 +147,7 @@ class DataSettings(Strict):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError("simulation takes the number of a peer, 1 or more, such as simulation: 3")
             if self.source.settings or self.test_fraction is not None or self.normalise is not None:
-                raise ValueError("simulation takes nothing but a number; the rest stands in the federation file")
+                raise ValueError("simulation takes only a number; write the other settings into the federation file")
         return self
 
 
@@ -166,14 +172,14 @@ class PeerFile(Strict):
     )
     listen: Listen = Field(default=f"0.0.0.0:{_PORT}", description="where other peers reach this machine")
     address: Url | None = Field(
-        default=None, description="the URL by which others reach it; default: that of the roster, else of listen"
+        default=None, description="URL at which other peers reach it; default: that of the roster, else of listen"
     )
-    seeds: list[Url] = Field(default=[], max_length=64, description="addresses of some peers to begin with")
+    seeds: list[Url] = Field(default=[], max_length=64, description="addresses of peers to connect to first")
     identity: IdentitySettings | None = Field(default=None, description="keys and certificates")
     roster: str = Field(default="roster.json", description="the list of all peers, signed by the authority")
-    data: _DataField = Field(description="what this peer learns from; see the page on data")
+    data: _DataField = Field(description="this peer's data; see the page on data")
     network: ChoiceField | None = Field(
-        default=None, description="a bigger or smaller network than the federation's, if the shared slices fit"
+        default=None, description="a network of its own, bigger or smaller, if the shared slices fit it"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
     bandwidth: float = Field(
@@ -182,7 +188,7 @@ class PeerFile(Strict):
         description="Mbit/s that it can send: a peer that can send more becomes a candidate earlier",
     )
     dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
-    state: str | None = Field(default=None, description="folder of what it must not forget; default: ID-state")
+    state: str | None = Field(default=None, description="folder of its durable state; default: ID-state")
     transport: Literal["https", "plain-http"] = Field(
         default="https", description="plain-http: without identities, on this machine only, for trials"
     )
@@ -200,20 +206,20 @@ class PeerFile(Strict):
             hosts |= {("seeds", n): urlsplit(seed).hostname or "" for n, seed in enumerate(self.seeds)}
             for path, host in hosts.items():
                 if not loopback(host):
-                    found.append((path, f"plain-http only goes to this machine, and {host} is not; use 127.0.0.1"))
+                    found.append((path, f"plain-http works only on this machine, and {host} is not; use 127.0.0.1"))
         elif self.identity is None:
             found.append((("identity",), "https needs certificate, key and authority; fedpeer init makes them"))
         for number, seed in enumerate(self.seeds):
             wanted = "http" if plainly else "https"
             if urlsplit(seed).scheme != wanted:
-                found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one"))
+                found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one of them"))
         board = self.dashboard
         if board is not None:
             if (board.certificate is None) != (board.key is None):
                 found.append((("dashboard",), "certificate and key belong together; write both or neither"))
             elif board.certificate is None and not loopback(endpoint(board.listen)[0]):
-                text = "beyond this machine it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1"
+                text = "for other machines it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1"
                 found.append((("dashboard", "listen"), text))
             if endpoint(board.listen) == endpoint(self.listen):
-                found.append((("dashboard", "listen"), "the same place as listen; choose another port"))
+                found.append((("dashboard", "listen"), "the same address as listen; choose another port"))
         return found

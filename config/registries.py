@@ -50,7 +50,7 @@ def _plain() -> None:
 
 def _top_k(*, share: float) -> None:
     if not 0 < share <= 1:
-        raise ChoiceError(f"top-k: share = {share:g}: write a part of 1, such as top-k:0.1")
+        raise ChoiceError(f"top-k: share = {share:g}: write a number above 0 and up to 1, such as top-k:0.1")
 
 
 def _zstd(*, level: int = 3) -> None:
@@ -158,7 +158,7 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
     ending = choice.name.rpartition(".")[2].lower()
     if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
         label = "" if ending == "npz" else ",label=NAME"
-        return ConfigProblem(path, f"a file is named with its kind; write {ending}:{found_text(choice.name)}{label}")
+        return ConfigProblem(path, f"a file needs its kind; write {ending}:{found_text(choice.name)}{label}")
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":
@@ -199,7 +199,7 @@ def _rate(*, lr: float) -> None:
 
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
     for number, choice in enumerate(chain or ()):
-        what, known = ("difference", MODIFIERS) if number else ("split", SPLITS)
+        what, known = ("change of a split", MODIFIERS) if number else ("split", SPLITS)
         try:
             bind_settings(choice, lookup(choice, known, what))
         except ChoiceError as error:
@@ -208,7 +208,7 @@ def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
 
 def _wire(chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
     for number, choice in enumerate(chain):
-        what, known = ("change of a form", PACKERS) if number else ("form", FORMS)
+        what, known = ("compression", PACKERS) if number else ("wire encoding", FORMS)
         try:
             call_choice(choice, known, what)()
         except ChoiceError as error:

@@ -385,7 +385,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a tolerance and a number of exchanges",
         ("gossip.exchanges", "gossip.tolerance"),
-        "{name[gossip.tolerance]} and {name[gossip.exchanges]} both say when an average is reached; leave one out",
+        "{name[gossip.tolerance]} and {name[gossip.exchanges]} both determine when an averaging ends; leave one out",
         lambda options: _when(
             options.gossip.exchanges is not None
             and options.gossip.tolerance is not None
@@ -395,13 +395,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "neither a tolerance nor a number of exchanges",
         ("gossip.tolerance", "gossip.exchanges"),
-        "nothing says when an average is reached; write {put[gossip.tolerance=1e-4]}",
+        "nothing determines when an averaging ends; write {put[gossip.tolerance=1e-4]}",
         lambda options: _when(options.gossip.exchanges is None and options.gossip.tolerance is None),
     ),
     Rule(
         "a coordinator and a wire encoding other than float32",
         ("gossip.wire", "gossip.protocol"),
-        "to a coordinator, and from it, values travel as they are; write {put[gossip.wire=float32]}, or "
+        "a coordinator sends and receives values as float32; write {put[gossip.wire=float32]}, or "
         "{put[gossip.protocol=push-sum]}",
         lambda options: _when(options.gossip.protocol == "coordinator" and _wire(options) != "float32"),
     ),
@@ -414,32 +414,33 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a noise phase with push-pull",
         ("gossip.privacy", "gossip.protocol"),
-        "with push-pull whom a peer meets is drawn anew each time; write {put[gossip.protocol=push-sum]} or exact",
+        "push-pull draws new partners in each exchange; write {put[gossip.protocol=push-sum]} or exact",
         lambda options: _when(_noisy(options) and options.gossip.protocol == "push-pull"),
     ),
     Rule(
         "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
-        "a coordinator is sent all values, and neighbours none; write {put[gossip.protocol=push-sum]} or exact",
+        "peers send their values to the coordinator, not to neighbours; write {put[gossip.protocol=push-sum]} or exact",
         lambda options: _when(_noisy(options) and options.gossip.protocol == "coordinator"),
     ),
     Rule(
         "a noise phase in asynchronous averaging",
         ("gossip.privacy", "learning.mode"),
-        "asynchronous peers have no beginning of an average; write {put[learning.mode=synchronous]}",
+        "an asynchronous average has no start, before which a noise phase could be; write "
+        "{put[learning.mode=synchronous]}",
         lambda options: _when(_noisy(options) and options.learning.mode == "asynchronous"),
     ),
     Rule(
         "a noise phase and sparse values (top-k)",
         ("gossip.privacy", "gossip.wire"),
-        "top-k sends what is news to a neighbour, and noise is no news; write another {name[gossip.wire]}",
+        "top-k sends only the largest changes, and cannot send noise; write another {name[gossip.wire]}",
         lambda options: _when(_noisy(options) and options.gossip.wire[0].name == "top-k"),
     ),
     Rule(
-        "a noise phase where everything that is sent goes to a server",
+        "a noise phase and an algorithm that sends everything to a server",
         ("gossip.privacy", "learning.algorithm"),
-        "{methods} has a server, which is not sent noise; write {put[gossip.privacy=none]}, and "
-        "{name[learning.privacy]} for what updates are to hide",
+        "{methods} has a server, and a noise phase is for gossip; write {put[gossip.privacy=none]}, and "
+        "{name[learning.privacy]} to protect updates",
         lambda options: _when(
             _noisy(options) and _served(options) and not any(method.averages for _, method in options.kinds),
             methods=_named(_served(options)),
@@ -448,19 +449,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "event-triggered averaging with a coordinator",
         ("gossip.drift", "gossip.protocol"),
-        "a coordinator takes the mean of all members, moved or not; write {put[gossip.protocol=push-sum]} or exact",
+        "a coordinator averages all members, whether they have moved or not; write {put[gossip.protocol=push-sum]} or "
+        "exact",
         lambda options: _when(options.gossip.drift is not None and options.gossip.protocol == "coordinator"),
     ),
     Rule(
         "event-triggered averaging with a noise phase",
         ("gossip.drift", "gossip.privacy"),
-        "a quiet peer sends no noise, and its first true share would be bare; write {put[gossip.privacy=none]}",
+        "an inactive peer sends no noise, so its first true share would not be masked; write "
+        "{put[gossip.privacy=none]}",
         lambda options: _when(options.gossip.drift is not None and _noisy(options)),
     ),
     Rule(
         "event-triggered averaging in one exchange",
         ("gossip.drift", "gossip.exchanges", "gossip.protocol"),
-        "a peer that is woken gives back in a later exchange; write {put[gossip.exchanges=2]} or more",
+        "a peer that a share activates answers in a later exchange; write {put[gossip.exchanges=2]} or more",
         lambda options: _when(
             options.gossip.drift is not None
             and options.gossip.exchanges is not None
@@ -469,9 +472,9 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "passes beside a number of updates",
+        "passes and a number of local steps",
         ("learning.passes", "learning.steps_between_averaging"),
-        "a round has {steps} updates; leave {name[learning.passes]} out, or write "
+        "a round has {steps} local steps; leave {name[learning.passes]} out, or write "
         "{put[learning.steps_between_averaging=pass]}",
         lambda options: _when(
             options.learning.passes > 1 and options.learning.steps_between_averaging != "pass",
@@ -481,19 +484,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a deadline shorter than a tick",
         ("gossip.deadline", "gossip.tick"),
-        "shorter than a tick of {tick:g} s; nobody could keep it",
+        "shorter than a tick of {tick:g} s, so that no peer could meet it; write a longer {name[gossip.deadline]}",
         lambda options: _when(options.gossip.deadline < options.gossip.tick, tick=options.gossip.tick),
     ),
     Rule(
         "asynchronous averaging with weights by samples",
         ("learning.mode", "learning.weights"),
-        "asynchronous averages as it learns and keeps no weights by samples; write {put[learning.weights=uniform]}",
+        "asynchronous averaging has no weights by samples; write {put[learning.weights=uniform]}",
         lambda options: _when(options.learning.mode == "asynchronous" and options.learning.weights == "samples"),
     ),
     Rule(
         "asynchronous averaging by another protocol than push-sum",
         ("learning.mode", "gossip.protocol"),
-        "asynchronous goes by push-sum, and {name[gossip.protocol]} is {protocol}; write "
+        "asynchronous averaging needs push-sum, and {name[gossip.protocol]} is {protocol}; write "
         "{put[gossip.protocol=push-sum]}, or {put[learning.mode=synchronous]}",
         lambda options: _when(
             options.learning.mode == "asynchronous" and options.gossip.protocol != "push-sum",
@@ -503,17 +506,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "asynchronous peers and a server",
         ("learning.mode", "learning.algorithm"),
-        "{methods} goes round by round, with all who take part; write {put[learning.mode=synchronous]}, or choose "
-        "algorithms of equals",
+        "{methods} has synchronous rounds; write {put[learning.mode=synchronous]}, or choose algorithms without a "
+        "server",
         lambda options: _when(
             options.learning.mode == "asynchronous" and _served(options), methods=_named(_served(options))
         ),
     ),
     Rule(
-        "asynchronous peers and averaging by weights of the algorithm's own",
+        "asynchronous peers and an algorithm with its own push-sum weights",
         ("learning.mode", "learning.algorithm"),
-        "{methods} begins each averaging anew, by weights of its own; write {put[learning.mode=synchronous]}, or "
-        "choose other algorithms",
+        "{methods} starts each averaging with its own weights; write {put[learning.mode=synchronous]}, or choose "
+        "other algorithms",
         lambda options: _when(
             options.learning.mode == "asynchronous" and _keeping(options), methods=_named(_keeping(options))
         ),
@@ -521,7 +524,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "asynchronous peers and averages of several vectors",
         ("learning.mode", "learning.algorithm"),
-        "{methods} averages in rounds, which asynchronous peers have not in common; write "
+        "{methods} averages in common rounds, which asynchronous peers do not have; write "
         "{put[learning.mode=synchronous]}, or choose other algorithms",
         lambda options: _when(
             options.learning.mode == "asynchronous" and _of_several_vectors(options),
@@ -531,8 +534,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "averages of several vectors with weights by samples",
         ("learning.weights", "learning.algorithm"),
-        "{methods} keeps a plain sum over the peers, which weights would change; write "
-        "{put[learning.weights=uniform]}, or choose other algorithms",
+        "{methods} relies on an unweighted sum over the peers; write {put[learning.weights=uniform]}, or choose other "
+        "algorithms",
         lambda options: _when(
             options.learning.weights == "samples" and _of_several_vectors(options),
             methods=_named(_of_several_vectors(options)),
@@ -545,9 +548,9 @@ RULES: tuple[Rule, ...] = (
         _liars,
     ),
     Rule(
-        "noise for a sum of updates under a rule of aggregation that takes no sum",
+        "noise for a sum of updates and an aggregation rule without a sum",
         ("learning.privacy", "learning.aggregation"),
-        "the clients' noise adds up in a sum, and {rule} takes none; write where=client, or "
+        "the clients' noise suffices only in a sum, which {rule} does not compute; write where=client, or "
         "{put[learning.aggregation=mean]}",
         _noise_in_a_sum,
     ),
@@ -555,14 +558,14 @@ RULES: tuple[Rule, ...] = (
         Rule(
             f"{what} without a server",
             (f"learning.{setting}", "learning.algorithm"),
-            f"{{methods}} has no server, to which this belongs; {way_out}, or choose an algorithm with a server",
+            f"{{methods}} has no server, which this setting needs; {way_out}, or choose an algorithm with a server",
             lambda options, setting=setting, plain=plain: _when(  # type: ignore[misc]
                 _without_a_server(options) and str(getattr(options.learning, setting)) != plain,
                 methods=_named(options.methods),
             ),
         )
         for setting, what, plain, way_out in (
-            ("aggregation", "a rule of aggregation", "mean", "write {put[learning.aggregation=mean]}"),
+            ("aggregation", "an aggregation rule", "mean", "write {put[learning.aggregation=mean]}"),
             ("privacy", "noise on updates", "none", "write {put[learning.privacy=none]}"),
             ("farthest", "a bound on updates", "None", "leave {name[learning.farthest]} out"),
         )
@@ -576,19 +579,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "members to be found in several partial models",
         ("partial_models.*.members",),
-        "{other} has members to be found too; the peers find those of one model",
+        "{other} is to find its members too, and only one model can; write down the members of one",
         lambda options: _members(
             options, lambda _: len(options.federation.automatic) > 1, other="".join(options.federation.automatic[1:2])
         ),
     ),
     Rule(
-        "members to be found later than the last round",
+        "members to be found after the last round",
         ("partial_models.*.members", "learning.rounds"),
         "{why}",
         _seeking,
     ),
     Rule(
-        "members to be found where nothing is averaged by all",
+        "members to be found while no model is averaged by all",
         ("partial_models.*.members", "partial_models"),
         NOBODY_SHARES,
         lambda options: _members(options, lambda _: len(options.federation.partial_models) == 1),
@@ -600,27 +603,27 @@ RULES: tuple[Rule, ...] = (
         lambda options: _members(options, lambda name: _shares_nothing(options, name)),
     ),
     Rule(
-        "groups that are found, and a model of their name",
+        "groups to be found, and a model with the name of one",
         ("partial_models.*.members", "partial_models"),
-        "the groups that are found will be {name1}1, {name1}2, ...; call {other} something else",
+        "the groups that the peers find are named {name1}1, {name1}2, ...; rename {other}",
         _namesakes,
     ),
     Rule(
         "members to be found, and event-triggered averaging",
         ("partial_models.*.members", "gossip.drift"),
-        "quiet peers do not show how they disagree; leave out {name[gossip.drift]}",
+        "inactive peers do not show how they differ; leave out {name[gossip.drift]}",
         lambda options: _members(options, lambda _: options.gossip.drift is not None),
     ),
     Rule(
-        "members to be found, and edges of one's own",
+        "members to be found, and your own edges",
         ("partial_models.*.members", "gossip.topology"),
-        "your own edges need not hold groups together that are not known yet; choose another topology",
+        "your own edges may not connect the groups that the peers will find; choose another topology",
         lambda options: _members(options, lambda _: options.gossip.topology.name == "edges"),
     ),
     Rule(
         "an algorithm that is named twice",
         ("learning.algorithm",),
-        '"{method}" is named twice; name each method once',
+        '"{method}" is listed twice; list each method once',
         _twice,
     ),
     # ---------------------------------------------------------------------------------------- what an engine cannot do
@@ -635,7 +638,7 @@ RULES: tuple[Rule, ...] = (
         Rule(
             f"{what} without Ray",
             (setting, "engine"),
-            f"{{name[{setting}]}} is of a Ray cluster, not of the {{engine}} engine; use {{put[engine=ray]}}",
+            f"{{name[{setting}]}} is for a Ray cluster, not for the {{engine}} engine; use {{put[engine=ray]}}",
             lambda options, setting=setting: _when(options.engine != "ray" and getattr(options, setting)),  # type: ignore[misc]
             ("vector", "network", "processes"),
         )
@@ -644,28 +647,28 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "asynchronous peers without messages",
         ("learning.mode", "engine"),
-        "the {engine} engine does not play {put[learning.mode=asynchronous]}; use {put[engine=network]}",
+        "the {engine} engine does not support {put[learning.mode=asynchronous]}; use {put[engine=network]}",
         lambda options: _when(options.learning.mode != "synchronous"),
         ("vector", "ray"),
     ),
     Rule(
         "wire encodings without messages",
         ("gossip.wire", "engine"),
-        "the {engine} engine does not play {name[gossip.wire]} = {wire}; use {put[engine=network]}",
+        "the {engine} engine does not support {name[gossip.wire]} = {wire}; use {put[engine=network]}",
         lambda options: _when(_wire(options) != "float32", wire=_wire(options)),
         ("vector", "ray"),
     ),
     Rule(
         "a noise phase on shards of Ray",
         ("gossip.privacy", "engine"),
-        "the ray engine does not play {name[gossip.privacy]}; use {put[engine=vector]}",
+        "the ray engine does not support {name[gossip.privacy]}; use {put[engine=vector]}",
         lambda options: _when(_noisy(options)),
         ("ray",),
     ),
     Rule(
         "event-triggered averaging on shards of Ray",
         ("gossip.drift", "engine"),
-        "the ray engine does not play {name[gossip.drift]}; use {put[engine=vector]}",
+        "the ray engine does not support {name[gossip.drift]}; use {put[engine=vector]}",
         lambda options: _when(options.gossip.drift is not None),
         ("ray",),
     ),
@@ -679,54 +682,54 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "an accelerator and peers in virtual time",
         ("device", "engine"),
-        "the network engine trains on the cpu; leave out the device {device}",
+        "the network engine trains on the CPU; leave out the device {device}",
         lambda options: _when(options.device not in ("auto", "cpu"), device=options.device),
         ("network",),
     ),
     Rule(
         "members to be found by whole peers",
         ("partial_models.*.members", "engine"),
-        "members are found in the vector engine; let it find them, and write down the partial models that it leaves",
+        "only the vector engine finds members; run it first, and write down the partial models that it finds",
         lambda options: _members(options, lambda _: True),
         ("ray", "network", "processes"),
     ),
     Rule(
         "members to be found by real peers",
         ("partial_models.*.members",),
-        "members are found in simulations; write down the members, or the models that fedpeer simulate found",
+        "only simulations find members; write down the members, or the models that fedpeer simulate found",
         lambda options: _members(options, lambda _: True),
         (PEERS,),
     ),
     Rule(
-        "pooled examples, and peers that have their own",
+        "pooled examples, and peers with separate examples",
         ("learning.algorithm", "engine"),
-        "global pools the examples of all peers, and peers do not; use {put[engine=vector]}",
+        "global pools the examples of all peers, which the {engine} engine keeps apart; use {put[engine=vector]}",
         lambda options: _when(_pooled(options)),
         ("ray", "network", "processes"),
     ),
     Rule(
         "pooled examples, and real peers",
         ("learning.algorithm",),
-        "global pools the examples of all peers, and real peers do not: it is for simulations, to compare with",
+        "global pools the examples of all peers, so it is only for simulations; choose another algorithm",
         lambda options: _when(_pooled(options)),
         (PEERS,),
     ),
     Rule(
-        "examples kept back by whole peers",
+        "validation examples of whole peers",
         ("simulation.validation", "engine"),
-        "the {engine} engine keeps no examples back; leave out {name[simulation.validation]}",
+        "the {engine} engine has no validation examples; leave out {name[simulation.validation]}",
         lambda options: _when(options.federation.simulation.validation),
         ("network", "processes"),
     ),
     Rule(
-        "partial models that messages have no room for",
+        "partial models too large for messages",
         ("partial_models", "engine"),
-        "{why}; or use {put[engine=vector]}, in which nothing is sent",
+        "{why}; or use {put[engine=vector]}, which sends no messages",
         _crowded,
         ("network", "processes"),
     ),
     Rule(
-        "partial models that messages of real peers have no room for",
+        "partial models too large for messages of real peers",
         ("partial_models",),
         "{why}",
         _crowded,
@@ -743,7 +746,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         f"more than {_PROCESSES_MAX} processes",
         ("simulation.peers", "engine"),
-        "{peers} peers are too many processes for one machine; take {most} or less, or {put[engine=network]}",
+        "{peers} peers are too many processes for one machine; use {most} or fewer, or {put[engine=network]}",
         lambda options: _when(
             (options.federation.simulation.peers or 0) > _PROCESSES_MAX,
             peers=options.federation.simulation.peers,

@@ -87,13 +87,13 @@ class PartialModelSettings(Strict):
     depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
     neurons: dict[str, Neurons] | Literal["all"] = Field(
         default={},
-        description='for each part a number of neurons, "all", or a list of indices; "all" alone: every part',
+        description='for each part a number of neurons, "all", or a list of indices; "all" alone: all parts',
     )
-    modules: list[str] = Field(default=[], description="modules owned whole, by name, sliceable or not")
+    modules: list[str] = Field(default=[], description="names of modules that it owns whole, sliceable or not")
     members: list[str] | Literal["all"] | _Assigned = Field(
         default="all",
         description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
-        "each with a model of its own (simulations)",
+        "and each group gets its own model (simulations only)",
     )
 
     @property
@@ -126,40 +126,47 @@ class LearningSettings(Strict):
     optimizer: ChoiceField = Field(
         default="sgd,lr=0.1", validate_default=True, description="a torch optimizer and its settings"
     )
-    batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one update")
+    batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one local step")
     steps_between_averaging: Annotated[int, Field(ge=1)] | Literal["pass"] = Field(
-        default=87, description='updates between two averagings; "pass": one pass over the peer\'s examples'
+        default=87, description='local steps in a round; "pass": one pass over the peer\'s examples'
     )
     passes: int = Field(
-        default=1, ge=1, le=10_000, description='passes over its examples in a round, where the updates are "pass"'
+        default=1,
+        ge=1,
+        le=10_000,
+        description='passes over the peer\'s examples in a round, if steps_between_averaging is "pass"',
     )
-    rounds: int = Field(default=30, ge=1, le=1_000_000, description="averagings in a run")
+    rounds: int = Field(default=30, ge=1, le=1_000_000, description="rounds of training and averaging in a run")
     evaluate_every: int = Field(
         default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
     )
     weights: Literal["uniform", "samples"] = Field(
-        default="uniform", description="plain mean, or a peer's push-sum weight starts at n_i / mean(n)"
+        default="uniform",
+        description="uniform: plain mean; samples: a peer with n_i examples starts with push-sum weight n_i / mean(n)",
     )
     buffers: Literal["average", "local"] = Field(
         default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"
     )
     optimizer_state: Literal["keep", "reset"] = Field(
-        default="keep", description="momentum and the like after an averaging"
+        default="keep", description="what happens to momentum and the like after an averaging"
     )
     start: ChoiceField | None = Field(
         default=None,
-        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own draw; default of "
-        "the other networks of fedpeer), built (as it is; default of your own network), file:model.safetensors (what "
-        "fedpeer export wrote)",
+        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own initialisation; "
+        "default of fedpeer's other networks), built (unchanged; default of your own network), file:model.safetensors "
+        "(written by fedpeer export)",
     )
-    common_start: bool = Field(default=True, description="all peers start from the same draw")
+    common_start: bool = Field(default=True, description="whether all peers start from the same initial weights")
     participation: float = Field(
-        default=1.0, gt=0, le=1, description="share of the peers that take part in a round (algorithms with a server)"
+        default=1.0,
+        gt=0,
+        le=1,
+        description="fraction of the peers that take part in a round (algorithms with a server)",
     )
     everyone_trains: bool | Literal["evaluated"] = Field(
         default=False,
-        description="peers that do not take part in a round train all the same, for themselves: in no round, in all "
-        "(true), or in those after which models are scored (evaluated); algorithms with a server",
+        description="whether peers that do not take part in a round train too, for themselves: never (false), in all "
+        "rounds (true), or in those after which models are scored (evaluated); algorithms with a server",
     )
     aggregation: ChoiceField = Field(
         default="mean",
@@ -171,33 +178,33 @@ class LearningSettings(Strict):
         gt=1,
         le=1e6,
         allow_inf_nan=False,
-        description="an update that moved more than so many times as far as the median one of its round is left out; "
-        "default: none is (algorithms with a server)",
+        description="leave out an update that moved more than this many times as far as the median update of its "
+        "round; default: none is left out (algorithms with a server)",
     )
     privacy: ChoiceField = Field(
         default="none",
         validate_default=True,
-        description="what is done to updates before they are sent (algorithms with a server): none, or gaussian,"
+        description="protection of updates before they are sent (algorithms with a server): none, or gaussian,"
         "clip=1.0,noise=1.0 for differential privacy",
     )
     mode: Literal["synchronous", "asynchronous"] = Field(
         default="synchronous",
-        description="train, then average, all together; or exchange while training, without waiting (real peers and "
-        "the network engine)",
+        description="synchronous: all peers train, then average together; asynchronous: peers exchange while they "
+        "train, without waiting (real peers and the network engine)",
     )
     alone_rounds: int = Field(
         default=10,
         ge=0,
         le=1_000_000,
-        description="trainings that a peer adds in the same round while no other peer answers; then it waits",
+        description="extra trainings of a peer in the same round while no other peer answers; then it waits",
     )
     alone_limit: float | None = Field(
         default=86_400.0,
         gt=0,
         le=1e9,
         allow_inf_nan=False,
-        description="seconds after which a peer that no other peer answers goes through the remaining rounds by itself "
-        "and finishes; null: never, it waits for the others (in a simulation 600 at most: who has ended stays away)",
+        description="seconds without an answer from any other peer after which a peer completes the remaining rounds "
+        "by itself and finishes; null: it waits forever (in a simulation at most 600: finished peers stay away)",
     )
 
     def evaluated(self, round: int) -> bool:
@@ -214,19 +221,19 @@ class GossipSettings(Strict):
 
     protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
         default="push-sum",
-        description="how an average is reached: by gossip, or by a coordinator that each group elects",
+        description="how an average is computed: by gossip, or by a coordinator that each group elects",
     )
     topology: ChoiceField = Field(
-        default="k-regular:4", validate_default=True, description="who talks to whom inside a group"
+        default="k-regular:4", validate_default=True, description="graph of the exchanges within a group"
     )
     tolerance: float | None = Field(
         default=1e-4,
         gt=0,
         lt=1,
-        description="relative disagreement left after an averaging; decides the exchanges needed",
+        description="relative disagreement left after an averaging, which determines the number of exchanges",
     )
     exchanges: int | None = Field(
-        default=None, ge=1, le=10_000, description="exchanges per averaging; instead of the tolerance"
+        default=None, ge=1, le=10_000, description="exchanges per averaging, instead of a tolerance"
     )
     every: int = Field(
         default=1,
@@ -239,20 +246,19 @@ class GossipSettings(Strict):
         gt=0,
         le=10,
         allow_inf_nan=False,
-        description="part of its length by which a slice must have moved since its peer last averaged it for the peer "
-        "to begin; who has not moved and is not woken sends nothing (algorithms without a server); default: all "
-        "average",
+        description="event-triggered averaging: a peer gives shares of a slice only once the slice has moved by more "
+        "than this fraction of its norm since the peer last averaged it, or another peer's share has arrived "
+        "(algorithms without a server); default: all peers average",
     )
     wire: _ChainField = Field(
         default="float32",
         validate_default=True,
-        description="how values travel: float32, float64, bfloat16, int8 or top-k:SHARE, and behind it /zstd if wanted",
+        description="wire encoding: float32, float64, bfloat16, int8 or top-k:SHARE, optionally followed by /zstd",
     )
     privacy: ChoiceField = Field(
         default="none",
         validate_default=True,
-        description="what neighbours are told before the first true share of an average: none, or noise,pushes=2,"
-        "scale=1.0",
+        description="noise phase before the first true share of an average: none, or noise,pushes=2,scale=1.0",
     )
     deadline: float = Field(
         default=30.0, gt=0, le=86_400, description="seconds that a synchronous exchange waits for a late peer"
@@ -261,43 +267,46 @@ class GossipSettings(Strict):
         default=60.0,
         ge=0,
         le=86_400,
-        description="seconds to wait for the others before the first round, and after the last one for those who "
-        "cannot be reached then",
+        description="seconds to wait for the other peers before the first round, and for unreachable peers after the "
+        "last round",
     )
-    tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two looks at what is due")
+    tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two checks of what is due")
 
 
 class SimulationSettings(Strict):
     """The peers and their data, read by `simulate` only."""
 
     peers: int | None = Field(
-        default=None, ge=1, le=100_000, description="number of peers; default 16 or the split's own number"
+        default=None, ge=1, le=100_000, description="number of peers; default: 16, or the split's own number"
     )
     dataset: ChoiceField = Field(default="digits", validate_default=True, description="a data set, or a file")
-    split: _ChainField | None = Field(default=None, description="who holds what; default: the data set's own")
+    split: _ChainField | None = Field(
+        default=None, description="how examples are divided among the peers; default: the data set's own split"
+    )
     validation: float = Field(
         default=0.0,
         ge=0,
         le=0.9,
-        description="share of each peer's training examples kept back, to choose settings and the best round by",
+        description="fraction of each peer's training examples held out, to choose settings and the best round",
     )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,
-        description="inputs, fitted on each peer's own training examples; default: standard for one's own files",
+        description="scaling of the inputs, fitted on each peer's own training examples; default: standard for your "
+        "own files and for regression, else none",
     )
 
 
 class FederationSettings(Strict):
     """The content of `federation.yaml`, setting by setting."""
 
-    name: str = Field(default="federation", min_length=1, max_length=100, description="shown to people")
+    name: str = Field(default="federation", min_length=1, max_length=100, description="a name for people")
     network: ChoiceField | None = Field(default=None, description="the network; default: one that fits the data set")
     partial_models: dict[str, PartialModelSettings] = Field(
-        default={}, description="what is averaged with whom; what no partial model claims is local to each peer"
+        default={}, description="slices and the peers that share them; weights outside them are local to each peer"
     )
     learning: LearningSettings = Field(default=LearningSettings(), description="how peers learn")
     gossip: GossipSettings = Field(default=GossipSettings(), description="how peers average")
-    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="everything random follows from it")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of all random numbers")
     simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
 
     def models(self) -> tuple[PartialModel, ...]:
@@ -343,17 +352,17 @@ class FederationSettings(Strict):
 class RunOptions(Strict):
     """Options of a simulation beside its federation: how many runs, on which device, by which engine."""
 
-    repeats: int = Field(default=1, ge=1, le=1_000, description="how many seeds: S, S+1, ...")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it is computed")
-    workers: int | None = Field(default=None, ge=1, le=1_024, description="training processes; default: one a core")
-    engine: EngineName = Field(default="vector", description="who plays the peers")
-    faults: str = Field(default="", description="what goes wrong in the network; default: nothing")
-    address: str = Field(default="", description="of a Ray cluster, HOST:PORT or auto; default: one of this machine")
+    repeats: int = Field(default=1, ge=1, le=1_000, description="number of seeds: S, S+1, ...")
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where models are trained")
+    workers: int | None = Field(default=None, ge=1, le=1_024, description="training processes; default: one per core")
+    engine: EngineName = Field(default="vector", description="how the peers are simulated")
+    faults: str = Field(default="", description="faults of the simulated network; default: none")
+    address: str = Field(default="", description="a Ray cluster, HOST:PORT or auto; default: one on this machine")
     shards: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="processes of Ray that share a run; default: several runs are spread",
+        description="Ray processes that share one run; default: whole runs are spread",
     )
 
 

@@ -71,7 +71,7 @@ def reference() -> str:
     lines += ["", "## What `fedpeer update` changes in a running federation", "", "| key | may change | how |"]
     lines += ["| --- | --- | --- |"]
     lines += [f"| `{path}` | {'yes' if key.changes else 'no'} | {key.takes} |" for path, key in CONTRACT.items()]
-    lines += ["", f"For what may not: {NEW_FEDERATION}."]
+    lines += ["", f"For settings that may not change, {NEW_FEDERATION}."]
     lines += ["", "## Every key of a peer's own file", *keys(PeerFile, "", "At the top of a peer's file")]
     return "\n".join(lines) + "\n"
 

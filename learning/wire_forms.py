@@ -34,10 +34,10 @@ def form_of(wire: Sequence[Choice]) -> Form:
         ChoiceError, FormError: an unknown encoding, or a setting out of its range.
     """
     first, *packers = wire
-    function = lookup(first, FORMS, "form")
+    function = lookup(first, FORMS, "wire encoding")
     form = function(**bind_settings(first, function))
     for each in packers:
-        packer = lookup(each, PACKERS, "form")
+        packer = lookup(each, PACKERS, "compression")
         form = packer(**bind_settings(each, packer))(form)
     return form
 

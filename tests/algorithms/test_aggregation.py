@@ -186,7 +186,7 @@ def test_a_federation_gets_the_rule_that_it_asks_for() -> None:
 def test_an_algorithm_without_a_mean_is_not_said_to_stand_liars() -> None:
     linear = Workbench.of(nn.Linear(4, 1), LOSSES["binary"], OptimizerChoice("SGD", {"lr": 0.1}), way="loop", clients=9)
     assert of_a_federation("mocha", linear)
-    with pytest.raises(AlgorithmError, match="mocha takes no mean of its updates"):
+    with pytest.raises(AlgorithmError, match="mocha does not average updates"):
         of_a_federation("mocha", linear, aggregation="median")
 
 

@@ -130,7 +130,7 @@ def test_names_with_dots_keep_their_line() -> None:
 def test_what_peers_have_no_room_to_tell_one_another_is_refused_before_anything_is_made(fedpeer: Fedpeer) -> None:
     names = [f"partial-model-{number:02}" for number in range(40)]
     wide = "\n".join(["name: wide", "partial_models:", *(f"  {name}: {{}}" for name in names)])
-    told = f"and need {hello_bytes(names):,} bytes to compare them where a Hello has {METADATA_BYTES_MAX:,}"
+    told = f"which take {hello_bytes(names):,} bytes in a Hello of at most {METADATA_BYTES_MAX:,}"
     assert [(place, dotted, told in text) for place, dotted, text in problems(wide)] == [
         ("line 2:1", "partial_models", True)
     ]

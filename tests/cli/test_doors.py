@@ -149,29 +149,29 @@ def test_a_federation_says_what_its_file_says(settings: dict[str, Any], method: 
         (
             {"learning": {"passes": 3}},
             "learning.passes",
-            "a round has 87 updates; leave learning.passes out, or write learning.steps_between_averaging: pass",
+            "a round has 87 local steps; leave learning.passes out, or write learning.steps_between_averaging: pass",
         ),
         (
             {"learning": {"algorithm": "full-averaging", "aggregation": "median"}},
             "learning.aggregation",
             (
-                "full-averaging has no server, to which this belongs; write learning.aggregation: mean, or choose an "
-                "algorithm with a server"
+                "full-averaging has no server, which this setting needs; write learning.aggregation: mean, or choose "
+                "an algorithm with a server"
             ),
         ),
         (
             {"learning": {"mode": "asynchronous"}, "gossip": {"protocol": "push-pull"}},
             "learning.mode",
             (
-                "asynchronous goes by push-sum, and gossip.protocol is push-pull; write gossip.protocol: push-sum, or "
-                "learning.mode: synchronous"
+                "asynchronous averaging needs push-sum, and gossip.protocol is push-pull; write gossip.protocol: "
+                "push-sum, or learning.mode: synchronous"
             ),
         ),
         (
             {"gossip": {"protocol": "coordinator", "wire": "int8"}},
             "gossip.wire",
             (
-                "to a coordinator, and from it, values travel as they are; write gossip.wire: float32, or "
+                "a coordinator sends and receives values as float32; write gossip.wire: float32, or "
                 "gossip.protocol: push-sum"
             ),
         ),

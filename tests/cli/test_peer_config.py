@@ -56,11 +56,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "C03 missing": (lambda f: change(f, listen="0.0.0.0:7401", data=None), "must be written"),
     "C06 one place twice": (
         lambda f: change(f, listen="127.0.0.1:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
-        "the same place as listen",
+        "the same address as listen",
     ),
     "C09 transport": (
         lambda f: change(f, transport="plain-http", listen="0.0.0.0:7401", seeds=[]),
-        "plain-http only goes to this machine",
+        "plain-http works only on this machine",
     ),
     "C10 no key": (lambda f: key(f).unlink(), "cannot be read"),
     "C10 key readable by others": (lambda f: key(f).chmod(0o644), "chmod 600"),

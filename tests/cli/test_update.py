@@ -72,7 +72,7 @@ def test_a_changed_network_is_refused_with_every_key_and_the_way_that_works(fedp
     assert outcome.code == 2
     assert 'network is "mlp,layers=64+4+10" now and "mlp,layers=64+5+10" then, and it cannot change' in said
     assert "partial_models.everyone.neurons" in said
-    assert "fedpeer export the model" in said
+    assert "export the model (fedpeer export)" in said
     assert "learning.start: file:" in said
     assert "nothing was signed" in said
     assert "remove" not in said

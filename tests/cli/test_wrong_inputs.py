@@ -44,7 +44,7 @@ OPTIONS: list[tuple[list[str], list[str]]] = [
     (["--algorithm", "local:3"], ["--algorithm", "takes no value"]),
     (["--compare", "local,partial"], ["--compare", '"partial"', "partial-averaging"]),
     (["--compare", "local,local"], ["--compare", "twice"]),
-    (["--compare", ""], ["--compare", "names nothing"]),
+    (["--compare", ""], ["--compare", "has no name"]),
     (["--compare", "local", "--algorithm", "local"], ["--compare", "--algorithm", "leave one out"]),
     (["--network", "mpl:64+10"], ["--network", "mpl", 'did you mean "mlp"?']),
     (["--network", "mlp:64+x+10"], ["--network", "x", "whole number"]),

@@ -116,7 +116,7 @@ def test_who_averages_everything_or_nothing_tells_of_its_models_all_the_same() -
         assert crowding(everyones(ARRAY_MAX), method) is None
         problem = crowding(everyones(ARRAY_MAX + 1), method)
         assert problem is not None
-        assert problem.message.startswith(f"every peer implements {ARRAY_MAX + 1} of them, and can tell")
+        assert problem.message.startswith(f"every peer implements {ARRAY_MAX + 1} of them, and a message has room for")
 
 
 def stated(models: list[PartialModel]) -> None:

@@ -52,8 +52,8 @@ def test_parse(text: str, choice: Choice) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "names nothing"),
-        (":4", "names nothing"),
+        ("", "has no name"),
+        (":4", "has no name"),
         ("ring:", "nothing after the colon; write ring"),
         ("a,b", '"b" in "a,b" is not a setting; write key=value'),
         ("a,=1", "is not a setting"),

@@ -187,9 +187,9 @@ def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_
         (found,) = differences(before, contract_of(federation(gossip=changed)))
         assert found.changes, changed
     for path, value, why in (
-        ("gossip__protocol", "coordinator", "weights that are held"),
+        ("gossip__protocol", "coordinator", "weights (held or in transit)"),
         ("gossip__privacy", "noise", "cannot be masked later"),
-        ("learning__mode", "asynchronous", "in step with anybody"),
+        ("learning__mode", "asynchronous", "rounds of different peers would not match"),
     ):
         (found,) = differences(before, contract_of(federation(**{path: value})))
         assert not found.changes

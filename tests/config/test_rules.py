@@ -111,11 +111,14 @@ BREAKING: dict[str, dict[str, Any]] = {
     "a noise phase with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
     "a noise phase in asynchronous averaging": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
     "a noise phase and sparse values (top-k)": {"gossip": {**NOISY, "wire": "top-k:0.1"}},
-    "a noise phase where everything that is sent goes to a server": {"gossip": NOISY, "methods": ["local", "fedavg"]},
+    "a noise phase and an algorithm that sends everything to a server": {
+        "gossip": NOISY,
+        "methods": ["local", "fedavg"],
+    },
     "event-triggered averaging with a coordinator": {"gossip": {"drift": 0.1, "protocol": "coordinator"}},
     "event-triggered averaging with a noise phase": {"gossip": {"drift": 0.1, **NOISY}},
     "event-triggered averaging in one exchange": {"gossip": {"drift": 0.1, "exchanges": 1}},
-    "passes beside a number of updates": {"learning": {"passes": 2}},
+    "passes and a number of local steps": {"learning": {"passes": 2}},
     "a deadline shorter than a tick": {"gossip": {"deadline": 0.01}},
     "asynchronous averaging with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
     "asynchronous averaging by another protocol than push-sum": {
@@ -123,7 +126,7 @@ BREAKING: dict[str, dict[str, Any]] = {
         "gossip": {"protocol": "exact"},
     },
     "asynchronous peers and a server": {"learning": {"mode": "asynchronous"}, "methods": ["fedavg"]},
-    "asynchronous peers and averaging by weights of the algorithm's own": {
+    "asynchronous peers and an algorithm with its own push-sum weights": {
         "learning": {"mode": "asynchronous"},
         "methods": ["pfedvem-gossip"],
     },
@@ -140,11 +143,11 @@ BREAKING: dict[str, dict[str, Any]] = {
         "methods": ["fedavg"],
         "simulation": {"peers": 6},
     },
-    "noise for a sum of updates under a rule of aggregation that takes no sum": {
+    "noise for a sum of updates and an aggregation rule without a sum": {
         "learning": {"aggregation": "median", "privacy": "gaussian"},
         "methods": ["fedavg"],
     },
-    "a rule of aggregation without a server": {"learning": {"aggregation": "median"}},
+    "an aggregation rule without a server": {"learning": {"aggregation": "median"}},
     "noise on updates without a server": {"learning": {"privacy": "gaussian"}},
     "a bound on updates without a server": {"learning": {"farthest": 3.0}},
     "partial models that contradict one another, the network or the peers": {
@@ -153,14 +156,14 @@ BREAKING: dict[str, dict[str, Any]] = {
     "members to be found in several partial models": {
         "partial_models": {**KIN, "more": {"members": "alike", "neurons": {"hidden1": 2}}}
     },
-    "members to be found later than the last round": {"partial_models": KIN, "learning": {"rounds": 9}},
-    "members to be found where nothing is averaged by all": {"partial_models": {"kin": KIN["kin"]}},
+    "members to be found after the last round": {"partial_models": KIN, "learning": {"rounds": 9}},
+    "members to be found while no model is averaged by all": {"partial_models": {"kin": KIN["kin"]}},
     "members to be found for a model that owns nothing": {
         "partial_models": {"everyone": {}, "kin": {"members": "alike"}}
     },
-    "groups that are found, and a model of their name": {"partial_models": {**KIN, "kin1": {}}},
+    "groups to be found, and a model with the name of one": {"partial_models": {**KIN, "kin1": {}}},
     "members to be found, and event-triggered averaging": {"partial_models": KIN, "gossip": {"drift": 0.1}},
-    "members to be found, and edges of one's own": {
+    "members to be found, and your own edges": {
         "partial_models": KIN,
         "gossip": {"topology": "edges:peer1-peer2"},
     },
@@ -176,11 +179,11 @@ BREAKING: dict[str, dict[str, Any]] = {
     "an accelerator and peers in virtual time": {"device": "cuda", "engine": "network"},
     "members to be found by whole peers": {"partial_models": KIN, "engine": "network"},
     "members to be found by real peers": {"partial_models": KIN, "engine": PEERS},
-    "pooled examples, and peers that have their own": {"methods": ["global"], "engine": "network"},
+    "pooled examples, and peers with separate examples": {"methods": ["global"], "engine": "network"},
     "pooled examples, and real peers": {"methods": ["global"], "engine": PEERS},
-    "examples kept back by whole peers": {"simulation": {"validation": 0.2}, "engine": "network"},
-    "partial models that messages have no room for": {"partial_models": MANY, "engine": "network"},
-    "partial models that messages of real peers have no room for": {"partial_models": MANY, "engine": PEERS},
+    "validation examples of whole peers": {"simulation": {"validation": 0.2}, "engine": "network"},
+    "partial models too large for messages": {"partial_models": MANY, "engine": "network"},
+    "partial models too large for messages of real peers": {"partial_models": MANY, "engine": PEERS},
     "Python objects and processes": {"objects": ("data",), "engine": "processes"},
     "more than 64 processes": {"simulation": {"peers": 65}, "engine": "processes"},
 }

@@ -269,8 +269,8 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
             "add a partial model that everyone implements",
         ),
         ({"partial_models__kin": {"members": "alike"}}, "give it neurons"),
-        ({"partial_models__kin2": {"members": ["peer1"]}}, "call kin2 something else"),
-        ({"partial_models__other": {"members": "alike"}}, "those of one model"),
+        ({"partial_models__kin2": {"members": ["peer1"]}}, "rename kin2"),
+        ({"partial_models__other": {"members": "alike"}}, "only one model can"),
         ({"learning__rounds": 6}, "after = 6 and there are 6 rounds"),
         ({"gossip__drift": 0.1}, "leave out gossip.drift"),
         ({"gossip__topology": "edges:peer1-peer2+peer2-peer3+peer3-peer4+peer4-peer5+peer5-peer6"}, "another topology"),
@@ -293,12 +293,12 @@ def test_other_engines_and_methods() -> None:
         request = SimulationRequest(
             federation=options(), methods=(parse_choice("partial-averaging"),), engine=engine_name
         )
-        with pytest.raises(ConfigError, match=r"partial_models\.kin\.members +members are found in the vector"):
+        with pytest.raises(ConfigError, match=r"partial_models\.kin\.members +only the vector engine finds members"):
             check_engine(request, [])
 
 
 def test_real_peers_want_members_written_down() -> None:
     (problem,) = problems_of(Combination.of(options(), PEERS))
     assert problem.path == ("partial_models", "kin", "members")
-    assert "members are found in simulations" in problem.text
+    assert "only simulations find members" in problem.text
     assert problems_of(Combination.of(options(learning__algorithm="full-averaging"), PEERS)) == []

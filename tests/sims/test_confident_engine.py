@@ -215,7 +215,7 @@ def test_without_rounds_it_is_refused(where: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         api.simulate(federation=settings, methods=(METHOD,), engine=where, out=tmp_path)
     (problem,) = refusal.value.problems
-    assert problem.text.startswith(f"{METHOD} begins each averaging anew")
+    assert problem.text.startswith(f"{METHOD} starts each averaging with its own weights")
     assert "write learning.mode: synchronous" in problem.text
     asynchronous = refusals({"learning": {"algorithm": METHOD, "mode": "asynchronous"}}, PEERS)
     assert [problem.path for problem in asynchronous] == [("learning", "mode")]

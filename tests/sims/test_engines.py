@@ -46,15 +46,15 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
         (request("vector", gossip__wire="int8"), 'gossip.wire = int8; use engine="network"'),
         (
             replace(request("network", learning__mode="asynchronous"), methods=(parse_choice("fedavg"),)),
-            "fedavg goes round by round, with all who take part; write learning.mode: synchronous",
+            "fedavg has synchronous rounds; write learning.mode: synchronous",
         ),
         (request("vector", faults="7"), 'the vector engine has no network; use engine="network"'),
         (request("processes", faults="7"), "the processes engine has no network"),
-        (request("network", device="cuda"), "the network engine trains on the cpu"),
+        (request("network", device="cuda"), "the network engine trains on the CPU"),
         (request("network", faults="links,loss=2"), "loss = 2: write a part of 1"),
         (
             request("processes", simulation__peers=65, simulation__split="iid"),
-            "65 peers are too many processes for one machine; take 64",
+            "65 peers are too many processes for one machine; use 64",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_faults_are_laid_over_one_another() -> None:
         ("slow:1,times=0", "times = 0: write a number from above 0"),
         ("slow:1,times=1e9", "times = 1e"),
         ("links,bytes_per_tick=0", "bytes_per_tick = 0: write 1 or more"),
-        ("links/", "names nothing"),
+        ("links/", "has no name"),
     ],
 )
 def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:

@@ -295,7 +295,7 @@ def test_a_readers_own_algorithm_is_played_like_any_other(tmp_path: Path, monkey
         ("fedrep,head_share=1", {}, "head_share = 1: write"),
         ("fedper,head=nobody", {}, 'no module "nobody"'),
         ("ifca,clusters=0", {}, "clusters = 0"),
-        ("virtual", {"common_start": False}, "same parameters"),
+        ("virtual", {"common_start": False}, "same start"),
     ],
 )
 def test_what_an_algorithm_cannot_do_is_said_before_a_run(

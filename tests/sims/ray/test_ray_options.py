@@ -27,17 +27,17 @@ def request(method: str = "partial-averaging", **settings: Any) -> SimulationReq
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (request(learning__mode="asynchronous"), "the ray engine does not play learning.mode: asynchronous"),
-        (request(gossip__wire="int8"), 'the ray engine does not play gossip.wire = int8; use engine="network"'),
-        (request(gossip__privacy="noise"), 'the ray engine does not play gossip.privacy; use engine="vector"'),
-        (request(gossip__drift=0.1), 'the ray engine does not play gossip.drift; use engine="vector"'),
+        (request(learning__mode="asynchronous"), "the ray engine does not support learning.mode: asynchronous"),
+        (request(gossip__wire="int8"), 'the ray engine does not support gossip.wire = int8; use engine="network"'),
+        (request(gossip__privacy="noise"), 'the ray engine does not support gossip.privacy; use engine="vector"'),
+        (request(gossip__drift=0.1), 'the ray engine does not support gossip.drift; use engine="vector"'),
         (request("global"), 'use engine="vector"'),
         (replace(request(), device="cuda"), "the ray engine trains on CPUs; leave out the device cuda"),
         (replace(request(), faults="7"), "the ray engine has no network"),
         (replace(request(), address="head"), '"head" is no address; write HOST:PORT'),
         (replace(request(), address="ray://head:10001"), "is no address; write HOST:PORT"),
-        (replace(request(), engine="vector", shards=2), 'not of the vector engine; use engine="ray"'),
-        (replace(request(), engine="network", address="auto"), 'not of the network engine; use engine="ray"'),
+        (replace(request(), engine="vector", shards=2), 'not for the vector engine; use engine="ray"'),
+        (replace(request(), engine="network", address="auto"), 'not for the network engine; use engine="ray"'),
     ],
 )
 def test_what_cannot_be_played_is_refused_with_the_way_out(wanted: SimulationRequest, words: str) -> None:
@@ -67,9 +67,9 @@ def test_runs_that_are_spread_whole_play_what_the_vector_engine_plays(settings: 
     several = replace(request("partial-averaging", **settings), seeds=(0, 1))
     check_engine(several, ())
     check_engine(replace(request("global"), seeds=(0, 1)), ())
-    with pytest.raises(ConfigError, match="the ray engine does not play"):
+    with pytest.raises(ConfigError, match="the ray engine does not support"):
         check_engine(replace(several, shards=2), ())
-    with pytest.raises(ConfigError, match="does not play learning"):
+    with pytest.raises(ConfigError, match="does not support learning"):
         check_engine(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
     with pytest.raises(ConfigError, match="the ray engine trains on CPUs"):
         check_engine(replace(several, device="cuda"), ())
