@@ -1,4 +1,4 @@
-"""Paths of data files in settings, made whole: what they are relative to is known only where the settings are read."""
+"""Absolute paths in settings: what a path is relative to is known only where the settings are read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedpeer.data.own import OWN
 
 
 def anchored(choice: Choice, folder: Path) -> Choice:
-    """With the whole path of a user's own data file, so that it is found from any folder.
+    """Return the choice with an absolute path if it names a user's own data file, so that any folder finds it.
 
-    A path in a file is relative to that file's folder, one in an option to the working folder.
+    `folder` is what a relative path starts from: the settings file's folder, or the working folder for an option.
     """
     try:
         path = bind_settings(choice, OWN[choice.name]).get("path") if choice.name in OWN else None
-    except ChoiceError:  # told as a mistake of the choice itself
+    except ChoiceError:  # reported where the choice itself is checked
         path = None
     if path is None:
         return choice
@@ -28,7 +28,7 @@ def anchored(choice: Choice, folder: Path) -> Choice:
 
 
 def anchored_federation(federation: Federation, folder: Path) -> Federation:
-    """The same for the data of a federation's simulation, and for the model that it starts from, with its digest."""
+    """Return the federation with absolute paths of its simulation's data and of its start model, with a digest."""
     dataset = anchored(federation.simulation.dataset, folder)
     simulation = federation.simulation.model_copy(update={"dataset": dataset})
     found: dict[str, object] = {"simulation": simulation}
@@ -40,7 +40,7 @@ def anchored_federation(federation: Federation, folder: Path) -> Federation:
 
 
 def start_file(federation: Federation) -> Path | None:
-    """The file of the model that a federation starts from, as it is written."""
+    """Return the file of the model that a federation starts from, as written in its settings, or None."""
     start = federation.learning.start
     if start is None or start.name != "file":
         return None
@@ -51,7 +51,7 @@ def start_file(federation: Federation) -> Path | None:
 
 
 def _digest(path: Path) -> str:
-    """Hex BLAKE2b-128 of a file: what peers compare of it, wherever each of them has it."""
+    """Return the hex BLAKE2b-128 of a file, by which peers compare their copies."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,6 +1,6 @@
-"""A graph drawn with characters: lines in dots of braille, 2 x 4 to a character, and the nodes' numbers over them.
+"""Graphs drawn with characters: edges in braille dots, 2 x 4 to a character, with the nodes' labels over them.
 
-Where the terminal is not UTF-8, a character with any dot is a full stop.
+On a terminal that is not UTF-8, a character with any dot becomes a full stop.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ def graph_lines(
     rows: int,
     ascii_only: bool = False,
 ) -> list[str]:
-    """The drawing as lines of text.
+    """Draw a graph as lines of text.
 
-    points   a place for each node, x and y from 0 to 1
-    edges    pairs of nodes
+    Args:
+        points: the position of each node, x and y from 0 to 1.
+        edges: pairs of node numbers.
+        labels: one per node.
+        columns: width of the drawing in characters.
+        rows: height of the drawing in lines.
+        ascii_only: whether the terminal cannot show braille.
     """
     dots = [[0] * columns for _ in range(rows)]
     margin = max(map(len, labels)) / columns  # so that a label at the edge is not cut off

@@ -1,10 +1,10 @@
-"""Settings as they were written, in a file or as options, and each mistake with the place where it was written.
+"""Settings as written in a file or as options, and problems with the place where each was written.
 
 Options are settings too: `--rounds 5` is `learning.rounds: 5`, read as the same YAML scalar and laid over the file's
-value. So both have the same checks and the same words, and only the place differs ("line 5:3" or "--rounds").
+value. So both pass the same checks with the same messages, and only the place differs ("line 5:3" or "--rounds").
 
-The steps: YAML (`yaml_marks`), types and ranges (`config/reading.py`), the rule book (`config/rules.py`). Each adds its
-problems to one list.
+The steps are YAML (`yaml_marks`), types and ranges (`config/reading.py`), and the rule book (`config/rules.py`). Each
+adds its problems to one list.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from fedpeer.config.rules import PEERS, Combination, problems_of
 
 @dataclass
 class ConfigSource:
-    """Settings as they were written: plain values, and for each path where it was written.
+    """Settings as written: plain values, and the place of each.
 
+    data        plain values, as nested mappings
+    marks       lines of the file's settings
     options     path -> the option that set it, such as "--rounds"
     file        the file's name, or "" if there is none
     """
@@ -40,7 +42,7 @@ class ConfigSource:
         return cls(data, marks, {}, str(file))
 
     def lay(self, option: str, path: Path, value: Any) -> None:
-        """Set one path from an option, over whatever the file said."""
+        """Set one path from an option, replacing the file's value."""
         inside: Any = self.data
         for key in path[:-1]:
             if not isinstance(inside.get(key), dict):
@@ -50,7 +52,7 @@ class ConfigSource:
         self.options[path] = option
 
     def placed(self, problem: ConfigProblem) -> ConfigProblem:
-        """The problem with its place: an option (whose name says more than the path), or a line."""
+        """Return the problem with its place: the option, whose name then replaces the path, or the line."""
         if problem.place:
             return problem
         for length in range(len(problem.path), 0, -1):
@@ -61,14 +63,14 @@ class ConfigSource:
 
     @property
     def subject(self) -> str:
-        """What a report is about: the file, the command line, or both."""
+        """Name of what a report is about: the file, the command line, or both."""
         if not self.file:
             return "the command line"
         return f"{self.file} with the options given" if self.options else self.file
 
 
 def load(source: ConfigSource, consequence: str = "") -> Federation:
-    """Return the federation that the source says, for peers that talk to one another.
+    """Return the federation of the source, checked for real peers.
 
     Raises:
         ConfigError: all problems of the source, in the order of the file.
@@ -82,7 +84,7 @@ def load(source: ConfigSource, consequence: str = "") -> Federation:
 
 
 def refuse(source: ConfigSource, problems: Sequence[ConfigProblem], consequence: str = "") -> None:
-    """Raise one ConfigError of these problems, if there are any."""
+    """Raise one ConfigError with all problems, each with its place, if there are any."""
     if problems:
         placed = sorted((source.placed(problem) for problem in problems), key=_line)
         raise ConfigError(source.subject, placed, consequence)

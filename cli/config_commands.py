@@ -1,4 +1,4 @@
-"""`fedpeer config check` and `fedpeer config schema`: a file is right or all that is wrong with it; and for editors."""
+"""`fedpeer config check` and `fedpeer config schema`: check settings files, and print their schema for editors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_command(
 
 
 def _described(file: Path) -> str:
-    """What a file is about.
+    """Return what a valid file describes, in one line.
 
     Raises:
         ConfigError: everything that is wrong with it.

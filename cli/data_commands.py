@@ -1,4 +1,4 @@
-"""`fedpeer data list / prepare / preview / split`: data sets, their files, and who would hold what."""
+"""`fedpeer data list / prepare / preview / split`: data sets, their files, and how peers would divide them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def print_split(
 
 
 def _divided(dataset: str, split: str | None, peers: int | None, seed: int) -> tuple[Dataset, Split]:
-    """The data set and its split, by the same checks and the same seed as `simulate` has."""
+    """Return the data set and its split, by the checks and the seed that `simulate` uses."""
     from fedpeer.cli.simulate_options import options_of
     from fedpeer.learning.holdings import dataset_split, load_dataset
 

@@ -1,7 +1,7 @@
-"""`fedpeer demo associative`: what peers answer that learnt alone, as one, or in part together.
+"""`fedpeer demo associative`: patterns recalled by peers that trained alone, all together, or partly together.
 
-What is played is in `experiments/associative/`. Here it is shown: two answers in the terminal (`drawing.py`), or a page
-on which any part of a pattern can be given (`questions.py`, served by `experiments/associative/page/`).
+`experiments/associative/` trains the peers. This command shows two recalls in the terminal (`drawing.py`), or serves a
+page where a user gives any part of a pattern (`questions.py`, `experiments/associative/page/`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def associative_command(
 
 
 def _of_the_page(port: int | None, show: bool) -> list[str]:
-    """Which of the options that need `--web` were given."""
+    """Return the given options that need `--web`."""
     return [name for name, given in (("--port", port is not None), ("--open", show)) if given]
 
 
@@ -99,7 +99,7 @@ def _draw(shown: Shown) -> None:
 
 
 def _serve(shown: Shown, seed: int, listening: socket.socket, *, show: bool) -> None:
-    """Until Ctrl-C, which is how it is meant to end."""
+    """Serve the page until Ctrl-C."""
     import asyncio
     from functools import partial
 

@@ -1,7 +1,7 @@
-"""The user's mistakes as one screen, and which exceptions are the user's.
+"""Errors as one screen of text, and which exceptions are the user's mistakes.
 
-Rooms raise exceptions of their own (`SlicingError`, `DataError`, ...) whose message is already a sentence for the user;
-`is_users_mistake` tells them from our own mistakes, which end in a traceback file.
+Packages raise exceptions of their own (`SlicingError`, `DataError`, ...) whose message is already a sentence for the
+user; `is_users_mistake` separates them from bugs in fedpeer, whose traceback goes to a file.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import textwrap
 
 from fedpeer.config.problems import ConfigError, laid_out
 
-#: Lines of one report on the smallest terminal, 24 lines: with the command above and the prompt below it.
+#: Lines of one report on the smallest terminal: 24 less the command above it and the prompt below.
 LINES_MIN = 21
-#: The other rooms' exceptions for the user, by name: what is not imported cannot have been raised.
+#: Exceptions whose message is for the user, by name: importing their modules would be slow.
 _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
@@ -42,7 +42,7 @@ _USERS_MISTAKES = {
     "fedpeer.topology.graphs.TopologyError",
 }
 
-#: Those after which another start may find things as they should be.
+#: Exceptions whose cause may be gone at another start.
 _TEMPORARY = {
     "fedpeer.peer.runtime.transient.NoAddressError",
     "fedpeer.peer.runtime.transient.PortInUseError",
@@ -50,12 +50,12 @@ _TEMPORARY = {
 
 
 def is_users_mistake(error: BaseException) -> bool:
-    """Whether the message of this exception is a finished sentence for the user."""
+    """Return whether the message of this exception is a finished sentence for the user."""
     return isinstance(error, ConfigError) or bool(_names(error) & _USERS_MISTAKES)
 
 
 def temporary(error: BaseException) -> str:
-    """What another start may find otherwise, as a sentence: a port in use, too little memory; "" for other errors."""
+    """Return a sentence about an error that may pass by itself (port in use, too little memory), or ""."""
     from fedpeer.peer.runtime.transient import short_of_memory
 
     if _names(error) & _TEMPORARY:
@@ -71,7 +71,7 @@ def _names(error: BaseException) -> set[str]:
 
 
 def wrapped(text: str) -> str:
-    """Finished sentences, each line of the text wrapped to the terminal; at most one screen."""
+    """Wrap each line of a text to the terminal's width, and cut the text to one screen."""
     terminal = shutil.get_terminal_size()
     lines = []
     for line in text.splitlines():

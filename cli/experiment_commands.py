@@ -1,4 +1,4 @@
-"""`fedpeer experiment list / run / report`: the papers' experiments, each at one command."""
+"""`fedpeer experiment list / run / report`: the papers' experiments, one command each."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def experiment_report_command(
 
 
 def _size(quick: bool, full: bool) -> SizeName | None:
-    """The size that the options name."""
+    """Return the size that the options name, or None."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if quick and full:
@@ -224,7 +224,7 @@ def _size(quick: bool, full: bool) -> SizeName | None:
 
 
 def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dict[str, str]:
-    """What is chosen otherwise than the experiment does, of what its paper leaves open."""
+    """Return the options that override the experiment's choices where its paper leaves them open."""
     from fedpeer.cli.config import ConfigSource, refuse
     from fedpeer.cli.simulate_options import NOTHING_STARTED
     from fedpeer.config.federation import Federation
@@ -250,7 +250,7 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
 
 
 def _cluster(engine: str | None, address: str | None) -> str | None:
-    """The address of the cluster that the options ask for, "" for one of this machine; None where none is asked."""
+    """Return the address of the cluster that the options name, "" for one on this machine, None for no cluster."""
     from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
 
     if engine not in (None, "ray"):
@@ -266,7 +266,10 @@ def _cluster(engine: str | None, address: str | None) -> str | None:
 
 
 def _show(pages: Sequence[Mapping[str, Any]], to: Path | None, beside: Sequence[Path] = ()) -> None:
-    """Print the pages, and write each with its numbers into a folder, or else beside its runs; several on one more."""
+    """Print the pages and write each into the folder `to`, with its numbers, or else beside its runs.
+
+    Several pages also get a common HTML page, and an index in `to`.
+    """
     from fedpeer.cli.files import writable, write_new_text
     from fedpeer.experiments.table import stem_of, table_page
     from fedpeer.runs.disk import dumps

@@ -1,8 +1,7 @@
-"""What an experiment looks like while it is played: one bar on a terminal, at most one line a second anywhere else.
+"""Progress of an experiment: one bar on a terminal, at most one line a second elsewhere.
 
-A run is one cell with one seed, or with one variant that is tried. How much time is left is told from the runs that
-were seen: what is left of those under way at their pace, and for each of the others the mean of those that were played;
-as many are under way at once as now.
+A run is one cell with one seed, or one variant of a search. The time left is estimated from the runs seen so far: a
+running one goes on at its pace, each waiting one takes the mean of the others, and as many run at once as now.
 """
 
 from __future__ import annotations
@@ -23,13 +22,18 @@ from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
 from fedpeer.runs.summary import percent
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
 
-#: Runs under way that a terminal has lines for.
+#: Bars of running runs on a terminal.
 BARS_MAX = 8
 
 
 @dataclass
 class Run:
-    """One under way. `began` is when it did; `round` the last that is finished, of `rounds` once they are known."""
+    """A run that is under way.
+
+    began    when it started, by the tally's clock, in s
+    round    the last finished round
+    rounds   number of rounds, 0 until known
+    """
 
     began: float
     round: int = 0
@@ -37,7 +41,7 @@ class Run:
 
 
 class ExperimentTally:
-    """How far an experiment is: its runs one after the other, or several at once."""
+    """Progress of an experiment whose runs come one after the other, or several at once."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -69,14 +73,14 @@ class ExperimentTally:
 
     @property
     def words(self) -> str:
-        """Which runs are under way."""
+        """The runs under way, in words."""
         if len(self.running) > 1:
             return f"{len(self.running)} running, {self.waiting} waiting"
         return next(iter(self.running), "")
 
     @property
     def left(self) -> str:
-        """In words; nothing while there is nothing to tell it from."""
+        """Estimate of the time left, in words; "" until there is something to estimate it from."""
         past = [self.clock() - run.began for run in self.running.values()]
         whole = [
             now * run.rounds / run.round if run.round else None
@@ -91,7 +95,7 @@ class ExperimentTally:
 
 
 class ExperimentDisplay(Protocol):
-    """A display: entered before the first event, left after the last."""
+    """Display that is entered before the first event, and left after the last."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
@@ -99,7 +103,7 @@ class ExperimentDisplay(Protocol):
 
 
 class ExperimentLines:
-    """For logs."""
+    """Progress for logs: at most one line a second about rounds, and one for each other event."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.write, self.clock, self.tally = write, clock, ExperimentTally(clock)
@@ -109,7 +113,7 @@ class ExperimentLines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is open."""
 
     def __call__(self, event: Told) -> None:
         tally = self.tally
@@ -131,8 +135,7 @@ class ExperimentLines:
 
 
 class Bar:
-    """One bar over all runs on a terminal, one for each that is under way where there are several, and a line above for
-    each cell that is finished."""
+    """Progress on a terminal: a bar over all runs, a bar for each of several running ones, a line per finished cell."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.tally = console, ExperimentTally(time.monotonic)
@@ -182,14 +185,14 @@ class ExperimentSilence:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is open."""
 
     def __call__(self, event: Told) -> None:
-        """Events pass unseen."""
+        """Ignore the event."""
 
 
 def experiment_display(console: Console, quiet: bool) -> ExperimentDisplay:
-    """The display that suits where standard error goes."""
+    """Return the display that suits the console: bars on a terminal, else lines, or none if `quiet`."""
     if quiet:
         return ExperimentSilence()
     if console.is_terminal:
@@ -198,7 +201,7 @@ def experiment_display(console: Console, quiet: bool) -> ExperimentDisplay:
 
 
 def _said(event: Told) -> list[str]:
-    """What is said of it in words, if anything."""
+    """Return the lines to print about an event, if any."""
     match event:
         case Begun():
             kept = f", {event.finished} of them finished already" if event.finished else ""

@@ -1,7 +1,6 @@
-"""`fedpeer invite`, `join` and `revoke`: one peer more, one less, and who was told of it.
+"""`fedpeer invite`, `join` and `revoke`: add and remove one peer, and send the new roster to the others.
 
-What they write and send is `peer/runtime/`'s (`enrolment.py`, `authority.py`, `announce.py`); here are the options, the
-words, and the next command.
+`peer/runtime/` does the work (`enrolment.py`, `authority.py`, `announce.py`); here are options and messages.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.wire.roster import Roster
 
-#: Seconds that an invitation may be open. A week is as long as a secret should wait in somebody's mail.
+#: Longest time that an invitation is open, in s: a week, as a secret should not wait longer in a mailbox.
 _EXPIRES_MAX = 7 * 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-#: What stands in a new peer's file until its owner writes what it learns from.
+#: Data in a new peer's file until its owner names the real ones.
 _UNKNOWN_DATA = "csv:data.csv,label=label"
 EXIT_STOPPED = 130
-#: Where a model that came is until it is known where it belongs.
+#: File of the fetched start model, until the federation file says where it belongs.
 MODEL = "model.part"
 
 Folder = Annotated[
@@ -77,7 +76,7 @@ def invite_command(
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
         roster = await wait_for(authority, peer, address, known, *place, seconds, show, start)
-        from fedpeer.peer.runtime.announce import announce  # brings torch, for which the token need not wait
+        from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
 
         return roster, await announce(authority, roster, without=peer)
 
@@ -160,7 +159,12 @@ def revoke(
 
 
 def delivery_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
-    """Say who has the new roster (or contract) now, and how the others get it."""
+    """Return lines that say which peers have the new roster (or contract), and how the others get it.
+
+    Args:
+        told: peer id -> why it could not be sent to that peer, or "".
+        file: name of the file to copy if no peer was reached.
+    """
     reached = [peer for peer, why in told.items() if not why]
     if reached:
         lines = [f"Sent to: {', '.join(reached)}. The peers pass it on to the others."]
@@ -183,7 +187,7 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
 
 
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
-    """The partial models that a new peer implements, each known to the federation file."""
+    """Return the partial models that a new peer implements, or None; each must be in the federation file."""
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.config.choice import nearest_name
 
@@ -199,7 +203,7 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
 
 
 def _start(folder: Path) -> Path | None:
-    """The model that the federation starts from, which the new peer needs, too."""
+    """Return the file of the federation's start model, which the new peer needs too, or None."""
     from fedpeer.cli.anchors import start_file
     from fedpeer.cli.config import ConfigSource, load
 
@@ -208,7 +212,7 @@ def _start(folder: Path) -> Path | None:
 
 
 def _put_model(folder: Path) -> None:
-    """Move the model that came to where the federation file says, if that is inside of the peer's folder."""
+    """Move the fetched start model to the path in the federation file, if that is inside the peer's folder."""
     from fedpeer.cli.anchors import start_file
     from fedpeer.cli.config import ConfigSource, load
 
@@ -220,7 +224,7 @@ def _put_model(folder: Path) -> None:
 
 
 def _warn_of_code(federation: Federation, file: Path) -> None:
-    """A file that came from elsewhere may name code, which runs only if the peer's own file allows it."""
+    """Tell the user if the received federation file names code, which runs only if the peer's file allows it."""
     network = federation.network
     if network is not None and network.name == "python":
         package = str(network.value or network.settings.get("function", "")).partition(":")[0].partition(".")[0]

@@ -1,4 +1,4 @@
-"""Where runs are, and files that a command writes because an option names them."""
+"""The folder of runs, and files that a command writes because an option names them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 
 
 def runs_folder(out: Path | None) -> Path:
-    """The folder of all runs: `--out`, else $FEDPEER_RUNS, else fedpeer-runs in the working folder."""
+    """Return the folder of all runs: `--out`, else $FEDPEER_RUNS, else fedpeer-runs in the working folder."""
     return out or Path(os.environ.get("FEDPEER_RUNS") or "fedpeer-runs")
 
 
 @contextmanager
 def writable(path: Path, *, option: str) -> Iterator[None]:
-    """Where a file is written: if it cannot be, say so, naming the option that asked for it."""
+    """Turn an OSError of the block into a ConfigError that names the option that asked for the file."""
     try:
         yield
     except OSError as error:
@@ -26,6 +26,10 @@ def writable(path: Path, *, option: str) -> Iterator[None]:
 
 
 def write_new_text(path: Path, text: str, *, option: str) -> None:
-    """Write the file, or say why it cannot be written."""
+    """Write a text file.
+
+    Raises:
+        ConfigError: it cannot be written; the message names `option`.
+    """
     with writable(path, option=option):
         path.write_text(text, encoding="utf-8")

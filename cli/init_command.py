@@ -1,6 +1,6 @@
-"""`fedpeer init`: a federation from nothing: what it is asked, what is wrong with that, and what is to be done next.
+"""`fedpeer init`: create a federation, and print the next commands.
 
-The folders are written by `peer/runtime/invitation_files.py`; the peers' places are worked out in `peer_options.py`.
+`peer/runtime/invitation_files.py` writes the folders; `peer_options.py` derives the peers' addresses from the options.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from fedpeer.peer.runtime.invitation_files import InvitedPeer
 
-#: Peers whose next command is written out; after that it goes on in the same way.
+#: Peers whose next command is printed; the others' follow the same pattern.
 _SHOWN_PEERS = 16
-#: Peers of a simulation whose file names no number.
+#: Peers of a simulation whose file gives no number.
 _DEFAULT_SIMULATED = 16
 
 _NOTHING_WRITTEN = ", so nothing was written"
@@ -77,7 +77,7 @@ def init(
 
 
 def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
-    """What is in the new folder."""
+    """Return lines that describe the new folder."""
     several = ", ".join(ids) if len(ids) <= 3 else f"{ids[0]} ... {ids[-1]}"
     rows = [
         ("federation.yaml", "what all peers learn, and how"),
@@ -91,7 +91,7 @@ def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
 
 
 def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[ConfigProblem]) -> str:
-    """What `--peers` says, or would say, given the machines."""
+    """Return `--peers`, or what follows from `--hosts` or `--address` without it."""
     if peers is not None:
         return peers
     if hosts is not None:
@@ -105,9 +105,13 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
 def _taken_over(
     file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[ConfigProblem]
 ) -> tuple[str, str, Path | None]:
-    """Name and text of a federation file that exists, once it is right, and the model that it starts from.
+    """Return the name and text of an existing federation file, and the file of its start model.
 
-    Raises ConfigError with all that is not.
+    What does not fit the other options is added to `problems`.
+
+    Raises:
+        ConfigError: the file is invalid.
+        DataError: its start model cannot be read.
     """
     from fedpeer.cli.anchors import anchored_federation, start_file
     from fedpeer.cli.config import ConfigSource, load
@@ -126,12 +130,12 @@ def _taken_over(
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
-    anchored_federation(federation, file.parent)  # the model is there
+    anchored_federation(federation, file.parent)  # raises if the start model cannot be read
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 
 
 def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
-    """How each peer is started: here, or on its machine, after its folder went there."""
+    """Return lines that say how to start each peer: here, or on its machine after its folder was copied."""
     from fedpeer.config.peer_file import loopback
 
     shown_seats = seats[:_SHOWN_PEERS]

@@ -1,7 +1,7 @@
-"""The entry point `fedpeer`: the commands.
+"""The `fedpeer` program: its tree of commands.
 
-Each command lives in its own file and imports the rooms it needs inside its function, so that `fedpeer --help` is
-quick. What becomes of an error is in `outcome.py`.
+Each command has a file of its own and imports the packages that it needs inside its function, so that `fedpeer --help`
+is quick. `outcome.py` turns exceptions into exit codes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def fedpeer_options(
         bool, typer.Option("--version", metavar="", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options of all commands; the text of the help is `app`'s."""
+    """Take the options of all commands; the help text is that of `app`."""
 
 
 @app.command()
@@ -89,30 +89,30 @@ def version() -> None:
 
 
 def main() -> None:
-    """What `fedpeer` runs."""
+    """Run the command line of this process and exit with its code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 gets ? and no traceback
+            stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? instead of a traceback
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does; nothing is wrong
+    except BrokenPipeError:  # the reader of our output stopped reading, as `head` does: no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if code in (EXIT_STOPPED, EXIT_TEMPORARY):
         sys.stderr.flush()
-        # Taking torch down can take a second, and somebody waits; what was loaded by half cannot be taken down at all.
+        # A normal exit can spend a second on unloading torch, and fails if torch is only half loaded.
         os._exit(code)
     sys.exit(code)
 
 
 @cache
 def _command() -> Any:
-    """The tree of commands. Typer makes it from the functions' annotations, which takes longer than most mistakes."""
+    """Return the tree of commands, cached: building it from annotations takes longer than reporting most errors."""
     return typer.main.get_command(app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return the exit code; errors are told on standard error."""
+    """Run one command line and return its exit code; errors go to standard error."""
     whole = {"args": list(arguments), "prog_name": "fedpeer", "standalone_mode": False, "obj": arguments}
     return outcome_of(lambda: _command()(**whole), arguments)
 

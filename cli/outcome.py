@@ -1,7 +1,8 @@
-"""What becomes of a command: its exit code, and what standard error says of a mistake.
+"""How a command ends: its exit code, and the error message on standard error.
 
-Exit codes: 0; 2 the user's mistake, told in one screen without a traceback; 1 our own, whose traceback goes into a
-file; 75 what may pass by itself, such as a port in use or too little memory; 130 after Ctrl-C.
+Exit codes: 0 success; 2 a mistake of the user, reported on one screen without a traceback; 1 a bug in fedpeer, whose
+traceback goes to a file; 75 an error that may pass by itself, such as a port in use or too little memory; 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from fedpeer.config.problems import ConfigError
 
 EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
 
-#: Base of typer's errors about a command line; typer does not name it in public.
+#: Base class of typer's errors about a command line, which typer does not export.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def outcome_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
-    """Carry out a command and return its exit code; `arguments` are what a report says was typed."""
+    """Run a command and return its exit code; an error report quotes `arguments` as the command line."""
     try:
         outcome = command()
     except ConfigError as error:
@@ -51,7 +52,7 @@ def _told(text: str, code: int) -> int:
 
 
 def _usage(error: Any) -> str:
-    """Typer's complaint about the command line, and where the help is."""
+    """Return typer's message about the command line, and the command that shows the help."""
     command = error.ctx.command_path if error.ctx else "fedpeer"
     return wrapped(f"{error.format_message()}\n\n  {command} --help  shows the usage.")
 

@@ -1,7 +1,7 @@
-"""From a peer's file and the federation file that it names to checked settings, or to one report of what is wrong.
+"""A peer's file and the federation file that it names, read into checked settings or one report of all problems.
 
-The steps are those of `config.py`; here is what only this machine can tell: whether files are there, keys are kept from
-others and are those that the roster says, and data can be read. Nothing is started, downloaded or imported.
+The steps are those of `config.py`, and checks that only this machine can make: that files exist, that keys are private
+and match the roster, and that data can be read. Nothing is started, downloaded or imported.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from fedpeer.data.own import OWN
 
 @dataclass(frozen=True, kw_only=True)
 class PeerConfig:
-    """A peer's file and its federation's, both right; every path in them is whole."""
+    """A valid peer file and its valid federation file, with absolute paths."""
 
     file: PeerFile
     federation: Federation
 
 
 def is_peer_file(data: Mapping[str, Any]) -> bool:
-    """Whether these settings are a peer's own rather than a federation's."""
+    """Return whether these settings are a peer's rather than a federation's."""
     return "id" in data or "federation" in data
 
 
 def load_peer(path: Path, consequence: str = "") -> PeerConfig:
-    """What the peer file and its federation file say.
+    """Load a peer file and its federation file.
 
     Raises:
-        ConfigError: everything that is wrong with the peer file; or if that is right, with the federation file.
+        ConfigError: everything that is wrong with the peer file, or, if that is valid, with the federation file.
     """
     source = ConfigSource.of_file(path)
     if not is_peer_file(source.data) and {"learning", "gossip", "partial_models", "simulation"} & set(source.data):
@@ -67,10 +67,10 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
 
 
 def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]:
-    """The same of several files, whose peers are to run beside one another.
+    """Load several peer files whose peers will run side by side on this machine.
 
     Raises:
-        ConfigError: everything that is wrong with any of them, and what two of them share.
+        ConfigError: everything that is wrong with any of them, and values that only one of them can have.
     """
     found: dict[Path, PeerConfig] = {}
     problems: list[ConfigProblem] = []
@@ -82,13 +82,13 @@ def load_peers(paths: Sequence[Path], consequence: str = "") -> list[PeerConfig]
     problems += _twice({path: each.file for path, each in found.items()})
     if len(set(paths)) < len(paths):
         problems.append(ConfigProblem((), "a file is named twice; name each file once", "--config"))
-    if problems:  # a federation file that all of them name has its problems once
+    if problems:  # without repeats: a federation file that all of them name is reported once
         raise ConfigError("what is to be started", [*dict.fromkeys(problems)], consequence)
     return list(found.values())
 
 
 def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
-    """What two processes of one machine cannot both have."""
+    """Yield a problem for each id, state folder or port that two processes of one machine share."""
     seen: dict[tuple[str, str], Path] = {}
     for path, file in files.items():
         own = [("id", file.id), ("state", str(file.state)), ("listen", file.listen)]
@@ -99,7 +99,7 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
 
 
 def _examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, list[ConfigProblem]]:
-    """The peer file as far as it can be understood, its paths whole, and everything that is wrong with it."""
+    """Return the peer file with absolute paths, or None if it cannot be parsed, and all its problems."""
     file, problems = typed(PeerFile, source.data)
     if file is not None:
         problems += [ConfigProblem(path, text) for path, text in file.contradictions()]
@@ -109,7 +109,7 @@ def _examine_peer(source: ConfigSource, folder: Path) -> tuple[PeerFile | None, 
 
 
 def _whole(file: PeerFile, folder: Path) -> PeerFile:
-    """With whole paths."""
+    """Return the peer file with absolute paths."""
 
     def whole(path: str) -> str:
         return str((folder / path).resolve())
@@ -140,7 +140,7 @@ def _choices(file: PeerFile) -> Iterator[ConfigProblem]:
 
 
 def _data(file: PeerFile) -> Iterator[ConfigProblem]:
-    """Whether a file of one's own can be read, every row of it."""
+    """Yield a problem if a user's own data file cannot be read to the last row."""
     choice = file.data.source
     if choice.name in OWN and choice.name != "python" and choice_problem(("simulation", "dataset"), choice) is None:
         try:
@@ -150,7 +150,7 @@ def _data(file: PeerFile) -> Iterator[ConfigProblem]:
 
 
 def _keys(file: PeerFile) -> Iterator[ConfigProblem]:
-    """Whether the files of the identity are there, fit together, and are those of the roster."""
+    """Yield the problems of the identity's files: missing, not matching each other, or not matching the roster."""
     if file.transport != "https" or file.identity is None:
         return
     from fedpeer.peer.runtime.identity import examine_identity, read_roster
@@ -168,7 +168,7 @@ def _keys(file: PeerFile) -> Iterator[ConfigProblem]:
 
 
 def _others(file: PeerFile) -> Iterator[ConfigProblem]:
-    """Files of the dashboard, and the federation file itself."""
+    """Yield the problems of the dashboard's files and of the federation file's path."""
     board = file.dashboard
     named: dict[SettingPath, str | None] = {("federation",): file.federation}
     if board is not None:
@@ -183,7 +183,7 @@ def _others(file: PeerFile) -> Iterator[ConfigProblem]:
 
 
 def _together(file: PeerFile, federation: Federation) -> Iterator[ConfigProblem]:
-    """What does not go with the federation file."""
+    """Yield the settings that contradict the federation file."""
     peers, part = federation.simulation.peers, file.data.part
     if part is not None and peers is not None and part > peers:
         yield ConfigProblem(("data",), f"the simulation has {peers} peers; write a number from 1 to {peers}")

@@ -1,6 +1,7 @@
-"""What options say of the peers of a federation: their ids, where each will sit, and what each learns from.
+"""Options that describe the peers of a federation: their ids, addresses and data.
 
-All mistakes of a command line are found in one go. Nothing is written here.
+Functions append to `problems` rather than raise, so that one report has all mistakes of a command line. Nothing is
+written here.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer, invited_peer, ports
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
 
-#: Peers of one `init`: each is a folder that somebody carries to a machine.
+#: Peers of one `init`: each is a folder that somebody copies to a machine.
 _PEERS_MAX = 1000
-#: The largest first port, so that a dashboard's port is one too.
+#: Largest peer port, so that its dashboard's port is valid too.
 _PORT_MAX = 65535 - DASHBOARD_OFFSET
 
 
 def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
-    """`4` is peer1 to peer4; else the ids themselves, with commas between."""
+    """Return the ids of `--peers`: `4` means peer1 to peer4; else the ids themselves, separated by commas."""
     if peers.isascii() and peers.isdigit():
         if 1 <= int(peers) <= _PEERS_MAX:
             return peer_ids(int(peers))
@@ -50,7 +51,7 @@ def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
 def places_of(
     ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[ConfigProblem]
 ) -> list[tuple[str, int]]:
-    """Host and port of each peer. On one host the ports count up; an address of its own overrides both."""
+    """Return host and port of each peer: ports count up on each host, and `--address` overrides both."""
     if not 1 <= first <= _PORT_MAX:
         problems.append(ConfigProblem((), f"found {first}; write 1 to {_PORT_MAX}", "--port"))
     own = _addresses(ids, addresses, problems)
@@ -73,7 +74,7 @@ def places_of(
 
 
 def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
-    """Whether a machine may be called so."""
+    """Add a problem unless the text is a host name or an IP address."""
     if not is_url(f"https://{_bracketed(host)}:{_PORT_MAX}"):
         problems.append(ConfigProblem((), f'"{found_text(host)}" is not a host name or IP address', option))
 
@@ -97,12 +98,12 @@ def _addresses(
 
 
 def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProblem]) -> list[DataSettings]:
-    """What each peer learns from. In `data`, {n} stands for the peer's number and {id} for its id."""
+    """Return each peer's data; in `data`, {n} stands for the peer's number and {id} for its id."""
     found = []
     for number, peer in enumerate(ids, start=1):
         source = data_of((data or "simulation:{n}").replace("{n}", str(number)).replace("{id}", peer), problems)
         if source is None:
-            return []  # the others have the same mistake
+            return []  # the other peers have the same problem
         found.append(source)
     return found
 
@@ -110,7 +111,7 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
 def invited_peers(
     ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
 ) -> list[InvitedPeer]:
-    """A seat for each peer."""
+    """Return what `init` writes for each peer."""
     return [
         invited_peer(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
         for peer, (host, port), source in zip(ids, places, sources, strict=True)
@@ -118,7 +119,7 @@ def invited_peers(
 
 
 def data_of(text: str, problems: list[ConfigProblem]) -> DataSettings | None:
-    """What `--data` says, or None and why not. Whether the file is there shows on the peer's own machine."""
+    """Return the data that `--data` names, or None and a problem. Only the peer's machine can check the file."""
     try:
         found = DataSettings.model_validate(text)
     except ChoiceError as error:
@@ -135,14 +136,14 @@ def data_of(text: str, problems: list[ConfigProblem]) -> DataSettings | None:
 
 
 def local(data: DataSettings) -> DataSettings:
-    """The same for a peer on this machine: the file is meant as it is seen from here, and so is its whole path."""
+    """Return the data with an absolute path, for a peer on this machine: relative paths start from this folder."""
     return data.model_copy(update={"source": anchored(data.source, Path())})
 
 
 def invited_ids(
     roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[ConfigProblem]
 ) -> tuple[str, str] | None:
-    """Where the authority listens for a new peer, and the host by which that one reaches it."""
+    """Return where the authority listens for a new peer (host:port), and the host by which that peer reaches it."""
     if not is_id(peer) or peer == AUTHORITY:
         text = f'"{found_text(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
         problems.append(ConfigProblem((), text, "ID"))
@@ -168,7 +169,7 @@ def invited_ids(
 
 
 def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> InvitedPeer:
-    """The seat of a peer that was let in at the address in its entry."""
+    """Return what `join` writes for a peer that was admitted with this roster entry."""
     parts = urlsplit(entry.address)
     assert parts.hostname is not None, "a roster's addresses are checked"
     assert parts.port is not None, "a roster's addresses are checked"
@@ -176,7 +177,7 @@ def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: s
 
 
 def listens_at(listen: str | None, problems: list[ConfigProblem]) -> tuple[str, int] | None:
-    """Host and port of `--listen`; None if there is none, or a wrong one."""
+    """Return host and port of `--listen`, or None if it is not given or invalid."""
     try:
         return None if listen is None else endpoint(listen)
     except ValueError as error:

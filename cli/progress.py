@@ -1,7 +1,7 @@
-"""What a simulation looks like while it runs: bars on a terminal, at most one line a second anywhere else.
+"""Progress of a simulation: bars on a terminal, at most one line a second elsewhere.
 
-Both are told the events of `sims/events.py` one after the other and keep one `MethodTally` a method. Nothing here
-decides anything. Progress goes to standard error, so that standard output holds results only.
+Both displays receive the events of `sims/events.py` in order and keep one `MethodTally` per method; they decide
+nothing. Progress goes to standard error, so that standard output has results only.
 """
 
 from __future__ import annotations
@@ -33,19 +33,21 @@ from fedpeer.sims.events import (
     WorkerReplaced,
 )
 
-#: Seconds between two lines of a log: a person can follow, and a long run's log stays short.
+#: Seconds between two lines of a log: slow enough to follow, and a long run's log stays short.
 LINE_EVERY = 1.0
 
 
 @dataclass
 class MethodTally:
-    """What has been seen of one method, over all its seeds: one after the other, or several at once.
+    """Progress of one method over all its seeds, which run one after the other or several at once.
 
-    rounds    of a seed
-    seeds     how many
-    done      rounds that each seed has finished
+    rounds    rounds of each seed
+    seeds     number of seeds
+    done      seed -> finished rounds
     running   seeds under way
-    seed      that which was heard of last
+    seconds   duration of the last 20 rounds, in s
+    score     newest score: mean ± spread over the peers
+    seed      seed of the newest event
     """
 
     rounds: int
@@ -62,14 +64,14 @@ class MethodTally:
 
     def add(self, event: RoundDone, measure: Measure) -> None:
         self.done[event.seed], self.seed = event.round, event.seed
-        self.seconds = [*self.seconds[-19:], event.seconds]  # of late: the first rounds also warm up
+        self.seconds = [*self.seconds[-19:], event.seconds]  # recent rounds only: the first ones include warm-up
         if event.score_P:
             mean, spread = statistics.fmean(event.score_P), statistics.pstdev(event.score_P)
             self.score = f"{score_text(mean, measure)} ± {apart(spread, measure)}"
 
     @property
     def outlook(self) -> str:
-        """How much time is left, in words."""
+        """The time left, in words."""
         if not self.running:
             return "waiting"
         return f"{duration_text(self.left)} left" if self.seconds else "starting"
@@ -79,7 +81,7 @@ class MethodTally:
         self.done[seed], self.seed = self.rounds, seed
 
     def lose(self, seed: int) -> None:
-        """It waits again."""
+        """Return a lost run to the waiting ones."""
         self.running.discard(seed)
         self.done[seed] = 0
 
@@ -93,12 +95,12 @@ class MethodTally:
 
     @property
     def finished(self) -> int:
-        """Seeds that are."""
+        """Number of finished seeds."""
         return sum(done == self.rounds for seed, done in self.done.items() if seed not in self.running)
 
     @property
     def pace(self) -> float:
-        """Seconds a round, the median of late."""
+        """Seconds per round: the median of the last rounds."""
         return statistics.median(self.seconds) if self.seconds else 0.0
 
     @property
@@ -107,7 +109,7 @@ class MethodTally:
 
 
 class ProgressDisplay(Protocol):
-    """A display: entered before the first event, left after the last."""
+    """Display that is entered before the first event, and left after the last."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -117,7 +119,7 @@ class ProgressDisplay(Protocol):
 
 
 class ProgressTable:
-    """The tallies, and the words both displays share."""
+    """Tallies of all methods, and the texts that both displays share."""
 
     def __init__(self) -> None:
         self.tallies: dict[str, MethodTally] = {}
@@ -155,7 +157,7 @@ class ProgressTable:
 
     @property
     def runs(self) -> tuple[int, int, int]:
-        """How many are finished, running and waiting."""
+        """Numbers of finished, running and waiting runs."""
         tallies = self.tallies.values()
         finished, running = sum(each.finished for each in tallies), sum(len(each.running) for each in tallies)
         return finished, running, sum(each.seeds for each in tallies) - finished - running
@@ -170,12 +172,12 @@ def _replaced(event: WorkerReplaced) -> str:
 
 
 def _words(text: str, width: int) -> TextColumn:
-    """A column that keeps its width while its words change, so that nothing moves."""
+    """Return a column that keeps its width while its text changes, so that nothing moves."""
     return TextColumn(text, justify="right", table_column=Column(min_width=width, no_wrap=True))
 
 
 class Bars:
-    """One bar a method on a terminal."""
+    """Progress on a terminal: one bar per method."""
 
     def __init__(self, console: Console) -> None:
         self.console, self.board = console, ProgressTable()
@@ -246,7 +248,7 @@ class Bars:
 
 
 class ProgressLines:
-    """One line a second at most, and one at the end of each method: for logs."""
+    """Progress for logs: at most one line a second, and one at the end of each method."""
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.write, self.clock, self.board = write, clock, ProgressTable()
@@ -256,7 +258,7 @@ class ProgressLines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is open."""
 
     def __call__(self, event: Event) -> None:
         self.board.on_event(event)
@@ -297,14 +299,14 @@ class NoProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: nothing is open."""
 
     def __call__(self, event: Event) -> None:
-        """Events pass unseen."""
+        """Ignore the event."""
 
 
 def progress_display(console: Console, quiet: bool) -> ProgressDisplay:
-    """The display that suits where standard error goes."""
+    """Return the display that suits the console: bars on a terminal, else lines, or none if `quiet`."""
     if quiet:
         return NoProgress()
     if console.is_terminal:

@@ -1,4 +1,4 @@
-"""The table at the end of a simulation, and the sentence that says what it was worth."""
+"""The table at the end of a simulation, and the sentence that compares the methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpeer.runs.summary import count_text, headline, measure_of, score_text, s
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
-    """One line a method: how good, how even, at what cost. `summary` is what `--json` prints."""
+    """Return a table with a row per method: score, spread and cost. `summary` is the object that `--json` prints."""
     methods: Mapping[str, Mapping[str, Any]] = summary["methods"]
     measure = measure_of(methods)
     several = len(summary["seeds"]) > 1
@@ -50,14 +50,14 @@ def result_table(summary: Mapping[str, Any]) -> Table:
 
 
 def worth(summary: Mapping[str, Any]) -> str:
-    """The sentence under the table."""
+    """Return the sentence under the table, which compares the best method with the others."""
     seeds = len(summary["seeds"])
     over = f", mean of {seeds} seeds" if seeds > 1 else ""
     return f"{headline(summary['methods'])}{over}."
 
 
 def private(summary: Mapping[str, Any]) -> str | None:
-    """What the noise on updates comes to, in a sentence; None where there is none."""
+    """Return the privacy guarantee of the noise on updates, as a sentence, or None if updates are not private."""
     spent = summary.get("privacy")
     if not spent:
         return None

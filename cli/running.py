@@ -1,7 +1,7 @@
-"""One simulation under way: the display, Ctrl-C, and what is said at the end.
+"""One simulation: its display, Ctrl-C, and its results at the end.
 
-The engine runs in this thread. The first Ctrl-C (or SIGTERM) asks it to stop and keep what was measured; a second one
-ends the process. The run's folder is made once data and network are there, so that a mistake leaves none behind.
+The engine runs in this thread. The first Ctrl-C (or SIGTERM) asks it to stop and keep its measurements; the second one
+ends the process. The run's folder is created once data and network are loaded, so that a mistake leaves none behind.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ EXIT_STOPPED = 130
 def run_simulation(
     request: SimulationRequest, folder: Callable[[Simulation], RunFolder], *, as_json: bool, quiet: bool
 ) -> int:
-    """Simulate, show it, write the report, and return the exit code.
+    """Simulate, show progress and results, write the report, and return the exit code.
 
-    `folder` makes or opens the run's folder; it is called when nothing can be the user's mistake any more.
+    `folder` makes or opens the run's folder; it is called when all mistakes of the user are excluded.
     """
     console = Console(stderr=True)
     stop = threading.Event()
@@ -52,7 +52,7 @@ def run_simulation(
             summary = run_prepared(simulation, run, display, stop)
     interrupted = run.status == "interrupted"
     if interrupted:
-        summary["report"] = None  # who pressed Ctrl-C does not wait for drawings
+        summary["report"] = None  # a user who pressed Ctrl-C does not want to wait for it
     else:
         from fedpeer.runs.report import write_report
 
@@ -76,7 +76,7 @@ def run_simulation(
 
 @contextmanager
 def stopping(stop: threading.Event, console: Console) -> Iterator[None]:
-    """Turn the first signal into `stop`, the second into an immediate end."""
+    """Set `stop` at the first signal, and end the process at the second."""
 
     def handle(number: int, _frame: object) -> None:
         if stop.is_set():

@@ -1,4 +1,4 @@
-"""`fedpeer runs list / show / compare / report`: what is in the folder of all runs."""
+"""`fedpeer runs list / show / compare / report`: the folder of all runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options that are settings: read as YAML reads them, checked with the file's, and with the settings' own defaults.
+"""Options that are settings: read as YAML scalars, checked with the file's, and with the settings' own defaults.
 
-`OPTIONS` says which setting each is. Nothing here imports settings before they are asked for: help must be quick.
+`OPTIONS` maps each option to its setting. Settings are imported only when needed, because help must be quick.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-#: Option -> the setting that it is.
+#: Option -> the path of its setting.
 OPTIONS: dict[str, tuple[str | int, ...]] = {
     "peers": ("simulation", "peers"),
     "dataset": ("simulation", "dataset"),
@@ -32,19 +32,19 @@ OPTIONS: dict[str, tuple[str | int, ...]] = {
 
 
 def read_number(text: Any) -> Any:
-    """Return the YAML scalar that the text is; what is no number is refused with everything else that is wrong."""
+    """Return the text as a YAML scalar; one that is not a number is reported later, with all other problems."""
     from fedpeer.cli.yaml_marks import scalar
 
     return scalar(text) if isinstance(text, str) else text
 
 
 def number(help: str, metavar: str = "N", **more: Any) -> Any:
-    """An option that is a number."""
+    """Declare an option that is a number."""
     return typer.Option(help=help, metavar=metavar, parser=read_number, **more)
 
 
 class WithDefaults(typer.core.TyperCommand):
-    """A command whose help adds the defaults of the settings that its options are."""
+    """A command whose help adds the defaults of the settings behind its options."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         found = defaults()
@@ -57,14 +57,14 @@ class WithDefaults(typer.core.TyperCommand):
 
 
 def defaults() -> Mapping[str, str]:
-    """Return the defaults of options, where the settings have one."""
+    """Return the default of each option whose setting has one."""
     from fedpeer.config.settings import FederationSettings, RunOptions
     from fedpeer.sims.request import DEFAULT_METHODS
 
     federation, run = FederationSettings(), RunOptions()
     found: dict[str, Any] = dict(run)
     for option, path in OPTIONS.items():
-        if option == "algorithm":  # one of those that are compared
+        if option == "algorithm":  # its default is one of several that are compared
             continue
         value: Any = federation
         for key in path:

@@ -1,6 +1,6 @@
-"""`fedpeer simulate`: the options, the run folder that it begins or goes on with, and what it leaves on the screen.
+"""`fedpeer simulate`: its options, and the run that it starts or resumes.
 
-What the options mean is in `short_requests.py`; how a run looks and how it is stopped is in `running.py`.
+`simulate_options.py` turns the options into settings; `running.py` runs and shows the simulation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DATA, LEARN, GOSSIP, RUN = "Peers and data", "Learning", "Gossip", "The run"
 
 
-#: Of these no setting is made.
+#: Options that are not settings of the simulation.
 _BESIDE = ("config", "out", "as_json", "quiet")
 
 
@@ -101,7 +101,10 @@ def simulate_command(
 def _begun(
     root: Path, given: Mapping[str, Any], config: Path | None, typed: Sequence[str]
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
-    """What options and file ask for, and what makes a new folder for it, which remembers what was typed."""
+    """Return the request of options and file, and the function that creates its run folder.
+
+    The run folder records the command line, `typed`.
+    """
     from fedpeer.cli.simulate_options import options_of
 
     def create(simulation: Simulation) -> RunFolder:
@@ -115,7 +118,10 @@ def _begun(
 def _resumed(
     root: Path, given: Mapping[str, Any], config: Path | None
 ) -> tuple[SimulationRequest, Callable[[Simulation], RunFolder]]:
-    """An interrupted run as it was asked for; only where it is played may change."""
+    """Return the request of an interrupted run, and the function that returns its folder.
+
+    Only the device, workers and cluster may change.
+    """
     from fedpeer.cli.simulate_options import asked_again
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.folder import RunFolder

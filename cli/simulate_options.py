@@ -1,7 +1,7 @@
-"""What the options of `simulate` mean: each is a setting of the federation file under another name.
+"""Options of `simulate` as settings: each is a setting of the federation file under another name.
 
-So options and file are checked alike and together, before a run folder is made. A few options are not the federation's
-but this run's (`RunOptions`).
+So options and file pass the same checks together, before a run folder is made. A few options belong to the run instead
+of the federation (`RunOptions`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpeer.config.rules import Combination, Vocabulary, problems_of
 from fedpeer.config.settings import RunOptions
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 
-#: Where a run is played: what may change when it is gone on with.
+#: Options that may change when a run is resumed: where it runs.
 HERE = ("device", "workers", "address", "shards")
 
 NOTHING_STARTED = ", so nothing was started"
@@ -31,14 +31,16 @@ NOTHING_STARTED = ", so nothing was started"
 def options_of(
     given: Mapping[str, Any], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
 ) -> SimulationRequest:
-    """What the options and the file ask for.
+    """Return the simulation that the options and the file describe.
 
     Args:
-        given: names of `OPTIONS` or `RunOptions`, or `compare` or `lr`, and what was typed.
-        argument: the one of them that this command takes as its argument and not as an option.
+        given: value of each given option, by its name in `OPTIONS` or `RunOptions`, or `compare` or `lr`.
+        config: the federation file.
+        argument: the name that this command takes as its argument instead of as an option.
+        consequence: end of the error's first line, such as ", so nothing was started".
 
     Raises:
-        ConfigError: all mistakes of both at once.
+        ConfigError: all problems of options and file.
     """
     source = ConfigSource.of_file(config) if config else ConfigSource()
     written = (source.data.get("learning") or {}) if isinstance(source.data.get("learning"), dict) else {}
@@ -69,10 +71,10 @@ def options_of(
 
 
 def asked_again(given: Mapping[str, Any], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
-    """For `--resume`: makes the request of a run folder's settings, with this machine's device, workers and cluster.
+    """Return a function for `--resume`: settings of a run folder -> its request, with the device and workers given now.
 
     Raises:
-        ConfigError: options that would change what the run is.
+        ConfigError: an option would change the run.
     """
     text = "a resumed run keeps its settings; leave this out, or start a new run without --resume"
     kept = {*given, *(["config"] if config else [])} - {"resume", *HERE}
@@ -89,12 +91,12 @@ def asked_again(given: Mapping[str, Any], config: Path | None) -> Callable[[dict
 
 
 def flag(name: str) -> str:
-    """The option as it is typed."""
+    """Return the option as typed: `batch_size` -> `--batch-size`."""
     return f"--{name.replace('_', '-')}"
 
 
 class OptionNames(Vocabulary):
-    """How the command line calls settings: by their options, where there are such and no file has the setting."""
+    """Names of settings on the command line: their options, if they have one and no file is given."""
 
     def __init__(self, source: ConfigSource | None = None) -> None:
         self._source = source or ConfigSource()
@@ -114,7 +116,7 @@ class OptionNames(Vocabulary):
 
 
 def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Lay the options over the file's settings."""
+    """Lay the options over the file's settings, and return problems of doing so."""
     gossip = source.data.get("gossip")
     if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
         gossip.pop("tolerance" if "exchanges" in given else "exchanges", None)  # the option replaces the other one
@@ -125,14 +127,14 @@ def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
-    """`--lr` is a setting of the optimizer, whichever that is."""
+    """Lay `--lr` over the settings of whichever optimizer is chosen."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
     before = learning.get("optimizer") if isinstance(learning, dict) else None
     try:
         optimizer = from_data(before if before is not None else "sgd")
     except ChoiceError:
-        return []  # told as a mistake of the optimizer itself
+        return []  # reported where the optimizer itself is checked
     if path in source.options and (optimizer.value is not None or "lr" in optimizer.settings):
         return [ConfigProblem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
     source.lay("--lr", path, Choice(optimizer.name, None, {**optimizer.settings, "lr": text}))
@@ -151,10 +153,10 @@ def _run_options(source: ConfigSource, given: Mapping[str, Any]) -> tuple[RunOpt
 def _methods(
     given: Mapping[str, Any], federation: Federation | None, in_file: bool, problems: list[ConfigProblem]
 ) -> tuple[Choice, ...]:
-    """Which algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the usual three.
+    """Return the algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the default three.
 
-    An algorithm that the file names takes the place of its namesake among the usual three, or else is compared with
-    local.
+    An algorithm that the file names replaces the one of the same name among the default three, or else is compared
+    with local.
     """
     if "compare" in given:
         if "algorithm" in given:
@@ -171,7 +173,7 @@ def _methods(
 
 
 def _compared(text: str, problems: list[ConfigProblem]) -> tuple[Choice, ...]:
-    """`a,b,c`; a piece with `=` is a setting of the method before it: `local,partial-averaging,cross_model=true`."""
+    """Return the algorithms of `a,b,c`; a piece with `=` is a setting of the one before it, as in `a,lr=1,b`."""
     pieces: list[str] = []
     for piece in text.split(","):
         if "=" in piece and pieces:

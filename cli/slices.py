@@ -1,4 +1,4 @@
-"""`fedpeer slices`: the partial models, their dependencies, who owns which neurons, and what is averaged with whom."""
+"""`fedpeer slices`: the partial models, their dependencies, their neurons, and the averaging groups."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fedpeer.slicing.network import NetworkMap
     from fedpeer.slicing.plan import Plan
 
-#: Colours of the models in turn; what is local stays grey.
+#: Colours of the models in turn; local parameters are grey.
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
-#: More kinds of peers, and more groups, than this make a list that nobody reads.
+#: Kinds of peers, and averaging groups, that are listed; nobody reads more.
 KINDS_MAX, GROUPS_MAX = 6, 24
 
 
@@ -67,7 +67,7 @@ def slices_command(
 
 
 def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
-    """Who averages what, and the network. The data set is loaded only if the network's sizes depend on it."""
+    """Return the plan and the network. The data set is loaded only if the network's sizes depend on it."""
     from fedpeer.config.methods import method_of
     from fedpeer.config.plain_network import written_layers
     from fedpeer.config.rules import peer_ids
@@ -97,7 +97,7 @@ def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
 
 
 def drawing(found: SliceDescription) -> list[RenderableType]:
-    """The dependencies as a tree, the owners of each part as bars, the averaging groups as a table."""
+    """Return the dependencies as a tree, the owners of each part as bars, and the averaging groups as a table."""
     colour = {model.name: COLOURS[number % len(COLOURS)] for number, model in enumerate(found.models)}
     drawn: list[RenderableType] = [_tree(found, colour)]
     for kind in found.kinds[:KINDS_MAX]:
@@ -108,7 +108,7 @@ def drawing(found: SliceDescription) -> list[RenderableType]:
 
 
 def _tree(found: SliceDescription, colour: dict[str, str]) -> Tree:
-    """What others depend on above. A model that depends on several stands under the last of them."""
+    """Return a tree with each model below one that it depends on: the deepest, if it depends on several."""
     from rich.markup import escape
     from rich.tree import Tree
 
@@ -124,7 +124,7 @@ def _tree(found: SliceDescription, colour: dict[str, str]) -> Tree:
 
 
 def _nearest(model: ModelShape, found: SliceDescription) -> list[str]:
-    """What the model depends on and not only through another, the deepest last."""
+    """Return the models on which a model depends directly, the deepest last."""
     level = {each.name: each.level for each in found.models}
     above = {each.name: set(each.depends_on) for each in found.models}
     direct = [name for name in model.depends_on if not any(name in above[other] for other in model.depends_on)]
@@ -187,7 +187,7 @@ def _groups(found: SliceDescription) -> Table:
 
 
 def _to_be_found(federation: FederationSettings) -> list[str]:
-    """Of each model whose members are not known yet, where its neurons are in the picture, in a sentence."""
+    """Return a sentence for each model whose members are found during the run: when they are found."""
     from fedpeer.config.clustering import clustering_settings_of
     from fedpeer.config.methods import method_of
 
@@ -201,7 +201,7 @@ def _to_be_found(federation: FederationSettings) -> list[str]:
 
 
 def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
-    """What a peer sends in a round, in a sentence; nothing where nothing is averaged among equals."""
+    """Return a sentence about what a peer sends in a round, or nothing if peers average nothing with each other."""
     from fedpeer.learning.bandwidth import sending
     from fedpeer.runs.summary import count_text
 

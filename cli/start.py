@@ -1,4 +1,4 @@
-"""`fedpeer start` and `fedpeer leave`: real peers on this machine, mostly one."""
+"""`fedpeer start` and `fedpeer leave`: real peers on this machine, usually one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         if attached:
             stop_after(end_of_input)
         stop = await process.run()
-        while stop.again and not process.options:  # the state goes by another contract now
+        while stop.again and not process.options:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
             process = PeerProcess(prepare_peer(again.file, again.federation), quiet=quiet)
             stop = await process.run()
@@ -84,18 +84,18 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         return stop.code
 
     code = asyncio.run(run())
-    if process.training:  # everything is saved and said; see `Trainer`
+    if process.training:  # everything is saved and logged; see `Trainer`
         sys.stdout.flush()
         os._exit(code)
     return code
 
 
 def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
-    """Each peer does in a process of its own what `start` does with its file alone."""
+    """Run each peer in a process of its own, as `start` with its file alone would."""
     from fedpeer.cli.peer_config import load_peers
 
     peers = load_peers(configs, ", so nothing was started")
-    import fedpeer.peer.runtime.process  # noqa: F401  (here and now, so that the children share it)
+    import fedpeer.peer.runtime.process  # noqa: F401  (before the fork, so that the children share it)
     from fedpeer.peer.runtime.supervisor import watch_over
     from fedpeer.sims.request import cores
 
@@ -108,7 +108,7 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
 
 
 def _read_once(peers: Sequence[PeerConfig]) -> None:
-    """Read the data sets that they will all read: what that imports is shared, and a mistake is told once."""
+    """Load the data sets that the peers will load, so that they share the imports and an error is reported once."""
     from fedpeer.data.registry import DATASETS
     from fedpeer.learning.holdings import load_dataset
 
@@ -118,7 +118,7 @@ def _read_once(peers: Sequence[PeerConfig]) -> None:
 
 
 def _alone(config: Path, threads: int, *, quiet: bool) -> int:
-    """One of several processes: a peer with its share of the cores."""
+    """Run one of several peers in this process, with its share of the cores."""
     import torch
 
     from fedpeer.cli.outcome import outcome_of
@@ -135,7 +135,7 @@ def _ended(peer: str, code: int) -> None:
 
 
 def _log(peer: str, what: str, text: str, code: int) -> None:
-    """One line in the form of the log, after the log is closed."""
+    """Write one line to standard error in the log's format, after the log is closed."""
     from fedpeer.peer.runtime.logs import LogLine, for_stream
 
     level: Level = "error" if code else "info"

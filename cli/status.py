@@ -1,8 +1,8 @@
 """`fedpeer status` and `fedpeer dashboard`: the federation as one running peer sees it.
 
-Both find the peer's dashboard through its file (`--config`), or are told where it is (`--url`, `--token-file`). The
-status comes from that listener and from nowhere else, so what the terminal shows is what the browser shows. Names in it
-come from other peers: they are printed as text, never as markup.
+Both find the peer's dashboard through its file (`--config`), or by its address (`--url`, `--token-file`). The status
+comes from that listener only, so the terminal shows what the browser shows. Names in it come from other peers: they are
+printed as text, never as markup.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from fedpeer.peer.runtime.dashboard.access import DashboardAddress
 
-#: Seconds between two looks of `--watch`; the peer itself looks once a second.
+#: Seconds between two refreshes of `--watch`; the peer updates its status once a second.
 EVERY_S = 1.0
 #: Columns of a terminal that has room for addresses and traffic.
 WIDE = 110
-#: Refusals and log lines told below the tables; the dashboard has all of them.
+#: Rejections and log lines below the tables; the dashboard shows all of them.
 REFUSALS_MAX, LINES_MAX = 5, 5
 
 _Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
@@ -90,7 +90,7 @@ def dashboard(
 
 
 def _looks(door: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """The newest status every second, and what went wrong since; a peer that restarts is seen again."""
+    """Yield the newest status every second, and why the last request failed, or ""; survives a peer's restart."""
     from fedpeer.peer.runtime.dashboard.access import DashboardError
     from fedpeer.peer.runtime.dashboard.ask import ask
 
@@ -107,7 +107,7 @@ def _looks(door: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dic
 def door_of(
     config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None
 ) -> DashboardAddress:
-    """The dashboard that the options name.
+    """Return the address of the dashboard that the options name.
 
     Raises:
         ConfigError: the options or the peer's file are wrong.
@@ -134,12 +134,12 @@ def door_of(
 
 
 def _is_address(url: str) -> bool:
-    """Whether it is http or https, a host, and perhaps a port."""
+    """Return whether the URL is http or https, a host, and at most a port."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         return known and url.rstrip("/") == f"{parts.scheme}://{parts.netloc}"
-    except ValueError:  # a bracket or a port that is none
+    except ValueError:  # an unmatched bracket or an invalid port
         return False
 
 
@@ -169,7 +169,7 @@ def _door_of_file(config: Path) -> DashboardAddress:
 
 
 def screen(status: dict[str, Any], width: int, trouble: str = "") -> RenderableType:
-    """A status as tables that fit a terminal of so many columns."""
+    """Return a status as tables that fit a terminal of `width` columns."""
     from rich.console import Group
 
     parts: list[RenderableType] = [_head(status), _peers(status, width), _groups(status, width)]
@@ -180,7 +180,7 @@ def screen(status: dict[str, Any], width: int, trouble: str = "") -> RenderableT
 
 
 def _head(status: dict[str, Any]) -> RenderableType:
-    """Who this is, how far it is, and what it has reached."""
+    """Return the peer, its state, progress, score and traffic."""
     from rich.console import Group
 
     from fedpeer.cli.units import duration_text
@@ -196,7 +196,7 @@ def _head(status: dict[str, Any]) -> RenderableType:
     facts = [status["mode"], status["device"], status["transport"], f"up {duration_text(status['uptime_s'])}"]
     facts += [f"incarnation {status['incarnation']}", f"roster {status['roster']}"]
     bytes_sent, bytes_received = (count_text(traffic[f"bytes_{way}"], "B") for way in ("sent", "received"))
-    alone, stalled = status.get("alone_s", 0), status.get("stalled_s", 0)  # a peer of an earlier release says neither
+    alone, stalled = status.get("alone_s", 0), status.get("stalled_s", 0)  # a peer of an earlier release has neither
     alarms = [f"training alone for {duration_text(alone)}: no peer answers"] if alone else []
     alarms += [f"this round has been averaging for {duration_text(stalled)}"] if stalled else []
     return Group(
@@ -208,7 +208,7 @@ def _head(status: dict[str, Any]) -> RenderableType:
 
 
 def _peers(status: dict[str, Any], width: int) -> RenderableType:
-    """Every peer of the roster, in the order in which a person counts."""
+    """Return a table of every peer of the roster, peer2 before peer10."""
     from fedpeer.runs.summary import score_text
 
     name, wide = status["score_name"], width >= WIDE
@@ -229,7 +229,7 @@ def _peers(status: dict[str, Any], width: int) -> RenderableType:
 
 
 def _groups(status: dict[str, Any], width: int) -> RenderableType:
-    """The averaging groups of this peer, or its coordinated rounds."""
+    """Return a table of this peer's averaging groups, or of its consensus groups."""
     from fedpeer.runs.summary import count_text
 
     if status["councils"]:
@@ -249,7 +249,7 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
 
 
 def _councils(status: dict[str, Any], width: int) -> RenderableType:
-    """Who coordinates, and who of those who vote is there."""
+    """Return a table of consensus groups: coordinator, term, round, and how many voters are reachable."""
     from fedpeer.runs.summary import count_text
 
     wide = width >= WIDE
@@ -266,7 +266,7 @@ def _councils(status: dict[str, Any], width: int) -> RenderableType:
 
 
 def _below(status: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Refusals, counters that are not 0, and the last lines of the log: (line, style)."""
+    """Yield rejections, counters other than 0, and the last lines of the log, as (line, style)."""
     refusals = sorted(status["refusals"], key=lambda row: -row["last"])
     for row in refusals[:REFUSALS_MAX]:
         whom = row["sender"] or ("this machine" if row["kind"] == "o" else "an unknown sender")
@@ -288,14 +288,14 @@ _LEVELS = {"warning": "yellow", "error": "red"}
 
 
 def _text(words: str, style: str = "") -> Text:
-    """Words from elsewhere: no markup, and nothing that a terminal would obey."""
+    """Return text from other peers without markup or characters that a terminal would obey."""
     from rich.text import Text
 
     return Text("".join(letter if letter.isprintable() else "?" for letter in words), style)
 
 
 def _table(headings: list[str]) -> Table:
-    """A table without lines; a heading that begins with > stands over numbers."""
+    """Return a table without lines; a heading that begins with > is above numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -318,5 +318,5 @@ def _ago(seconds: float | None) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A key by which peer2 comes before peer10."""
+    """Return a sort key by which peer2 comes before peer10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -1,6 +1,6 @@
-"""`fedpeer topology`: a graph, how fast it mixes, and how many exchanges an accuracy takes.
+"""`fedpeer topology`: draw a graph, and print how fast it mixes and how many exchanges an accuracy takes.
 
-`fedpeer topology NAME` is `fedpeer topology draw NAME`: what is not a command of this group is a graph to be drawn.
+`fedpeer topology NAME` is `fedpeer topology draw NAME`: a word that is not a command is the graph to draw.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from fedpeer.config.settings import FederationSettings
     from fedpeer.topology.overlay import Overlay
 
-#: Disagreements for which the exchanges are foretold: from rough to float32's own rounding; 1e-4 is the default.
+#: Disagreements for which exchanges are predicted, down to float32 rounding; 1e-4 is the default tolerance.
 _TOLERANCES = (1e-1, 1e-2, 1e-4, 1e-6)
-#: With more peers than this the lines cover one another, and the numbers say more.
+#: Most peers in a drawing; with more, the edges cover one another.
 DRAWN_MAX = 64
 
 
 class _Drawing(typer.core.TyperGroup):
-    """A group that draws when no command of it is named."""
+    """A group of commands whose default is `draw`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -78,7 +78,7 @@ def topology(
 
 
 def _overlay_of(federation: FederationSettings) -> Overlay:
-    """The overlay of a group of all peers."""
+    """Return the overlay of a group of all peers."""
     import numpy as np
 
     from fedpeer.config.choice import bind_settings

@@ -1,8 +1,8 @@
-"""`fedpeer topology simulate`: a large simulation of up to ten million peers averages, and how long that takes beside
-the theory. `fedpeer topology sweep`: the same from a hundred peers to a million, on one page with pictures.
+"""`fedpeer topology simulate` and `sweep`: averaging among up to ten million peers, compared with theory.
 
-The table goes to standard output, progress to standard error. The first Ctrl-C ends the exchanges and shows how far
-they came.
+`simulate` runs one large-scale simulation; `sweep` runs many, from a hundred peers to a million, and writes a page with
+pictures. The table goes to standard output, progress to standard error. The first Ctrl-C ends the exchanges and shows
+the result so far.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Protocol(StrEnum):
-    """How a large simulation averages."""
+    """Averaging protocol of a large-scale simulation."""
 
     PUSH_SUM = "push-sum"
     PUSH_PULL = "push-pull"
@@ -145,14 +145,14 @@ def sweep(
 
 
 def to_json(outcome: ScalarGossipOutcome) -> dict[str, object]:
-    """All that is known of a large simulation, in plain types."""
+    """Return a large-scale simulation's options and outcome in plain types."""
     from dataclasses import asdict
 
     return {**asdict(outcome), "asked": {**asdict(outcome.options), "graph": str(outcome.options.graph)}}
 
 
 def _sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
-    """What came of a large simulation, for a terminal of 80 columns."""
+    """Return the outcome of a large-scale simulation as a table for 80 columns."""
     from rich.box import SIMPLE
     from rich.table import Table
 
@@ -201,7 +201,7 @@ def _troubles(outcome: ScalarGossipOutcome) -> Iterator[str]:
 
 
 def _truth(outcome: ScalarGossipOutcome) -> str:
-    """How far what they agree on is from the mean of what they began with."""
+    """Return how far the agreed value is from the mean of the initial values, in words."""
     moved = outcome.drift > 1e-9
     words = f"off by {outcome.drift:.2g} standard deviations" if moved else "the peers agree on the mean of the start"
     return words if abs(outcome.weight - 1) < 1e-9 else f"{words}; weight a peer {outcome.weight:.3g}"
@@ -221,7 +221,10 @@ _LINE_EVERY = 10.0
 
 @contextmanager
 def _progress(console: Console, to: float, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal, now and then a line elsewhere; how far they are is told by the logarithm of what is left."""
+    """Yield a function that shows progress for the disagreement left: a bar on a terminal, or a line every 10 s.
+
+    The bar's length is the logarithm of the disagreement left, relative to that of the goal `to`.
+    """
     if quiet:
         yield lambda left: None
         return

@@ -1,6 +1,6 @@
-"""Finding what was trained: the model that a command line names, and the examples on which to judge it.
+"""Trained models that a command line names, and the examples to evaluate them on.
 
-A model is named by a peer's own file, by its state folder, or by a simulation's run with a method, a peer and a seed.
+A name is a peer's own file, its state folder, or a simulation's run with a method, a peer and a seed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,21 @@ from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
 from fedpeer.learning.models import Model, load_model
 from fedpeer.runs.folder import RunFolder
 
-#: Raw inputs (N, *F), and targets as the peer sees them, numbers in units of the data.
+#: Raw inputs (N, *F), and targets as the peer sees them; numeric targets are in units of the data.
 Examples = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a command line says of a model: the argument, and the options; the first three are for runs only."""
+    """A model as named by a command line.
+
+    where          a peer's file, its state folder, or a run
+    method         algorithm, for runs only
+    peer           peer id, for runs only
+    seed           for runs only; None: the run's first
+    runs           folder of all runs
+    allow_python   packages whose code the model may run
+    """
 
     where: str
     method: str
@@ -45,17 +53,17 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModels:
-    """A model, and what loads the examples that its peer kept for testing."""
+    """A model, and a function that loads its peer's test examples."""
 
     model: Model
     own_test_part: Callable[[], Examples]
 
 
 def trained_models(named: Named) -> TrainedModels:
-    """The model of that name.
+    """Return the model that a command line names.
 
     Raises:
-        ConfigError, RunError, ModelError, DataError: there is none, or it cannot be used.
+        ConfigError, RunError, ModelError, DataError: it does not exist or cannot be used.
     """
     path = Path(named.where)
     if path.is_file():
@@ -107,7 +115,7 @@ def _of_run(named: Named) -> TrainedModels:
 
 
 def _leave(allowed: Sequence[str]) -> Loader:
-    """Imports a network's own code if its package is allowed."""
+    """Return a loader that imports a network's code if its package is allowed."""
 
     def code(name: str) -> Callable[..., Any]:
         check_allowed(name, allowed, "this model", "add --allow-python {}")
@@ -132,10 +140,10 @@ def _nowhere(where: str) -> Examples:
 
 
 def examples_in(text: str, model: Model) -> Examples:
-    """The examples of a data set or file that a command line names, such as `csv:ward3.csv,label=outcome`.
+    """Return the examples of a data set or file that a command line names, such as `csv:ward3.csv,label=outcome`.
 
     Raises:
-        ChoiceError, DataError: it cannot be read, or is not what the model was trained for.
+        ChoiceError, DataError: it cannot be read, or does not fit the model.
     """
     card, choice = model.card, anchored(parse_choice(text), Path())
     if choice.name in OWN and card.classes and "classes" not in choice.settings:

@@ -1,10 +1,10 @@
-"""Durations and spreads in words; bytes, counts and scores are worded by `runs/summary.py`, as in the report."""
+"""Durations and spreads as text; `runs/summary.py` formats bytes, counts and scores, as in the report."""
 
 from __future__ import annotations
 
 
 def duration_text(seconds: float) -> str:
-    """A duration: 0.4 ms, 0.53 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    """Return a duration as text: 0.4 ms, 0.53 s, 12 s, 3 min 20 s, 2 h 5 min."""
     if seconds < 0.1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 59.5:
@@ -16,7 +16,7 @@ def duration_text(seconds: float) -> str:
 
 
 def apart(spread: float | None, measure: str) -> str:
-    """A spread or a standard error: points of accuracy, or in the unit of the error; a dash for None."""
+    """Return a spread or standard error as text: in percentage points of accuracy, or in the error's unit."""
     if spread is None:
         return "–"
     return f"{100 * spread:.1f}" if measure == "accuracy" else f"{spread:.3g}"

@@ -1,6 +1,6 @@
-"""`fedpeer update`: the next contract of a running federation, signed, and who was told of it.
+"""`fedpeer update`: sign the next contract of a running federation, and send it to the peers.
 
-What may change, and how a change takes effect, is `config/contract.py`'s; how a peer goes over is `amending.py`'s.
+`config/contract.py` says what may change and how it takes effect; `peer/node/amending.py` makes a peer adopt it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
     from fedpeer.peer.runtime.authority import Authority
 
-#: Seconds in which the news of a contract reaches all peers, with much to spare; and between two looks at their rounds.
+#: Seconds in which a contract reaches all peers, with a wide margin; and between two measurements of their round.
 NEWS_S, LOOK_S = 5.0, 1.0
-#: Rounds that are left to them at least.
+#: Least number of rounds between the peers' newest round and the first under the new contract.
 _ROUNDS_AHEAD = 2
 _NOTHING_SIGNED = ", so nothing was signed"
 
@@ -80,7 +80,7 @@ def _plain(text: bytes) -> Any:
 
 
 def _in_force(authority: Authority, file: Federation) -> HeldContract:
-    """The newest contract that was signed, or the one with which the federation began, as a state beside it says."""
+    """Return the newest signed contract, or the first one, from a peer's state if there is one here."""
     from fedpeer.config.contract import HeldContract, contract_of, named, text_of
     from fedpeer.peer.runtime.agreement import state_of
     from fedpeer.peer.runtime.contract_file import contract_file, read_contract
@@ -98,7 +98,7 @@ def _in_force(authority: Authority, file: Federation) -> HeldContract:
 def _problems(
     authority: Authority, before: Federation, after: Federation, differing: list[Difference]
 ) -> Iterator[ConfigProblem]:
-    """All that stands against this change."""
+    """Yield the reasons why this change is impossible."""
     from fedpeer.config.contract import NEW_FEDERATION
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
@@ -116,7 +116,10 @@ def _problems(
 
 
 def _soon(authority: Authority, rounds: int) -> int:
-    """A round that no peer has reached when all have heard of the contract; 1 where nobody can be asked."""
+    """Return a round that no peer reaches before all have the contract, or 1 if no peer can be asked.
+
+    It follows from the peers' pace over `LOOK_S`.
+    """
     first = _furthest(authority)
     if first is None:
         return 1
@@ -128,7 +131,7 @@ def _soon(authority: Authority, rounds: int) -> int:
 
 
 def _furthest(authority: Authority) -> int | None:
-    """The furthest round in which any peer is, as a running peer says whose dashboard answers here."""
+    """Return the newest round of any peer, from the first dashboard that answers on this machine, or None."""
     from fedpeer.cli.status import door_of
     from fedpeer.peer.runtime.dashboard.access import DashboardError
     from fedpeer.peer.runtime.dashboard.ask import ask

@@ -1,4 +1,4 @@
-"""`fedpeer evaluate / predict / export`: what was trained, put to use."""
+"""`fedpeer evaluate / predict / export`: use trained models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fedpeer.cli.trained import TrainedModels
 
-#: What a spreadsheet takes for a formula where a cell begins with it, full-width forms among them; and a number, which
-#: begins with + or - and is none.
+#: First characters by which a spreadsheet recognizes a formula, full-width forms included; and numbers, which may begin
+#: with + or - and are not formulas.
 _FORMULA, _NUMBER = (
     re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"),
     re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
@@ -149,13 +149,13 @@ def _reading(inputs: str) -> Iterator[TextIO]:
 
 
 def _harmless(name: str) -> str:
-    """A name of whoever made the model, such that neither a spreadsheet nor a terminal does what it says."""
+    """Return a class name, which the model's author chose, so that no spreadsheet or terminal executes it."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in name)
     return f"'{shown}" if _FORMULA.match(name) and not _NUMBER.fullmatch(name) else shown
 
 
 def _answers(classes: Sequence[str], answers: NDArray[np.float32]) -> str:
-    """CSV: the class and a probability for each class; or the numbers predicted, one column if it is one."""
+    """Return predictions as CSV: the class and each class's probability, or a column per predicted number."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if classes:
@@ -206,7 +206,7 @@ def export(
 
 
 def _form(options: _Form | None, to: Path | None) -> _Form:
-    """The format that `--format` names, or else the end of the file's name; together they must not contradict."""
+    """Return the format that `--format` or the ending of the file's name gives; they must not contradict."""
     from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if to is None:

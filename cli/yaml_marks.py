@@ -1,9 +1,9 @@
-"""YAML 1.2 in, plain values and the line of each key out; nothing is converted silently, nothing is executed.
+"""YAML 1.2 read into plain values with the line of each key; nothing is converted silently, nothing is executed.
 
-A file is read in three steps: bytes to text (size, UTF-8), text to events (what we refuse to understand: anchors, tags,
-directives, a second document, deep nesting), events to values (repeated keys, keys that are not text, infinities).
-The first two steps stop at what they find; the third collects everything and goes on with what is left, so that one
-report can hold these mistakes beside those that the settings' types find. Out come plain scalars, lists, mappings.
+A file is read in three steps: bytes to text (size, UTF-8); text to events (anchors, tags, directives, a second document
+and deep nesting are refused); events to values (repeated keys, keys that are not text, infinities). The first two steps
+stop at their problems. The third collects all of them and continues with the rest, so that one report can have these
+problems and those of the settings' types. The values are plain scalars, lists and mappings.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from fedpeer.config.problems import ConfigError, ConfigProblem, Path, found_text
 
-#: Bytes of one file. A federation of 10,000 peers with its lists of members takes half of it.
+#: Most bytes of one file. A federation of 10,000 peers with its lists of members takes half of that.
 FILE_BYTES_MAX = 1024 * 1024
-#: Levels of nesting. Our deepest setting is at level 5; the bound keeps recursion over values shallow.
+#: Most levels of nesting. The deepest setting is at level 5; the bound keeps recursion over values shallow.
 _DEPTH_MAX = 32
-#: Resolves and converts single plain scalars; keeps nothing between two of them.
+#: Resolves and converts single plain scalars, without state between them.
 _SCALARS = YAML(typ="safe", pure=True)
 
 
 @dataclass
 class YamlMarks:
-    """Where each setting stands: path -> "line 5:13" of its key and of its value, and the problems found so far."""
+    """Places of settings in a file, and the problems found so far.
+
+    keys       path -> place of its key, such as "line 5:13"
+    values     path -> place of its value
+    """
 
     keys: dict[Path, str] = field(default_factory=dict)
     values: dict[Path, str] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def of(self, path: Path, *, key: bool = False) -> str:
-        """The mark of a path, or of the nearest enclosing setting that stands in the file."""
+        """Return the place of a path, or of the nearest enclosing setting in the file."""
         for length in range(len(path), 0, -1):
             marks = self.keys if key or length < len(path) else self.values
             if path[:length] in marks:
@@ -46,17 +50,17 @@ class YamlMarks:
 
 
 def read_yaml(file: FilePath) -> tuple[dict[str, Any], YamlMarks]:
-    """The mapping in a file, with marks.
+    """Return the mapping in a file, and its marks.
 
     Raises:
-        ConfigError: the file cannot be read or is not YAML of the plain kind. What only spoils single settings is in
-            `YamlMarks.problems`, and the setting left out of the mapping.
+        ConfigError: the file cannot be read or is not plain YAML. A problem of a single setting is put in
+            `YamlMarks.problems` instead, and the setting is left out of the mapping.
     """
     return parse_yaml(_text(file), str(file))
 
 
 def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
-    """`read` for text that is already here; `name` stands in the messages."""
+    """Parse a YAML text as `read_yaml` does a file; messages call it `name`."""
     reader = YAML(typ="safe", pure=True)
     try:
         refused = _refusals(reader, text)
@@ -83,7 +87,7 @@ def parse_yaml(text: str, name: str) -> tuple[dict[str, Any], YamlMarks]:
 
 
 def scalar(text: str) -> Any:
-    """What an option's text means as a plain scalar: "4" is a number, "yes" is text, and so is "null"."""
+    """Return an option's text as a plain YAML scalar: "4" is a number, "yes" is text, and so is "null"."""
     tag = _SCALARS.resolver.resolve(ScalarNode, text, (True, False))
     return text if str(tag).endswith(":null") else _value(ScalarNode(str(tag), text))
 
@@ -113,7 +117,7 @@ def _text(file: FilePath) -> str:
 
 
 def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
-    """What is YAML but not ours, seen in the stream of events before anything is built from it."""
+    """Return the YAML features in a text that settings may not use, before anything is built from it."""
     found: list[ConfigProblem] = []
     depth = documents = 0
     for event in reader.parse(text):
@@ -169,14 +173,14 @@ def _mapping(node: MappingNode, path: Path, marks: YamlMarks) -> dict[str, Any]:
 def _sequence(node: SequenceNode, path: Path, marks: YamlMarks) -> list[Any]:
     found: dict[int, Any] = {}
     for value_node in node.value:
-        number = len(found)  # so that marks stay right behind a value that was left out
+        number = len(found)  # so that marks stay correct after a value that was left out
         marks.keys[*path, number] = _mark(value_node)
         _put(found, number, value_node, (*path, number), marks)
     return list(found.values())
 
 
 def _put(found: dict[Any, Any], key: str | int, node: Node, path: Path, marks: YamlMarks) -> None:
-    """Read one value into `found[key]`, unless it is one that no setting can have."""
+    """Read one value into `found[key]`, unless no setting can have it."""
     if isinstance(node, MappingNode):
         marks.values[path] = marks.keys[path]
         found[key] = _mapping(node, path, marks)

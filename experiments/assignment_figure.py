@@ -1,17 +1,17 @@
-"""Beyond the papers: partial models assigned to peers by the peers themselves, in the world of figure 20.
+"""Beyond the papers: peers that assign semi-local models to themselves, on the tasks of figure 20.
 
-Twelve peers, the six orders of three digits, two peers each. In figure 20 somebody knows who has which order and writes
-down six semi-local models. Here nobody knows: all begin with the global model (level 80), and after 20 rounds find
-groups (`algorithms/assignment.py`), without a server. Beside it stand what was written by hand, the global model alone,
-and IFCA, whose server holds six models and is told that it takes six. The last two lines are a world in which all peers
+Twelve peers see the six orders of three digits, two peers each. In figure 20 the orders are known, and six semi-local
+models are written down. Here they are unknown: all peers begin with the global model (level 80), and find groups after
+20 rounds (`algorithms/assignment.py`), without a server. The figure compares this with the models written by hand, with
+the global model alone, and with IFCA, whose server is told that there are six clusters. In the last two lines all peers
 have the digits in the same order, so that there is nothing to find.
 
-The partial averaging paper names this as future work (section VII). The rules were chosen by looking at searches, which
-end with round 20, and at no accuracy: at first on seeds 0 to 2 of 50, 100 and 150 updates. The claims were written down
-before any run went on from there, and stayed as they were. Two whole runs of 100 updates, seeds 0 and 1, showed that
-joints must be judged together and not one by one, and that one standard error of the plain losses refused joints of
-peers who are alike (seed 1). Bounded losses and errors by the number of joints were then chosen on seeds 0 to 2, and on
-six of blocks that are drawn, and held on all nine searches of 100 updates looked at afterwards.
+The partial averaging paper names this as future work (section VII). The rules were chosen from searches, which end with
+round 20, without looking at accuracy: at first on seeds 0 to 2 of 50, 100 and 150 updates. The claims were written down
+before any run continued from there, and were not changed. Two whole runs of 100 updates (seeds 0 and 1) showed that
+joints must be tested together instead of one by one, and that one standard error of the plain losses rejected joints of
+peers with equal tasks (seed 1). Bounded losses, and errors by the number of joints, were then chosen on seeds 0 to 2
+and on six with drawn blocks; they held on all nine searches of 100 updates that were examined afterwards.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from fedpeer.experiments.semi_local_figures import FIG20, GLOBAL_80, IN_PAIRS, S
 
 #: Lines of the figure.
 ALONE, BY_HAND, FOUND, IFCA = "80", "80 + 20 by hand", "80 + 20 found", "IFCA, 6 clusters"
-#: In the world where all have one order.
+#: Lines for peers that all have the same order.
 NOTHING, NOTHING_FOUND = "one order: 80", "one order: 80 + 20 found"
-#: The column of how well the hidden groups were found.
+#: Column of how well the hidden groups were found.
 _RECOVERED = "recovered"
 
 _SETTINGS = (50, 100, 150)

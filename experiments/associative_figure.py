@@ -1,7 +1,7 @@
-"""Figure 27 of the partial averaging paper: an associative network completes patterns, at 15 peers (section V.5).
+"""Figure 27 of the partial averaging paper: an associative network completes patterns, 15 peers (section V.5).
 
-All visible neurons are averaged and some of the hidden ones; level 0 is learning alone. What the paper leaves open: all
-start from the same draw of U(-1, 1), and of the three classes of patterns the first is the changed one.
+All visible neurons and some of the hidden ones are averaged; level 0 is local training. Two choices that the paper
+leaves open: all peers start from the same draw of U(-1, 1), and the first of the three classes of patterns is changed.
 """
 
 from __future__ import annotations

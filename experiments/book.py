@@ -1,8 +1,7 @@
-"""All that was played on one page of HTML: which claims held, every figure and table, and how it was made.
+"""All experiments on one HTML page: which claims hold, every figure and table, and how each was made.
 
-One file with everything in it, as a run's report is (`runs/report.py`), in the same style. The pages are those that
-stand alone in Markdown (`table.py`). Their tables get what that has no words for: row heads and, for narrow screens,
-the name of its column beside each number.
+The page is one self-contained file in the style of a run's report (`runs/report.py`). Its sections are the Markdown
+pages of `table.py`, whose tables get row headings and, for narrow screens, the column's name beside each number.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fedpeer.experiments.table import lasting_text, stem_of, table_page
 
 Page = Mapping[str, Any]
 
-#: What this page has and a run's report has not: sentences in tables, and verdicts.
+#: Style that a run's report does not need: sentences in tables, and verdicts.
 _STYLE = """
 .wordy :is(th, td) { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
 .wordy tbody :is(th, td) { padding-right: 24px; }
@@ -47,7 +46,7 @@ _HELD = {"held": "held", "not held": "failed"}
 
 
 def book(pages: Sequence[Page]) -> str:
-    """The page of these experiments' data, in their order."""
+    """Return the HTML page of these experiments' data, in their order."""
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8") + _STYLE
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>fedpeer: experiments</title>\n'
@@ -58,7 +57,7 @@ def book(pages: Sequence[Page]) -> str:
 
 
 def index(pages: Sequence[Page]) -> str:
-    """A line of Markdown for each page that lies beside it (`STEM.md`), and the command that made it."""
+    """Return a Markdown index with a line for each page beside it (`STEM.md`), and the command that made the page."""
     lines = [
         f"# What the papers say, played on {_machines(pages)}",
         f"{_said(pages)} Everything on one page: [experiments.html](experiments.html).",
@@ -78,7 +77,7 @@ def index(pages: Sequence[Page]) -> str:
 
 
 def _contents(pages: Sequence[Page]) -> str:
-    """A line an experiment, those of one paper together."""
+    """Return a table of contents with a line per experiment, grouped by paper."""
     rows, held = [], _held_by_page(pages)
     for paper, those in groupby(pages, key=_paper):
         rows.append(f'<tr class="group"><th colspan="4" scope="colgroup">{escape(paper)}</th></tr>')
@@ -95,7 +94,7 @@ def _contents(pages: Sequence[Page]) -> str:
 
 
 def _section(data: Page) -> str:
-    """One experiment: its page, with the picture in the place of the link to it."""
+    """Return one experiment's page as HTML, with the picture in place of the link to it."""
     drawing = f"<figure>{figure_picture(data)}</figure>" if data.get("figure") is not None and data["measured"] else ""
     html = re.sub(r"<p><img [^>]*></p>", lambda found: drawing, _rendered(table_page(data)))
     html = html.replace("<h1>", "<h2>").replace("</h1>", "</h2>")
@@ -105,7 +104,7 @@ def _section(data: Page) -> str:
 
 
 def _rendered(text: str) -> str:
-    """Markdown as HTML; tables of sentences begin with a claim or with settings, the others are numbers."""
+    """Return Markdown as HTML; tables whose first heading is claim or settings have sentences, the others numbers."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
     heads: list[str] = []
@@ -129,7 +128,7 @@ def _rendered(text: str) -> str:
 
 
 def _cell(token: Token, head: str | None) -> None:
-    """A cell with the name of its column; without one it is the head of its row."""
+    """Give a table cell the name of its column, or make it the heading of its row if there is none."""
     if head is None:
         token.tag, token.attrs = "th", {"scope": "row"}
     else:
@@ -141,7 +140,7 @@ def _scrolled(table: str) -> str:
 
 
 def _said(pages: Sequence[Page]) -> str:
-    """How much there is of it."""
+    """Return a sentence with the number of pages, the time of their runs, and how many claims hold."""
     counted, repeats = _counted(pages), _repeats(pages)
     quick = [data for data in pages if data["size"] == "quick" and data not in counted]
     said = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
@@ -153,13 +152,13 @@ def _said(pages: Sequence[Page]) -> str:
 
 
 def _counted(pages: Sequence[Page]) -> list[Page]:
-    """Those whose claims are counted: quick ones only where there are no others, and the same numbers once."""
+    """Return the pages whose claims are counted: quick ones only if there are no others, equal numbers once."""
     repeats = _repeats(pages)
     return [data for data in _of_size(pages) if stem_of(data) not in repeats]
 
 
 def _repeats(pages: Sequence[Page]) -> dict[str, tuple[Page, Page]]:
-    """Pages, by stem, that have the numbers and the claims of an earlier one; which that is comes with each."""
+    """Return the pages with the numbers and claims of an earlier one: stem -> (page, the earlier one)."""
     first: dict[str, Page] = {}
     found = {}
     for data in _of_size(pages):
@@ -175,7 +174,7 @@ def _of_size(pages: Sequence[Page]) -> Sequence[Page]:
 
 
 def _held_by_page(pages: Sequence[Page]) -> dict[str, str]:
-    """What the index says of each page, by stem."""
+    """Return the index's text on the claims of each page, by stem."""
     repeats = _repeats(pages)
     return {
         stem: f"as {repeats[stem][1]['name']}" if stem in repeats else _held([data])
@@ -188,13 +187,13 @@ def _paper(data: Page) -> str:
 
 
 def _machines(pages: Sequence[Page]) -> str:
-    """How large they were."""
+    """Return the cores of the machines that ran the experiments, as text."""
     cores = sorted({int(data["environment"]["processors"]) for data in pages})
     return f"{' and '.join(map(str, cores))} cores"
 
 
 def _held(pages: Sequence[Page]) -> str:
-    """How many claims held, of how many that were judged."""
+    """Return how many claims hold, of how many that were checked, as text."""
     judged = [claim["held"] for data in pages for claim in data["claims"] if claim["held"] is not None]
     return f"{sum(judged)} of {len(judged)}" if judged else "–"
 

@@ -1,10 +1,11 @@
-"""Sentences that can be checked: each function makes a `PaperClaim`.
+"""Claims that can be checked: each function makes a `PaperClaim`.
 
 Cells of tables are compared in pairs, seed by seed (`above`, `in_order`), or by their means (`reaches`, `part_of`,
 `keeps`). Points of figures are compared by the medians of their runs (`highest`, `lowest`, `leads`, `falls`), as the
-paper draws them. A claim of what is best, worst, first or last is handed every other cell that the word is about.
+paper draws them. A claim about the best, worst, first or last cell gets all other cells that the word refers to.
 
-All differences are in points: of a column as its table shows it. `more` says whether more of it is better.
+All differences are in points: in the unit in which a table shows the column. `more` says whether a larger value is
+better. A claim about a cell or number that is missing has no verdict.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _Floats = NDArray[np.float64]
 
 
 class _MissingError(Exception):
-    """A cell, or a number of it, is not there."""
+    """A cell, or one of its numbers, is missing."""
 
 
 def reaches(text: str, label: str, column: str, value: float, *, more: bool = True) -> PaperClaim:
-    """The cell's mean is at least (or at most) the value."""
+    """Claim that the cell's mean is at least (`more`) or at most the value."""
 
     def check(results: Results) -> ClaimVerdict:
         mean, sem = mean_and_sem(_values(results, label, column))
@@ -40,7 +41,7 @@ def reaches(text: str, label: str, column: str, value: float, *, more: bool = Tr
 def above(
     text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True
 ) -> PaperClaim:
-    """The cell is above (or below) each of the others by so many points; a negative `by` allows so many below."""
+    """Claim that the cell is above (`more`) or below each of the others by `by` points; negative: a margin."""
 
     def check(results: Results) -> ClaimVerdict:
         sign = 1 if more else -1
@@ -54,7 +55,7 @@ def above(
 
 
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """The cell's mean is at most this part of the other's."""
+    """Claim that the cell's mean is at most the fraction `most` of the other's."""
 
     def check(results: Results) -> ClaimVerdict:
         mine, published = (mean_and_sem(_values(results, each, column))[0] for each in (label, other))
@@ -66,7 +67,7 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
 
 
 def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """`part_of`, of what it took to come so far: a cell without the number never did, which is more than any number."""
+    """Claim `part_of` for the cost of reaching a goal; a cell without the number never reached it: infinite cost."""
     within = part_of(text, label, other, column, most=most)
 
     def check(results: Results) -> ClaimVerdict:
@@ -80,7 +81,7 @@ def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most:
 
 
 def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: float = 0.05) -> PaperClaim:
-    """Each cell is better than the one behind it, by a one-sided paired t-test over seeds."""
+    """Claim that each cell is better than the next one, by a one-sided paired t-test over seeds."""
 
     def check(results: Results) -> ClaimVerdict:
         sign, words, held = 1 if more else -1, [], []
@@ -100,10 +101,15 @@ def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: fl
 def highest(
     text: str, labels: Sequence[str], others: Sequence[str], column: str, *, apart: bool = False, by: float = 0.0
 ) -> PaperClaim:
-    """The best of some cells is above each of the others, by the medians of their runs; a tie is not above.
+    """Claim that the best of some cells is above each of the others, by the medians of their runs; ties fail.
 
-    apart   whether the bars, from 40 % to 60 % of the runs, must not touch
-    by      points that it must be above; a negative number allows so many below
+    Args:
+        text: the claim, as a sentence.
+        labels: the cells of which the best counts.
+        others: the cells that it must exceed.
+        column: the compared number, a key of `COLUMNS`.
+        apart: whether the bars, from 40 % to 60 % of the runs, must not touch.
+        by: points by which it must be above; a negative number is a margin.
     """
 
     def check(results: Results) -> ClaimVerdict:
@@ -121,7 +127,7 @@ def highest(
 
 
 def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperClaim:
-    """The cell is below each of the others, by the medians of their runs; a tie is not below."""
+    """Claim that the cell is below each of the others, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
         mine = Middle.of(_values(results, label, column)).median
@@ -133,7 +139,7 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
 
 
 def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> PaperClaim:
-    """A line's mean over its points is above each other line's, by the medians of their runs; a tie is not above."""
+    """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
         mine, *published = (_mean_over(results, labels, column) for labels in (line, *others))
@@ -153,7 +159,7 @@ def falls(
     most: float | None = None,
     part: bool = False,
 ) -> PaperClaim:
-    """From one cell to another the median falls by at least, or at most, so many points; `part`: in percent of it."""
+    """Claim that the median falls from one cell to another by `least` to `most` points, or percent if `part`."""
 
     def check(results: Results) -> ClaimVerdict:
         before, after = (Middle.of(_values(results, label, column)).median for label in (start, end))
@@ -166,7 +172,7 @@ def falls(
 
 
 def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[float], *, within: float) -> PaperClaim:
-    """Each cell that was run is at most so many points below what the paper has for it."""
+    """Claim that each cell that was run is at most `within` points below the paper's number."""
 
     def check(results: Results) -> ClaimVerdict:
         lacks = {
@@ -184,7 +190,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
 
 
 def _chance(differences_S: _Floats) -> float:
-    """That seeds alone make such differences; where all seeds agree to the last digit there is no spread to test by."""
+    """Return the p-value of the mean difference; 0 or 1 if all seeds agree exactly, as there is no spread to test."""
     if not float(differences_S.std()):
         return 0.0 if float(differences_S.mean()) > 0 else 1.0
     return float(stats.ttest_1samp(differences_S, 0.0, alternative="greater").pvalue)
@@ -210,12 +216,12 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
 
 
 def _mean_over(results: Results, labels: Sequence[str], column: str) -> tuple[float, ...]:
-    """Of each run over the cells; all have the same seeds, since they read the same runs."""
+    """Return each run's mean over the cells, which have the same seeds, as they read the same runs."""
     return tuple(np.mean([_values(results, label, column) for label in labels], axis=0))
 
 
 def _differences(results: Results, label: str, other: str, column: str) -> _Floats:
-    """(S,) of the seeds that both have."""
+    """Return the differences of two cells over the seeds that both have, (S,)."""
     one, two = _values(results, label, column), _values(results, other, column)
     published = dict(zip(results[other].seeds, two, strict=True))
     pairs = [(mine, published[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in published]

@@ -1,4 +1,4 @@
-"""What an experiment tells whoever watches it, beside what its runs tell."""
+"""Events of an experiment, beside those of its runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from fedpeer.sims.events import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """An experiment begins: how many runs it has in all, and how many of them are finished already.
+    """An experiment begins.
 
-    at_once    runs under way at once, as far as there are so many
+    runs       number of runs in all
+    finished   number of runs that are finished already
+    at_once    most runs under way at once
     """
 
     runs: int
@@ -22,7 +24,10 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
-    """What a run tells; `run` is the cell's label and which of its runs: a seed, or a variant that is tried."""
+    """An event of one run.
+
+    run   the cell's label and which of its runs: a seed, or a variant of a search
+    """
 
     run: str
     event: Event
@@ -35,5 +40,5 @@ class CellDone:
     measured: Measured
 
 
-#: Of each run `RunBegun`, `MethodStarted`, some `RoundDone`, `MethodDone`.
+#: An event of an experiment. A run has `RunBegun`, `MethodStarted`, some `RoundDone`, `MethodDone`.
 Told = Begun | OfRun | CellDone | Event

@@ -1,4 +1,4 @@
-"""Where the runs of an experiment are played: here, one after the other, or on a Ray cluster, many at once."""
+"""Executors of an experiment's runs: in this process, one after the other, or on a Ray cluster, many at once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Tell = Callable[[Told], None]
 class WantedRun:
     """A run that an experiment needs.
 
-    digest     what it is for
-    label      of its cell
-    what       which of the cell's: a seed, or a variant that is tried
-    folder     where there is something to go on with
+    digest     digest of its request, by which it is found again
+    label      label of its cell
+    what       which run of the cell: a seed, or a variant of a search
+    folder     folder of an interrupted run to resume
     """
 
     digest: str
@@ -48,16 +48,19 @@ class WantedRun:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What its folder says of it, by which it is found again."""
+        """Record in the run's folder, by which the run is found again."""
         return {"asked": self.request.to_json(), "label": self.label, "what": self.what}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where runs are played, and what their folders say of that.
+    """Where runs are executed.
 
-    root       folder of their folders
-    cluster    address of a Ray cluster, "" for a new one of this machine; None: here
+    root       folder of the run folders
+    device     where to train, such as "cpu" or "auto"
+    workers    training processes per run; None: the default
+    cluster    address of a Ray cluster, "" for a new one on this machine, None for this process
+    command    command line that the run folders record
     """
 
     root: Path
@@ -68,10 +71,10 @@ class Where:
 
 
 class Executor(Protocol):
-    """Who plays runs.
+    """Executes runs.
 
-    free       whether a cell should be looked at for more of them
-    at_once    how many may be under way at once
+    free       whether it accepts more runs
+    at_once    most runs under way at once
     """
 
     @property
@@ -80,14 +83,14 @@ class Executor(Protocol):
     def at_once(self) -> int: ...
 
     def begin(self, wanted: WantedRun) -> None:
-        """Play it, now or when there is room."""
+        """Execute the run, now or when there is room."""
 
     def finished(self) -> dict[str, RunFolder]:
-        """Wait for some, and give their folders by digest; none if none is under way any more, or all were stopped."""
+        """Wait for finished runs and return their folders by digest; empty if none is under way or all were stopped."""
 
 
 class LocalExecutor:
-    """In this process, in the order in which they are begun."""
+    """Executes runs in this process, in the order in which they are begun."""
 
     at_once = 1
 
@@ -116,7 +119,7 @@ class LocalExecutor:
             run = begin_record(where.root, simulation, where.command)
             run.describe("cell", wanted.note)
         run_prepared(simulation, run, partial(self._received, wanted), self._stop)
-        run.forget_models()  # no table looks at them
+        run.forget_models()  # no table needs them
         return {wanted.digest: run}
 
     def _received(self, wanted: WantedRun, event: Event) -> None:
@@ -124,7 +127,7 @@ class LocalExecutor:
 
 
 class RayExecutor:
-    """On a cluster. What is ready is handed over at once."""
+    """Executes runs on a Ray cluster, which gets every run at once."""
 
     free = True
 
@@ -158,10 +161,10 @@ class RayExecutor:
 
 @contextmanager
 def executor_for(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
-    """Ray is imported only if it is asked for.
+    """Yield the executor for a place; Ray is imported only for a cluster.
 
     Raises:
-        ChoiceError: there is no such cluster, or none that has the CPUs.
+        ChoiceError: there is no such cluster, or it has too few CPUs.
     """
     if where.cluster is None:
         yield LocalExecutor(where, tell, stop)

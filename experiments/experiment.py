@@ -1,8 +1,8 @@
-"""What an experiment is: cells to be played, the paper's numbers for them, and sentences that are to hold.
+"""Definition of an experiment: cells to run, the paper's numbers for them, and claims to check.
 
-A cell is one method on one data set, a line of the paper's table. Where its settings are to be searched it has several
-variants, of which the best on examples kept back from training is taken; test examples decide nothing. Everything here
-is plain data, so that listing experiments loads neither torch nor data.
+A cell is one method on one data set, a line of the paper's table. If its settings are searched, it has several
+variants, and the best on validation examples is taken; test examples decide nothing. Everything here is plain data, so
+that listing experiments loads neither torch nor data.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ SizeName = Literal["quick", "default", "full"]
 
 
 def stem(name: str, size: SizeName, overrides: Mapping[str, str]) -> str:
-    """What its folder and the files of its page are called: fig22-default, or fig22-default-squared-error."""
+    """Return the name of an experiment's folder and page files: fig22-default, or fig22-default-squared-error."""
     return "-".join([name, size, *(re.sub(r"[^a-z0-9.]+", "-", value.lower()) for value in overrides.values())])
 
 
-#: Share of each peer's training examples by which variants are compared.
+#: Fraction of each peer's training examples that a search keeps for validation.
 SEARCH_VALIDATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSize:
-    """How large an experiment is made.
+    """Size of an experiment.
 
-    peers     how many, where the data set does not say
-    passes    over a peer's examples in a round
-    seeds     how often all is repeated, with seeds 0, 1, ...
-    searches  whether variants are searched; if not, the first is taken
-    search_seeds   seeds over which a variant's score on what was kept back is averaged
-    few       whether a figure has a few of its points only
-    otherwise settings of `learning` that the paper leaves open and that were chosen otherwise, by name
-    minutes   that it takes on two cores, roughly
-    differs   what of it is not as in the paper, in a sentence; "" for nothing
+    rounds         number of rounds
+    seeds          number of repetitions, with seeds 0, 1, ...
+    minutes        rough time on two cores
+    peers          number of peers, if the data set does not determine it
+    passes         passes over a peer's examples per round
+    searches       whether variants are searched; if not, the first is taken
+    search_seeds   number of seeds over which a variant's validation score is averaged
+    few            whether a figure has only a few of its points
+    overrides      settings of `learning` that the paper leaves open and that the user chose, by name
+    differs        how it differs from the paper, as a sentence; "" for not at all
     """
 
     rounds: int
@@ -56,7 +57,7 @@ class RunSize:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell stands in a figure: on which line, and where along the axis."""
+    """Position of a cell in a figure: its line, and its place along the axis."""
 
     line: str
     x: float
@@ -64,48 +65,51 @@ class Place:
 
 @dataclass(frozen=True)
 class AtRound:
-    """After that round."""
+    """The end of a round."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class AtSecond:
-    """After that second of virtual time, whichever round each peer is in then (network engine)."""
+    """A second of virtual time, whichever round each peer is in then (network engine)."""
 
     second: float
 
 
 @dataclass(frozen=True)
 class AtAccuracy:
-    """After the first round in which the mean accuracy, a fraction, is reached."""
+    """The end of the first round that reaches a mean accuracy, a fraction."""
 
     accuracy: float
 
 
 @dataclass(frozen=True)
 class AtObjective:
-    """After the first round that leaves so little of the objective of related tasks, a share of what it is at the start
-    (MOCHA and what it is compared with); examples have so many features."""
+    """The end of the first round that leaves at most a share of the objective (MOCHA and its comparators).
+
+    share      fraction of the initial objective
+    features   number of features of an example
+    """
 
     share: float
     features: int
 
 
-#: When a run is read, where that is not at its end. `moments.read_at` does it.
+#: When a run is read, if not at its end; see `moments.read_at`.
 Moment: TypeAlias = AtRound | AtSecond | AtAccuracy | AtObjective
 
 
 @dataclass(frozen=True, kw_only=True)
 class Axes:
-    """How an experiment is drawn: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
+    """Axes of a figure, in which a point is the median of a cell's runs and its bar spans 40 % to 60 % of them.
 
-    number  the paper's, such as "17"; "" for a figure that the paper has not
-    runs    of the paper, for a point; of the largest size, where no paper has it
-    lines   what a line stands for
-    x       what is on the axis
+    number  the paper's number of the figure, such as "17"; "" if no paper has it
+    runs    runs per point in the paper, or of the largest size if no paper has it
+    lines   what distinguishes the lines
+    x       title of the axis
     log     whether the axis is logarithmic
-    ticks   names of the places 0, 1, ... on the axis, whose points are not joined by lines; none: x is a number
+    ticks   names of the places 0, 1, ... on the axis, whose points are not joined by lines; empty: x is a number
     """
 
     number: str = ""
@@ -118,13 +122,14 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One line of a table.
+    """One line of a table, or one point of a figure.
 
-    variants  settings by name, all with the same seeds; the first is taken where nothing is searched
-    judged    metric of `runs.scores.METRICS` by which a variant is chosen
-    theirs    what the paper has for this line, by column, as it is printed
-    place     where it stands in a figure
-    read      when it is read, where that is not at its end: cells that ask for the same run share it
+    label       its name
+    variants    requests by name, all with the same seeds; without a search the first is taken
+    judged      metric of `runs.scores.METRICS` by which a variant is chosen
+    published   the paper's numbers for this line, by column, as printed
+    place       its position in a figure
+    read        when a run is read, if not at its end; cells with the same request share its run
     """
 
     label: str
@@ -135,7 +140,7 @@ class Cell:
     read: Moment | None = None
 
     def searching(self, variant: str, seeds: int) -> SimulationRequest:
-        """The variant as it is compared with others: some examples are kept back."""
+        """Return the request by which a search scores a variant: with validation examples, and `seeds` seeds."""
         request = self.variants[variant]
         options = request.federation.simulation
         kept_back = options.model_copy(update={"validation": options.validation or SEARCH_VALIDATION})
@@ -145,21 +150,23 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table of a paper.
+    """A table or figure of a paper.
 
-    source    in a few words, for lists
-    paper     its authors, title and year
+    name      its name on the command line
+    title     title of its page
+    source    the paper and table, in a few words, for lists
+    paper     the paper's authors, title and year
     data      names of the data sets that it needs
-    columns   of the table, names of `results.COLUMNS`
-    sizes     how large it can be made
-    cells     what is played at a size
-    claims    what the paper says of it, in sentences that can be checked
+    sizes     its sizes, by name
+    columns   columns of the table, keys of `results.COLUMNS`
+    cells     size -> the cells to run
+    claims    the paper's statements about it, as claims that can be checked
     notes     what a reader of the table should know
-    figure    how it is drawn, if it is a figure; else it is a table
-    open      settings of `learning` that the paper leaves open, so that a user may choose them otherwise
-    reads     names of experiments of which it is a summary: their finished runs count as its own, at whatever size
-              they were played, and its page is drawn anew with theirs
-    shares    names of experiments with which it has some runs in common: those that are finished count too
+    figure    axes, if it is a figure instead of a table
+    open      settings of `learning` that the paper leaves open, which a user may override
+    reads     names of experiments that it summarizes: their finished runs, of any size, count as its own, and its page
+              is rewritten with theirs
+    shares    names of experiments with which it has some runs in common, whose finished runs count as its own
     """
 
     name: str
@@ -179,5 +186,5 @@ class Experiment:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """All whose finished runs count as its own."""
+        """Names of all experiments whose finished runs count as its own."""
         return (*self.reads, *self.shares)

@@ -1,8 +1,7 @@
-"""What the figures of a paper have in common: schemes of averaging times settings, a cell each, medians of some runs.
+"""Figures of the papers: a cell for each averaging scheme and setting, drawn as the median of some runs.
 
-A scheme says what is averaged with whom, a setting is what the axis (or the line) of the figure says, and a
-`FigureWorld` is everything else. Cells that differ in the round after which they are read ask for the same run, which
-is played once.
+A scheme says what is averaged with whom, a setting is a value on the figure's axis (or the name of a line), and a
+`FigureWorld` is everything else. Cells that differ only in the round at which they are read share one run.
 """
 
 from __future__ import annotations
@@ -25,10 +24,14 @@ Models = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Scheme:
-    """What is averaged with whom: a name in the figure, an algorithm, partial models as in a federation's file.
+    """An averaging scheme: what is averaged with whom.
 
-    gossip, learning, faults   other settings of a federation's file, and what goes wrong, in which the lines of a
-                               figure differ; they go before the world's
+    name               its name in the figure
+    method             an algorithm
+    models             partial models, as in a federation file
+    network            the network
+    gossip, learning   further settings of a federation file, which override those of the `FigureWorld`
+    faults             as the option of `fedpeer simulate`; overrides that of the `FigureWorld`
     """
 
     name: str
@@ -42,14 +45,15 @@ class Scheme:
 
 @dataclass(frozen=True, kw_only=True)
 class FigureWorld:
-    """Everything else of a run.
+    """All settings of a run except its averaging scheme.
 
-    updates   with one example each, between two averagings: the paper's mini-batch
-    rounds    of updates; `every`: how many of them from one averaging to the next
-    read      when the figure reads it, where that is not at its end; one run may be read several times
-    read_every   rounds between two evaluations then
-    gossip       other settings of a federation's file; averages are exact means where nothing is said
-    engine, faults   as options of `fedpeer simulate`
+    updates          local steps per round, with one example each: the paper's mini-batch
+    rounds           number of rounds
+    every            rounds from one averaging to the next
+    read             when the figure reads the run, if not at its end; a run may be read several times
+    read_every       rounds between two evaluations, if `read` is set
+    gossip           further settings of a federation file; the default is exact means
+    engine, faults   as the options of `fedpeer simulate`
     """
 
     dataset: str
@@ -88,18 +92,27 @@ class FigureWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of the paper, or one beyond the papers.
+    """A figure of the partial averaging paper, or one beyond the papers.
 
-    number     the paper's; "" for one that no paper has, which has a `name`, and a `source` for lists
-    schemes    of a setting
-    settings   along the axis; or, where `across`, one line each, and along the axis the averaging level
-    setting    what they are, in the plural
+    number     the paper's number; "" if no paper has it, and then it has a `name`, and a `source` for lists
+    title      title of its page
+    paper      the paper's authors, title and year
+    data       names of the data sets that it needs
+    schemes    setting -> its averaging schemes
+    settings   values along the axis; if `across`, one line each, with the averaging level along the axis
+    setting    what the settings are, in the plural
     lines      what the schemes are
+    world      setting -> the other settings of its runs
     few        names of schemes, and settings, of the small size
-    runs       of the paper
-    minutes    of the three sizes, on two cores
+    minutes    rough times of the three sizes on two cores
+    claims     claims to check
+    across     whether settings are lines instead of values along the axis
+    log        whether the axis is logarithmic
+    runs       runs per point in the paper
+    few_runs   runs per point of the small size
+    notes      what a reader should know
     open       settings of `learning` that the paper leaves open
-    columns    what is drawn, names of `results.COLUMNS`, each in a panel of its own
+    columns    numbers to draw, keys of `results.COLUMNS`, each in a panel of its own
     shares     names of figures with which it has runs in common
     """
 
@@ -127,7 +140,7 @@ class Figure:
     shares: tuple[str, ...] = ()
 
     def cells(self, size: RunSize) -> tuple[Cell, ...]:
-        """A cell a point."""
+        """Return a cell for each point of the figure."""
         return tuple(self._cells(size))
 
     def _cells(self, size: RunSize) -> Iterator[Cell]:
@@ -138,7 +151,7 @@ class Figure:
                     yield self._cell(size, scheme, setting)
 
     def cell(self, size: RunSize, scheme: str, setting: int) -> Cell:
-        """The point of that scheme at that setting."""
+        """Return the cell of a scheme at a setting."""
         (found,) = [each for each in self.schemes(setting) if each.name == scheme]
         return self._cell(size, found, setting)
 
@@ -154,11 +167,11 @@ class Figure:
 
     @property
     def partly(self) -> bool:
-        """Whether the small size lacks some points."""
+        """Whether the small size has fewer points."""
         return len(self.cells(_ALL)) > len(self.cells(_SOME))
 
     def experiment(self) -> Experiment:
-        """As it is played."""
+        """Return the figure as an experiment."""
         sizes = (
             RunSize(
                 rounds=1,
@@ -197,5 +210,5 @@ _ALL, _SOME = (RunSize(rounds=1, seeds=1, minutes=0, few=few) for few in (False,
 
 
 def labelled(scheme: str, setting: str, value: int) -> str:
-    """The label of a cell."""
+    """Return the label of a cell."""
     return f"{scheme}; {setting}: {value:,}"

@@ -1,4 +1,4 @@
-"""The lines of a figure, read from its page's data: medians of runs, and the bars around them. No drawing is loaded."""
+"""The lines of a figure, read from its page's data: medians of runs and their bars, without importing matplotlib."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from fedpeer.experiments.results import COLUMNS, Measured, Middle
 
 @dataclass(frozen=True)
 class FigureLine:
-    """One line of a figure: its name, and (x, middle) of its points in ascending order."""
+    """One line of a figure: its name, and (x, middle) of each point, in ascending order of x."""
 
     name: str
     points: tuple[tuple[float, Middle], ...]
 
 
 def lines_of(data: Mapping[str, Any], name: str = "") -> list[FigureLine]:
-    """The lines of a page's data, in the order in which their first cells stand there.
+    """Return the lines of a page's data, in the order of their first cells.
 
-    name    of the column that they show; the first where nothing is said. Lines without it are left out.
+    Args:
+        data: the page's data.
+        name: the column to show; default the first one. Lines without it are left out.
     """
     column = COLUMNS[name or data["columns"][0]]
     found: dict[str, list[tuple[float, Middle]]] = {}

@@ -1,12 +1,12 @@
-"""Beyond the papers: what becomes of learning where averages are gossip, messages get lost and some peers are slow.
+"""Beyond the papers: learning with gossip averages, lost messages and slow peers.
 
-`push-sum`: a few exchanges of push-sum along a graph in place of the paper's exact mean. `message-loss` and
-`stragglers` are played by whole peers over simulated links in virtual time (network engine): with so many percent of
-all messages lost, and with some peers ten times slower to train. A point of `stragglers` is read at a moment and not
-after a round, since who waits for nobody is in a round of its own.
+`push-sum` replaces the paper's exact mean by a few exchanges of push-sum on a graph. `message-loss` and `stragglers`
+run whole peers over simulated links in virtual time (network engine): with a percentage of all messages lost, and with
+some peers ten times slower to train. A point of `stragglers` is read at a time instead of after a round, as peers that
+do not wait are in different rounds.
 
 The claims follow from the graphs' mixing matrices, from the conservation of mass, and from how long a round waits for
-its slowest peer. They were written down before the runs; how many peers and examples there are was tried out before.
+its slowest peer. They were written down before the runs; the numbers of peers and examples were tried out before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fedpeer.experiments.mnist_figures import SEVEN
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.schemes import LOCAL, PM, level, mnist_scheme
 
-#: No paper has them: the sentence of the page that names one.
+#: Stands on the page in place of a paper.
 _NOBODY = "no paper has this figure; tasks and networks as in Bouchra Pilet, Frey, Taiani, IDA 2021"
 _PUSH_SUM: dict[str, Any] = {"protocol": "push-sum", "tolerance": None}
-#: A mean that takes one exchange, or none.
+#: Settings of an average that takes one exchange or none.
 _AT_ONCE: dict[str, Any] = {"exchanges": None, "tolerance": 1e-4}
 
 _EXCHANGES = "exchanges in an averaging"
@@ -37,7 +37,7 @@ def _after(line: str, exchanges: int) -> str:
 
 
 def _same(text: str, line: str, exchanges: int) -> PaperClaim:
-    """That a line is the exact mean but for rounding."""
+    """Claim that a line equals the exact mean up to rounding."""
     return falls(text, _after(_EXACT, exchanges), _after(line, exchanges), PM, least=-0.1, most=0.1)
 
 
@@ -148,9 +148,9 @@ MESSAGE_LOSS = Figure(
 )
 
 _SECONDS = "virtual seconds"
-#: Slow peers of sixteen -> which.
+#: Number of slow peers among sixteen -> the fault that makes them slow.
 _SLOW = {0: "", 2: "slow:2+10", 4: "slow:2+6+10+14"}
-#: Rounds that last three seconds, where nobody is slow and where somebody is; who does not wait has those of the quick.
+#: Rounds that last three seconds, without slow peers and with them; asynchronous peers keep the fast peers' pace.
 _ROUNDS = {"synchronous": (30, 4), "asynchronous": (36, 36)}
 
 
@@ -181,7 +181,7 @@ STRAGGLERS = Figure(
         split=f"blocks:87/swap:8+9,on={SEVEN}",
         peers=16,
         updates=80,
-        rounds=_ROUNDS["synchronous"][0],  # a line says its own
+        rounds=_ROUNDS["synchronous"][0],  # each line has its own
         read=AtSecond(seconds),
         read_every=1,
         gossip={**_PUSH_SUM, "exchanges": 2},

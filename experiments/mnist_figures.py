@@ -22,7 +22,7 @@ from fedpeer.experiments.schemes import (
     worst,
 )
 
-#: Peers of sixteen that see other digits, in most figures.
+#: The peers, of sixteen, whose digits are permuted in most figures.
 SEVEN = "1-7"
 _PEERS, RATE = "peers", "digits that are permuted"
 
@@ -50,7 +50,7 @@ FIG17 = Figure(
 
 
 def _between(level: str) -> list[str]:
-    """Figure 18's points between the first averaging and the second."""
+    """Return the labels of figure 18's points between the first and the second averaging."""
     return [labelled(level, COUNT, mini_batches) for mini_batches in range(11, 20)]
 
 

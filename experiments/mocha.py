@@ -1,9 +1,9 @@
-"""MOCHA's table: one model for all, a model for each alone, and models whose relations are learned.
+"""MOCHA's table: one global model, local models, and models whose relations are learned (MTL).
 
-All three are linear models with the hinge loss, trained by the same local solver. A model for each alone and MTL differ
-only in the coupling of the tasks; the one for all is solved with all examples in one place, for rounds of nodes end far
-from it. lambda is searched on training examples kept back, over the published program's grid and the 1 that is missing
-there, for each method on its own.
+All are linear models with the hinge loss, trained by the same local solver. Local and MTL differ only in the coupling
+of the tasks; the global model is solved with all examples in one place, as rounds between nodes end far from it. lambda
+is searched on validation examples, for each method on its own, over the published program's grid and the value 1 that
+is missing there.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, section 5.2 (table 1).
 """
@@ -19,16 +19,16 @@ from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.short_requests import experiment_options
 
 _LAMBDAS = ("0.01", "0.00001", "0.0001", "0.001", "0.1", "1", "10")
-#: Those of the small size.
+#: The lambdas of the small size.
 _FEW = ("0.01", "0.001", "0.1")
 
-#: Passes that every node takes over its examples in a round: with ten, fifty rounds end far from the optimum.
+#: Passes of every node over its examples per round; with ten, fifty rounds end far from the optimum.
 PASSES = 50
 
-#: What is learned -> the method, without its numbers.
+#: Label -> the method, without its numeric settings.
 _METHODS = {"global": "global", "local": "mocha,omega=local", "MTL": "mocha,omega=trace-constrained"}
 
-#: Name -> data set, whether each peer puts its features on a common scale, and the errors that the paper has.
+#: Name -> data set, how each peer normalises its features, and the paper's errors.
 _DATA: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "HAR": ("har,positive=sitting", "none", {"global": "2.23 ± 0.30", "local": "1.34 ± 0.21", "MTL": "0.46 ± 0.11"}),
     "vehicle": ("vehicle", "standard", {"global": "13.40 ± 0.26", "local": "7.81 ± 0.13", "MTL": "6.59 ± 0.21"}),
@@ -44,7 +44,7 @@ def _cells(size: RunSize) -> tuple[Cell, ...]:
 def _cell(size: RunSize, name: str, what: str, lambdas: Sequence[str]) -> Cell:
     dataset, normalise, printed = _DATA[name]
     simulation: dict[str, Any] = {"dataset": dataset, "split": "user,test_fraction=0.25", "normalise": normalise}
-    learning = {"loss": "binary", "steps_between_averaging": 1}  # its rounds take all of a client's examples
+    learning = {"loss": "binary", "steps_between_averaging": 1}  # each of its rounds takes all of a client's examples
 
     def variant(lam: str) -> Any:
         method = f"{_METHODS[what]},lam={lam},passes={PASSES}"

@@ -1,8 +1,8 @@
-"""MOCHA's time: how long it and what it is compared with take to solve the tasks' problem, on three networks.
+"""MOCHA's time: how long MOCHA and its comparators take to solve the tasks' problem, on three networks.
 
-Thirty people's activities, sitting against the rest, under one fixed coupling (each task is drawn to the mean of all).
-Time is the papers' model of it (`algorithms.mocha.comparators`): all operations of a round, and what its communication
-counts for. A run is read where so much is left of the objective; all methods have the same one.
+The tasks are the activities of thirty people, sitting against the rest, with one fixed coupling (each task is drawn to
+the mean of all). Time is the paper's model of it (`algorithms.mocha.comparators`): all operations of a round, and the
+cost of its communication. A run is read when a share of the objective is left; all methods have the same objective.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, section 5.3 (figure 1).
 """
@@ -17,7 +17,7 @@ from fedpeer.experiments.experiment import AtObjective
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.results import COLUMNS, ClaimVerdict, PaperClaim, Results, mean_and_sem
 
-#: Of one person's signals.
+#: Features of one window of a person's signals.
 _FEATURES = 561
 _LEFT = "objective left, %"
 _COUPLING = "omega=mean-regularised,lam=0.01,ridge=0.01"
@@ -47,7 +47,7 @@ def _sooner(name: str, other: str, network: str, left: int) -> PaperClaim:
 
 
 def _slower(name: str, left: int, *, least: float = 1.0, most: float = math.inf) -> PaperClaim:
-    """How many times as long it takes by 3G as by Wi-Fi."""
+    """Claim how many times as long a method takes by 3G as by Wi-Fi."""
     bound = f"at least {least:g} times" if math.isinf(most) else f"at most {most:g} times"
     label = _at(name, left)
 
@@ -78,7 +78,7 @@ TIME = Figure(
         split="user,test_fraction=0.25",
         peers=30,
         updates=1,
-        rounds=60,  # a line says its own
+        rounds=60,  # each line has its own
         read_every=1,
         read=AtObjective(left / 100, _FEATURES),
         loss="binary",

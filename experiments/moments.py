@@ -1,7 +1,7 @@
-"""What a run had reached after so many seconds of virtual time, or needed to come so far. Pure: rows in, rows out.
+"""What a run reached by a time, or needed to reach a goal. Pure: rows in, rows out.
 
-Peers that wait for nobody finish a round at different moments, so a round is no time. A row says of each peer when it
-had finished that round, and how its model scored then; at any moment a peer is as good as its last model of a round.
+Asynchronous peers finish a round at different times, so a round is not a time. A row has the time at which each peer
+finished that round and the score of its model then; at any time a peer's score is that of its last finished round.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS, seconds_of
 from fedpeer.experiments.experiment import AtAccuracy, AtObjective, AtRound, AtSecond, Moment
 from fedpeer.sims.network.engine import SECONDS
 
-#: Statistic of a row made by `at_accuracy`: 10^6 bytes that all peers together had sent.
+#: Statistic of a row made by `at_accuracy`: 10^6 bytes sent by all peers together.
 MEGABYTES = "megabytes"
 
 _Row = Mapping[str, Any]
 
 
 def read_at(rows: Sequence[_Row], moment: Moment) -> list[_Row]:
-    """The rows of one method as they were at that moment; what is read of them is the last of each seed."""
+    """Return the rows of one method up to a moment; the last row of each seed is the state then."""
     match moment:
         case AtRound(round):
             return [row for row in rows if row["round"] <= round]
@@ -42,22 +42,27 @@ def _by_seed(rows: Sequence[_Row]) -> list[list[_Row]]:
 
 
 def at_second(rows: Sequence[_Row], second: float) -> list[_Row]:
-    """One row a seed, as if it had been evaluated then: of each peer what it scored last until that second.
+    """Return one row per seed with each peer's last score up to a second of virtual time.
 
-    rows    of one method; every peer has finished an evaluated round by then
+    Bytes and messages are those of the rounds that all peers had finished. The row counts as round 1, so that seeds
+    compare whatever their rounds were.
 
-    The bytes and messages are those of the rounds that all peers had finished; the round is counted as the first, so
-    that seeds compare whatever their rounds were.
+    Args:
+        rows: rows of one method; every peer has finished an evaluated round by then.
+        second: virtual time in s.
     """
     return [_at(found, second) for found in _by_seed(rows)]
 
 
 def at_accuracy(rows: Sequence[_Row], accuracy: float) -> list[_Row]:
-    """One row a seed: that of the first evaluated round after which the mean accuracy of the peers was so high, with
-    the bytes and messages of all rounds until then; counted as the first round. Of a seed that never came so far its
-    last round, and then nothing is said of the bytes of any seed.
+    """Return one row per seed: its first evaluated round whose mean accuracy over peers reaches a goal.
 
-    rows    of one method; accuracy    a fraction
+    It has the bytes and messages of all rounds until then, and counts as round 1. A seed that never reaches the goal
+    gives its last round, and then no seed has the statistic `MEGABYTES`.
+
+    Args:
+        rows: rows of one method.
+        accuracy: the goal, a fraction.
     """
     found: list[dict[str, Any]] = []
     everywhere = True
@@ -78,12 +83,15 @@ def at_accuracy(rows: Sequence[_Row], accuracy: float) -> list[_Row]:
 
 
 def at_objective(rows: Sequence[_Row], wanted: AtObjective) -> list[_Row]:
-    """One row a seed: that of the round before which the objective was so small, with the seconds that the rounds until
-    then take in MOCHA's model of time, by network; counted as the first round. Of a seed that never came so far its
-    last round, and then nothing is said of the seconds of any seed.
+    """Return one row per seed: the first round that begins with an objective as small as wanted.
 
-    rows    of one of `METHODS`, every round evaluated; "primal" is each client's part of the objective where a round
-            began, and "steps" are those that it took in it
+    It has the seconds of the rounds until then in MOCHA's model of time, by network, and counts as round 1. A seed that
+    never reaches the goal gives its last round, and then no seed has seconds.
+
+    Args:
+        rows: rows of one of `METHODS`, with every round evaluated; the statistic "primal" is each client's part of the
+            objective at the start of a round, "steps" the number of steps that it took in it.
+        wanted: the goal.
     """
     found: list[dict[str, Any]] = []
     seconds: list[dict[str, list[float]]] = []
@@ -105,7 +113,7 @@ def at_objective(rows: Sequence[_Row], wanted: AtObjective) -> list[_Row]:
 
 
 def _at(rows: Sequence[_Row], second: float) -> _Row:
-    """Of one seed."""
+    """Return the row of one seed at a second."""
     scored = [row for row in rows if row["accuracy"] is not None]
     last = [_last(scored, peer, second) for peer in range(len(scored[0]["accuracy"]))]
     over = max((row["round"] for row in scored if max(row["statistics"][SECONDS]) <= second), default=0)
@@ -123,7 +131,7 @@ def _at(rows: Sequence[_Row], second: float) -> _Row:
 
 
 def _last(rows: Sequence[_Row], peer: int, second: float) -> _Row:
-    """The last of the rows that a peer had finished until then."""
+    """Return the last row whose round a peer had finished by a second."""
     there = [row for row in rows if row["statistics"][SECONDS][peer] <= second]
     assert there, f"after {second:g} virtual seconds peer {peer + 1} had not finished an evaluated round"
     return there[-1]

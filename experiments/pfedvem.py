@@ -1,9 +1,9 @@
-"""Table 1 of pFedVEM: eleven methods on Fashion-MNIST with label skew, and four of them on CIFAR-100 with drift.
+"""Table 1 of pFedVEM: eleven methods on Fashion-MNIST with label skew, and six of them on CIFAR-100 with concept drift.
 
-Every method trains all clients, whoever takes part, as pFedVEM's clients do: so each personal model that is tested has
-had the same local training. Where clients keep nothing from round to round it is enough to train all of them in rounds
-that are scored, to the same numbers. What the paper's search took is not published, only its ranges; ours are
-within them, but for momentum, which the published program has, and for pFedBayes.
+Every method trains all clients in every round, even those that do not take part, as pFedVEM does: so each tested
+personal model has had the same local training. If clients keep nothing from round to round, it is enough to train all
+of them in rounds that are scored; the numbers are the same. The paper publishes the ranges of its search, but not the
+values it chose; ours are within the ranges, except for momentum, which the published program has, and for pFedBayes.
 
 Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
 CVPR 2023.
@@ -21,7 +21,8 @@ from fedpeer.experiments.short_requests import experiment_options, passes
 _MOMENTUM = "sgd,lr=0.01,momentum=0.9"
 _SLOWER = "sgd,lr=0.001,momentum=0.9"
 
-#: Label -> (method, optimizer), the first where nothing is searched, and what the paper has for 50 clients.
+#: Label -> (variants as (method, optimizer), the first if there is no search; metric to choose by; the paper's numbers
+#: for 50 clients).
 _METHODS: Mapping[str, tuple[Sequence[tuple[str, str]], str, Mapping[str, str]]] = {
     "Local": ((("local", _MOMENTUM), ("local", _SLOWER)), "PM", {"PM": "89.2 ± 0.1"}),
     "FedAvg": ((("fedavg", _MOMENTUM), ("fedavg", _SLOWER)), "GM", {"GM": "83.5 ± 0.4"}),
@@ -30,7 +31,7 @@ _METHODS: Mapping[str, tuple[Sequence[tuple[str, str]], str, Mapping[str, str]]]
         "GM",
         {"GM": "84.8 ± 0.5"},
     ),
-    "Scaffold": (  # its control variates are told from plain steps, so the rate has the momentum's factor in it
+    "Scaffold": (  # its control variates assume plain steps, so the rate includes the factor of momentum
         (("scaffold", "sgd,lr=0.1"), ("scaffold", "sgd,lr=0.01")),
         "GM",
         {"GM": "85.6 ± 0.2"},
@@ -61,8 +62,8 @@ _METHODS: Mapping[str, tuple[Sequence[tuple[str, str]], str, Mapping[str, str]]]
         "PM",
         {"PM": "91.9 ± 0.1", "GM": "82.0 ± 0.7"},
     ),
-    # One personal step on a batch, as the others take. The global distribution
-    # takes larger steps than the optimiser's, since the divergence is shared out over a client's examples here.
+    # One personal step per batch, as in the other methods. The global distribution takes larger steps than the
+    # optimizer's, as the divergence is divided among a client's examples here.
     "pFedBayes": (
         (
             ("pfedbayes,zeta=1,sigma=0.05,global_lr=0.25,personal_steps=1", "sgd,lr=0.1"),
@@ -84,8 +85,8 @@ _METHODS: Mapping[str, tuple[Sequence[tuple[str, str]], str, Mapping[str, str]]]
     ),
 }
 _FEW = ("Local", "FedAvg", "FedPer", "pFedVEM")
-#: Methods whose clients keep something from round to round. Those of the others begin with what the server says, so of
-#: the rounds in which they do not take part only those matter after which they are scored.
+#: Methods whose clients keep state from round to round. Clients of the others begin with the server's model, so rounds
+#: in which they do not take part matter only if they are scored then.
 _KEEPING = ("FedPer", "FedRep", "pFedBayes", "pFedVEM")
 
 

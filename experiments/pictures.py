@@ -1,6 +1,6 @@
-"""The picture of a figure: a point is the median of a cell's runs, its bar goes from 40 % to 60 % of them.
+"""The picture of a figure: a point is the median of a cell's runs, its bar spans 40 % to 60 % of them.
 
-Each column that the figure shows has a panel of its own, one below the other, over the same axis.
+Each column of the figure has a panel of its own, one below the other, over the same axis.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedpeer.runs.canvas import INK, MARKERS, PALETTE, method_colour, panels
 
 #: Units of one panel's height, and of a row of the legend.
 HEIGHT, ROW = 280.0, 15.0
-#: Room for the numbers of an axis, of two decimals too, and for its title.
+#: Room for the numbers of an axis, with up to two decimals, and for its title.
 LEFT = 60.0
-#: Characters of a name with which four stand beside each other in the legend.
+#: Longest name, in characters, with which a legend has four columns.
 _SHORT = 12
 
 
 def figure_picture(data: Mapping[str, Any]) -> str:
-    """The figure as inline SVG (`runs/canvas.py`)."""
+    """Return the figure as inline SVG (`runs/canvas.py`)."""
     columns, figure = data["columns"], data["figure"]
     lines_in = {name: lines_of(data, name) for name in columns}
     lines = lines_in[columns[0]]
@@ -74,7 +74,7 @@ def figure_picture(data: Mapping[str, Any]) -> str:
 
 
 def _legend(axes: Axes, title: str, beside: int) -> None:
-    """Above the axes, where it hides no point; so many entries beside each other."""
+    """Draw the legend above the axes, where it hides no point, in `beside` columns."""
     axes.legend(
         title=title,
         title_fontsize=9,
@@ -91,9 +91,9 @@ def _legend(axes: Axes, title: str, beside: int) -> None:
 
 
 def _line(axes: Axes, line: FigureLine, number: int, aside: float, joined: bool) -> None:
-    """`aside`: how far its points stand from their places, where they would hide those of other lines."""
+    """Draw a line; `aside` shifts its points so that they do not hide those of other lines."""
     colour, marker = method_colour(number % PALETTE), MARKERS[number % PALETTE]
-    again = number >= PALETTE  # colours and markers begin anew: dashed and hollow
+    again = number >= PALETTE  # colours and markers repeat, dashed and hollow
     x = [place + aside for place, _ in line.points]
     middle = [each for _, each in line.points]
     around = [[each.median - each.low for each in middle], [each.high - each.median for each in middle]]

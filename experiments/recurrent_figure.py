@@ -1,13 +1,13 @@
-"""Beyond the papers: the hidden units of an LSTM cut into a global and a local part, on Shakespeare's roles.
+"""Beyond the papers: the hidden units of an LSTM divided into a global and a local part, on Shakespeare's roles.
 
-A neuron of an LSTM is a hidden unit with its four gates (`slicing/layers.py`), so an averaging level says here how many
-percent of the hidden units the global model has; embedding and output are in it as inputs and outputs are in the
-papers' perceptrons. Peers are the eight roles with the most lines, each window of 80 characters predicts the next one
-(LEAF, Caldas et al., 2018), and every peer has the same number of examples. Windows of a role overlap, as LEAF's do,
-but what is to be predicted in testing is the target of no training window.
+A neuron of an LSTM is a hidden unit with its four gates (`slicing/layers.py`), so the averaging level here is the
+percentage of hidden units in the global model; the model also has embedding and output, as the papers' perceptrons have
+inputs and outputs. Peers are the eight roles with the most lines; each window of 80 characters predicts the next one
+(LEAF, Caldas et al., 2018), and every peer has the same number of examples. Windows of a role overlap, as in LEAF, but
+no target of a test window is the target of a training window.
 
-The partial averaging paper names recurrent networks as future work (section VII). Optimiser and rate were chosen by
-looking at levels 0 and 100 with other seeds; the claims were written down before any run of the levels between.
+The partial averaging paper names recurrent networks as future work (section VII). Optimizer and rate were chosen from
+levels 0 and 100 with other seeds; the claims were written down before any run of the levels between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HIDDEN = 64
 _NETWORK = f"lstm:{_HIDDEN}"
 _LEARNING = {"optimizer": "adam,lr=0.01", "batch_size": 10}
 _PARTIAL = (25, 50, 75)
-#: All but the output layer is averaged, as transfer learning would have it.
+#: Averages all but the output layer, as in transfer learning.
 _OWN_OUTPUT = "own output"
 _NUMBERS = (100, 400, 1600)
 

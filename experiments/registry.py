@@ -1,4 +1,4 @@
-"""The experiments by name. Imports none of them before it is asked for."""
+"""The experiments by name; each is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXPERIMENTS: Mapping[str, str] = {
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name.
+    """Return the experiment of that name.
 
     Raises:
         ChoiceError: there is none.

@@ -1,7 +1,7 @@
-"""What an experiment measured: one `Measured` a cell, and the numbers that a table shows of it. Pure: rows in.
+"""Results of an experiment: one `Measured` per cell, and the columns of a table. Pure.
 
-Numbers are those of the last round, one a seed, so that two cells can be compared in pairs. Beside them stands the best
-round where that was chosen on examples kept back from training, and never where it would be chosen on test examples.
+Numbers are those of the last round, one per seed, so that two cells can be compared in pairs. The best round is given
+too if it was chosen on validation examples, and never if it would have to be chosen on test examples.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ from fedpeer.runs.summary import summarise
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One cell.
+    """Results of one cell.
 
-    variant   the settings that were taken; tried: what each variant scored on what was kept back
-    per_seed  metric (PM, MT, GM, S) -> last round, a fraction for each seed
-    best      metric -> (mean, SEM or None) over seeds of the round that was best on what was kept back
-    statistics   of the algorithm or engine -> mean over the peers that have it (it is not 0), in the last round, for
-              each seed; "disagreement": how far peers were from the mean of a group, where that was furthest
-    sent      bytes in a round, of all peers together
-    seconds   that all its runs took, the search too; those of other experiments that count as its own are not in it
+    label        the cell's label
+    variant      the variant that was taken
+    seeds        its finished seeds
+    rounds       number of rounds
+    peers        number of peers
+    per_seed     metric (PM, MT, GM, S) -> score of the last round, a fraction, for each seed
+    sent         bytes per round, of all peers together
+    seconds      duration of all its runs, searches included, but not of runs shared from other experiments
+    tried        variant -> its validation score
+    best         metric -> (mean, SEM or None) over seeds of the round with the best validation score
+    statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
+                 the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group
     """
 
     label: str
@@ -46,7 +51,7 @@ class Measured:
     def of(
         cls, label: str, rows: Iterable[Mapping[str, Any]], *, variant: str, tried: Mapping[str, float], seconds: float
     ) -> Measured:
-        """Of the rows of one method, of all its seeds."""
+        """Return the results of the rows of one method, of all its seeds."""
         rows = list(rows)
         (found,) = summarise(rows).values()
         scores = found["scores"]
@@ -88,7 +93,7 @@ Results = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """Whether a sentence held, None where it cannot be told, and by how much, in words."""
+    """Whether a claim holds (None: it cannot be checked), and by how much, in words."""
 
     held: bool | None
     words: str
@@ -96,10 +101,12 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """A sentence of the paper, or of what counts as having reproduced it, and how it is checked.
+    """A statement of the paper, or a criterion of its reproduction, that can be checked.
 
-    needs    cells without which nothing can be said
-    printed  whether it is about the paper's very numbers, so that it is judged at the paper's own size only
+    text     the statement, as a sentence
+    check    results -> verdict
+    needs    labels of the cells that it needs
+    printed  whether it is about the paper's exact numbers, and so is checked at the paper's own size only
     """
 
     text: str
@@ -112,11 +119,13 @@ class PaperClaim:
 class Column:
     """A number of a cell as a table shows it.
 
-    metric   that it is made of, or a statistic; "" for the bytes of a round
-    shown    of a fraction or of bytes, the number that is printed
-    meant    what it is, for the foot of a table
-    axis     what is written at the axis of a figure; "": the title
-    most     that it can be, as it is shown, where a figure's axis goes from nought to that
+    title    heading of the column
+    metric   a metric or a statistic; "" for the bytes of a round
+    shown    converts a fraction or bytes to the printed number
+    meant    explanation below the table
+    digits   decimals
+    axis     title of a figure's axis; "": `title`
+    most     upper end of a figure's axis, which then begins at zero
     log      whether a figure's axis is logarithmic
     """
 
@@ -130,14 +139,14 @@ class Column:
     log: bool = False
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
-        """One a seed; None where the cell has no such number."""
+        """Return the cell's number for each seed, or None if it has none."""
         if not self.metric:
             return (self.shown(cell.sent),)
         found = cell.per_seed.get(self.metric, cell.statistics.get(self.metric))
         return None if found is None else tuple(map(self.shown, found))
 
     def best(self, cell: Measured) -> tuple[float, float | None] | None:
-        """Mean and SEM of the best round."""
+        """Return mean and SEM of the best round, or None if the cell has none."""
         if self.metric not in cell.best:
             return None
         mean, sem = cell.best[self.metric]
@@ -226,9 +235,9 @@ COLUMNS: Mapping[str, Column] = {
 
 @dataclass(frozen=True)
 class Middle:
-    """The middle of some runs, as figures show it: the median, and the points below which 40 % and 60 % of them are.
+    """Middle of some runs, as figures show it: the median, and the values below which 40 % and 60 % of them are.
 
-    Source: the second and third quintile of partial averaging, 2021, section V, linear between neighbours.
+    Source: the second and third quintile of partial averaging, 2021, section V, interpolated linearly.
     """
 
     median: float
@@ -242,13 +251,13 @@ class Middle:
 
 
 def mean_and_sem(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error, None for a single value."""
+    """Return mean and standard error, which is None for a single value."""
     array = np.array(values, dtype=np.float64)
     return float(array.mean()), float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
 
 
 def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """What a variant scored on examples kept back, in its last round: the mean over peers and seeds; more is better.
+    """Return a variant's validation score in its last round: the mean over peers and seeds; more is better.
 
     A variant that diverged scores below all others.
     """
@@ -260,7 +269,7 @@ def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
 
 
 def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
-    """Of the last rows, one a seed, in the order of the seeds."""
+    """Return the statistics of the last rows, one per seed, in the order of the seeds."""
     rows = sorted(rows, key=lambda row: int(row["seed"]))
     names = rows[0].get("statistics", {})
     found = {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}

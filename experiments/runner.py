@@ -1,9 +1,9 @@
-"""Plays an experiment's cells, here or on a cluster, and keeps what is finished.
+"""Runs an experiment's cells, here or on a cluster, and keeps finished runs.
 
-Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which knows what was asked for. So
-a second call finds what is finished, goes on with what was interrupted, and plays only what is new: more seeds, another
-cell. A cell whose definition has changed is another request, and is played again; a setting that a later version adds
-changes nothing, since what was asked is read with that setting's default.
+Each cell and seed is a run with a folder of its own under `experiments/NAME-SIZE/`, which records its request. So a
+second call finds finished runs, resumes interrupted ones, and runs only what is new: more seeds, another cell. A cell
+whose definition has changed is another request, and runs again; a setting that a later version adds changes nothing, as
+recorded requests are read with that setting's default.
 """
 
 from __future__ import annotations
@@ -44,23 +44,27 @@ from fedpeer.sims.request import SimulationRequest, cores
 Rows = Sequence[Mapping[str, Any]]
 
 
-#: What is known of an experiment, in its folder.
+#: File in an experiment's folder with its page's data.
 RESULTS = "results.json"
-#: How a size whose search was left out differs from itself.
+#: Sentence on the page of a size whose search was left out.
 _UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
-    """What is played, where and with what.
+    """What to run, where and with what.
 
-    seeds     in place of the size's own
-    search    whether variants are searched where the size says so; if not, what an earlier search found is taken, or
-              the first
-    only      labels of cells; none: all
-    otherwise settings of `learning` that the paper leaves open, in place of the experiment's own
-    cluster   address of a Ray cluster over which the runs are spread, "" for a new one of this machine; None: here
-    command   repeats it, for the page
+    experiment   the experiment
+    size_name    its size
+    root         folder of all runs
+    seeds        number of seeds; None: the size's own
+    search       whether to search variants if the size does; if not, an earlier search's result, or the first, is taken
+    only         labels of cells; empty: all
+    overrides    settings of `learning` that the paper leaves open, in place of the experiment's own
+    device       where to train, such as "cpu" or "auto"
+    workers      training processes per run; None: the default
+    cluster      address of a Ray cluster for the runs, "" for a new one on this machine, None for this process
+    command      command line that repeats it, for the page
     """
 
     experiment: Experiment
@@ -96,28 +100,28 @@ class ExperimentOptions:
 
 
 def folder_of(root: Path, name: str, size: SizeName, overrides: Mapping[str, str] | None = None) -> Path:
-    """Where the runs and the page of an experiment are."""
+    """Return the folder of an experiment's runs and page."""
     return root / "experiments" / stem(name, size, overrides or {})
 
 
 def played(root: Path, name: str, size: SizeName) -> list[Path]:
-    """The folders of an experiment that have results, those in which something was chosen otherwise too."""
+    """Return the folders of an experiment that have results, including those with overridden settings."""
     own = folder_of(root, name, size)
     return [path for path in (own, *sorted(own.parent.glob(f"{own.name}-*"))) if (path / RESULTS).exists()]
 
 
 def kept_page(folder: Path) -> dict[str, Any]:
-    """What its page says, from the folder of an experiment that has results."""
+    """Return the page's data from an experiment's folder that has results."""
     data: dict[str, Any] = read_json(folder / RESULTS)
     return data
 
 
 def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
-    """The cells that are asked for, all their algorithms and settings known, and the data here.
+    """Return the wanted cells, after checking their algorithms, the cluster, and that the data are on this machine.
 
     Raises:
-        DataError: data is missing, or no cell has that label.
-        ChoiceError: an algorithm is not known, or there is no such cluster.
+        DataError: data are missing, or no cell has that label.
+        ChoiceError: an algorithm is unknown, or the cluster cannot be used.
     """
     if options.cluster is not None:
         check_ray(options.cluster)
@@ -143,26 +147,27 @@ def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
 def run_experiment(
     options: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None
 ) -> bool:
-    """Play what is not finished yet; after each cell `results.json` has what is known.
+    """Run what is not finished yet; `results.json` is rewritten after each cell.
 
     Returns:
-        Whether all that was asked for is finished now; False if `stop` was set meanwhile.
+        Whether everything is finished; False if `stop` was set before that.
 
     Raises:
-        DataError, ChoiceError, ...: the user's mistakes, before anything is played, or that only the data shows.
+        DataError, ChoiceError, ...: a mistake of the user, before anything runs, or once the data are loaded.
     """
     return _Player(options, tell, stop or threading.Event()).play()
 
 
 def found(options: ExperimentOptions) -> Results:
-    """The finished cells, from the folder alone."""
+    """Return the finished cells, from the folder only."""
     return _Player(options, lambda event: None, threading.Event()).known()
 
 
 def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> None:
-    """Write anew what an experiment that reads others' runs knows of them; of any other there is nothing to do.
+    """Rewrite the pages of an experiment that summarizes others; do nothing for any other experiment.
 
-    At the largest of the sizes, in ascending order, at which any of them was played, and at those it has a page of.
+    The pages are those of the largest size at which any of the others was run, and of sizes that have a page already.
+    `sizes` are in ascending order.
     """
     pages = {size: _pages(root, experiment.reads, size) for size in sizes}
     largest = [size for size in sizes if pages[size]][-1:]
@@ -183,7 +188,7 @@ def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> No
 
 
 def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
-    """The folders of those that were played at that size."""
+    """Return the folders of those experiments that have results at that size."""
     paths = [folder_of(root, name, size) for name in names]
     return [path for path in paths if (path / RESULTS).exists()]
 
@@ -216,7 +221,7 @@ class _Player:
             return self._play({cell.label: cell for cell in cells}, players)
 
     def _play(self, left: dict[str, Cell], players: Executor) -> bool:
-        """All runs of these cells: of each first those that choose a variant, then that variant's own."""
+        """Run these cells: for each cell first the runs that choose a variant, then that variant's own."""
         awaited: dict[str, set[str]] = {}
         begun: set[str] = set()
         while True:
@@ -242,7 +247,7 @@ class _Player:
                 digests.difference_update(played)
 
     def _unfinished(self, cell: Cell) -> list[WantedRun]:
-        """Of its runs, as far as they are known, those that are left to play."""
+        """Return a cell's known runs that are not finished."""
         return [
             WantedRun(digest=digest, label=cell.label, what=what, request=request, folder=self.runs.get(digest))
             for what, request in self._runs_of(cell)
@@ -250,18 +255,18 @@ class _Player:
         ]
 
     def _digests(self, cell: Cell) -> list[str]:
-        """What stands for each of its runs; for those of the seeds until a variant is chosen, something like it."""
+        """Return the digest of each of a cell's runs; a placeholder for seeds of a variant that is not chosen yet."""
         known = [request_digest(request) for _, request in self._runs_of(cell)]
         coming = len(self._searched(cell)) + self.options.size.seeds - len(known)
         return known + [f"{cell.label} {number}" for number in range(coming)]
 
     def _all_digests(self, cell: Cell) -> set[str]:
-        """Of all runs that it may need."""
+        """Return the digests of all runs that a cell may need."""
         seeds = {request_digest(one) for request in cell.variants.values() for _, one in _single(request)}
         return seeds.union(request_digest(one) for _, one in self._searched(cell))
 
     def known(self) -> dict[str, Measured]:
-        """The cells by label of which a seed is finished."""
+        """Return the cells that have a finished seed, by label."""
         known = {}
         for cell in self.options.cells:
             measured = self.finished.get(cell.label) or self._measured(cell)
@@ -272,13 +277,13 @@ class _Player:
         return known
 
     def _runs_of(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
-        """All its runs as far as they are known: those of the seeds are once a variant is chosen."""
+        """Return a cell's known runs, by name; those of the seeds are known once a variant is chosen."""
         variant = self._variant(cell)
         seeds = () if variant is None else _single(cell.variants[variant])
         return [*self._searched(cell), *((f"seed {seed}", request) for seed, request in seeds)]
 
     def _searched(self, cell: Cell) -> list[tuple[str, SimulationRequest]]:
-        """The runs by which a variant is chosen, if there is a choice; those of an earlier search count."""
+        """Return the runs that choose a variant, if there is a choice; without a search, only if all are finished."""
         size = self.options.size
         if len(cell.variants) == 1:
             return []
@@ -291,7 +296,7 @@ class _Player:
         return trials if whole else []
 
     def _tried(self, cell: Cell) -> dict[str, float] | None:
-        """The variants' scores on what was kept back; None while some are missing."""
+        """Return the variants' validation scores, or None while some are missing."""
         if not self._searched(cell):
             return {}
         scores = {}
@@ -303,14 +308,14 @@ class _Player:
         return scores
 
     def _variant(self, cell: Cell) -> str | None:
-        """That which is taken: the best of those tried, the first of equals."""
+        """Return the chosen variant: the best by validation score, the first of equals; None while unknown."""
         scores = self._tried(cell)
         if scores is None:
             return None
         return max(scores, key=scores.__getitem__) if scores else next(iter(cell.variants))
 
     def _measured(self, cell: Cell) -> Measured | None:
-        """Of the seeds that are finished; None before the first."""
+        """Return the results of a cell's finished seeds, or None before the first."""
         scores, variant = self._tried(cell), self._variant(cell)
         rows = [] if variant is None else self._finished_rows(cell.variants[variant])
         if scores is None or variant is None or not rows:
@@ -326,16 +331,16 @@ class _Player:
         return [digest for digest in digests if self._rows(digest) is not None]
 
     def _all_rows(self, request: SimulationRequest) -> Rows | None:
-        """The rows of all its seeds; None while some are missing."""
+        """Return the rows of all seeds of a request, or None while some are missing."""
         finished = [self._rows(request_digest(one)) is not None for _, one in _single(request)]
         return self._finished_rows(request) if all(finished) else None
 
     def _finished_rows(self, request: SimulationRequest) -> Rows:
-        """The rows of the seeds that are finished."""
+        """Return the rows of a request's finished seeds."""
         return [row for _, one in _single(request) for row in self._rows(request_digest(one)) or ()]
 
     def _rows(self, digest: str) -> Rows | None:
-        """What a finished run measured; that does not change, so it is read once."""
+        """Return the rows of a finished run, or None; they do not change, so they are read once."""
         run = self.runs.get(digest)
         if digest not in self.measured and run is not None and run.status == "finished":
             self.measured[digest] = run.rows()
@@ -353,7 +358,7 @@ class _Player:
         return environment(device_of(self.options.device))
 
     def write(self, where: Mapping[str, Any]) -> None:
-        """Keep what is known; `where` it was made: environment and workers."""
+        """Write the page's data; `where` is the environment and workers of its runs."""
         options = self.options
         names = {self.elsewhere.get(digest) for cell in options.cells for digest in self._finished_runs(cell)}
         shared = [name for name in options.experiment.others if name in names]
@@ -364,30 +369,30 @@ class _Player:
 
 
 def request_digest(request: SimulationRequest) -> str:
-    """What a run is for: all of its request but where it is played."""
+    """Return the digest of a run's request without device and workers, by which the run is found again."""
     options = request.to_json()
     del options["device"], options["workers"]
     return hashlib.blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _single(request: SimulationRequest) -> Iterator[tuple[int, SimulationRequest]]:
-    """One request a seed."""
+    """Yield each seed with its request."""
     yield from ((seed, replace(request, seeds=(seed,))) for seed in request.seeds)
 
 
 def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
-    """The runs that are there by what they are for; a killed process may have left one that says nothing."""
+    """Yield the runs in a folder, by digest; a killed process may have left one without a record, which is skipped."""
     for path in folders(folder).values():
         run = RunFolder(path)
         cell = run.read("cell")
-        if cell is None or "asked" not in cell:  # the latter from a version that did not keep it
+        if cell is None or "asked" not in cell:  # an earlier version did not record it
             continue
-        with contextlib.suppress(ValidationError):  # a version that has other settings made it
+        with contextlib.suppress(ValidationError):  # made by a version with other settings
             yield request_digest(SimulationRequest.from_json(cell["asked"])), run
 
 
 def _played_elsewhere(options: ExperimentOptions) -> Iterator[tuple[str, str, RunFolder]]:
-    """Finished runs of the experiments whose runs count as its own, and of which they are."""
+    """Yield the finished runs of experiments that count as this one's: (experiment, digest, run)."""
     for name in options.experiment.others:
         for size in get_args(SizeName):
             for digest, run in _runs(folder_of(options.root, name, size)):

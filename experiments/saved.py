@@ -1,7 +1,7 @@
-"""Pages that were written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
+"""Pages written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
 
-So pages of several days, or of several machines, come together on one. What is claimed, and whether it held, is judged
-anew on their numbers, where the experiment has the same cells today.
+So pages of several days or machines can be put on one page. Claims are checked again on their numbers if the experiment
+still has the same cells.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedpeer.runs.disk import RunError, read_json
 
 
 def saved(folder: Path, names: Sequence[str], sizes: Sequence[SizeName]) -> list[dict[str, Any]]:
-    """The data of the pages of these experiments and sizes in a folder, in this order.
+    """Return the data of the pages of these experiments and sizes in a folder, in this order.
 
-    Files of other names are somebody else's, and left alone.
+    Files with other names are ignored.
 
     Raises:
-        RunError: a file has the name of such a page, and is none.
+        RunError: a file has the name of such a page, but is something else.
     """
     stems = [f"{name}-{size}" for name in names for size in sizes]
     paths = [

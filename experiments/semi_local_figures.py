@@ -1,4 +1,4 @@
-"""Figures 20 and 21 of the partial averaging paper: semi-local models and what their dependency is worth (V.3.d, e)."""
+"""Figures 20 and 21 of the partial averaging paper: semi-local models and the effect of dependencies (V.3.d, e)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _semi_local(name: str, models: Models) -> Scheme:
     return Scheme(name, "partial-averaging", models)
 
 
-#: What a semi-local model has beside the global one.
+#: Neurons of a semi-local model beside those of the global one.
 SEMI_LOCAL = {"hidden1": 50, "hidden2": 20}
 IN_PAIRS: Models = {**GLOBAL_80, **among(_PAIRS, **SEMI_LOCAL)}
 _FIG20 = ("0", "100", "100 within an order", "80", "80 + 20", "80 + 20 dependent")

@@ -1,4 +1,4 @@
-"""Figure 26 of the partial averaging paper: vehicles told apart by sensors, each peer a sensor (section V.4)."""
+"""Figure 26 of the partial averaging paper: vehicles classified by sensors, one per peer (section V.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fedpeer.experiments.figure import Figure, FigureWorld, Scheme
 from fedpeer.experiments.schemes import COUNT, OPEN, PAPER, best_is_partial, claimed
 
 _NETWORK = "mlp:100+50+20+1"
-#: Neurons of the first hidden layer in the global model, which is the level here -> neurons of the second.
+#: Averaging level, here the global model's neurons in the first hidden layer -> its neurons in the second.
 _SECOND = {0: 0, 7: 3, 15: 6, 30: 12, 40: 16, 50: 20}
 _NUMBERS = (100, 200, 300, 400)
 

@@ -1,4 +1,4 @@
-"""Requests in few words, for those who write down experiments."""
+"""Short forms of requests for the definitions of experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpeer.config.settings import EngineName
 from fedpeer.experiments.experiment import RunSize
 from fedpeer.sims.request import SimulationRequest
 
-#: How often a run is evaluated, its last round always: tests are large, and the last round is what counts.
+#: Evaluations per run, the last round included: test sets are large, and the last round counts.
 _EVALUATIONS = 10
 
 
@@ -28,7 +28,7 @@ def experiment_options(
     engine: EngineName = "vector",
     faults: str = "",
 ) -> SimulationRequest:
-    """One method at a size; the mappings as in a federation's file, engine and faults as options of the command."""
+    """Return the request of one method at a size; mappings are as in a federation file, the rest as options."""
     rounds = learning.get("rounds", size.rounds)
     federation = {
         "name": "experiment",
@@ -48,5 +48,5 @@ def experiment_options(
 
 
 def passes(size: RunSize, batch: int) -> dict[str, Any]:
-    """The size's passes over a peer's examples in a round, in batches."""
+    """Return the `learning` settings of a round of the size's passes over a peer's examples, in batches."""
     return {"steps_between_averaging": "pass", "passes": size.passes, "batch_size": batch}

@@ -1,11 +1,11 @@
 """Figure 7 of the partial averaging paper: local learning, partial averaging and one model for all, on each task.
 
-It has no runs of its own: each of its points is a point of one of the figures behind it, at one setting, and the runs
-of those count (`Experiment.reads`). What is not there yet is played as they would. Levels are the paper's: 80 %,
-and for the associative network 300 of 400 hidden neurons, the level of figure 27 that is nearest to its 70 %.
+It has no runs of its own: each of its points is a point of another figure at one setting, whose runs count
+(`Experiment.reads`); missing ones are run as that figure would. Levels are the paper's: 80 %, and for the associative
+network 300 of 400 hidden neurons, the level of figure 27 nearest to its 70 %.
 
-The paper does not say at which settings it summarises. Here: 200 mini-batches of handwriting, as its text has them,
-mini-batches of 500 of MNIST, as most of its figures, and the longest runs of the other two.
+The paper does not name the settings of its summary. Here: 200 mini-batches of handwriting, as in its text, mini-batches
+of 500 of MNIST, as in most of its figures, and the longest runs of the other two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ LOCAL, PARTIAL, GLOBAL = "local learning", "partial averaging", "one model for a
 
 @dataclass(frozen=True)
 class SummaryTask:
-    """A point of a figure: its name here, the setting there, and the levels that are partial averaging and all."""
+    """A task of the summary.
+
+    name      its name here
+    figure    the figure that has its runs
+    setting   the setting there
+    partial   the level that is partial averaging
+    whole     the level that is one model for all
+    """
 
     name: str
     figure: Figure
@@ -50,7 +57,7 @@ class SummaryTask:
             yield highest(text, [self.label(PARTIAL)], [self.label(other)], PM)
 
 
-#: The three variants of FEMNIST; or, where that is not on this machine, the one task that stands for them.
+#: The three variants of FEMNIST, or, if it is not on this machine, the one task that replaces them.
 _HANDWRITING = (
     {"FEMNIST-A": FIG8, "FEMNIST-M": FIG9, "FEMNIST-D": FIG10} if "femnist" in FIG8.data else {"writers": FIG10}
 )

@@ -1,7 +1,7 @@
-"""The page of an experiment: theirs beside ours, what held, how it was made. JSON data in, Markdown out.
+"""The page of an experiment: published beside measured numbers, claims, and how it was made. JSON in, Markdown out.
 
-`page_data` is all that a page says, as plain data that is kept beside it; `page` only words it. So a page in the
-repository can be held against its own numbers.
+`page_data` is the content of a page as plain data, kept beside it; `table_page` only formats it. So a page in the
+repository can be checked against its own numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def page_data(
     results: Results,
     where: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All that the page says. `where`: command, environment, workers."""
+    """Return the content of a page. `where` has the command, the environment and the workers."""
     return {
         "schema": 1,
         "name": experiment.name,
@@ -54,9 +54,9 @@ def page_data(
 def judged(
     experiment: Experiment, size_name: SizeName, labels: Sequence[str], results: Results
 ) -> list[dict[str, Any]]:
-    """Each claim with its verdict on these results of the cells of a size.
+    """Return each claim with its verdict on these results.
 
-    Claims about cells that this size does not have are left out, and those about printed numbers but at the full size.
+    Claims about cells that this size lacks are left out, and at sizes other than full also those about printed numbers.
     """
     claims = [
         claim
@@ -68,12 +68,12 @@ def judged(
 
 
 def stem_of(data: Mapping[str, Any]) -> str:
-    """What the files of a page are called; pages from before anything could be chosen otherwise are read too."""
+    """Return the name of a page's files, without ending; data of earlier versions, without overrides, are read too."""
     return stem(data["name"], data["size"], data.get("otherwise", {}))
 
 
 def table_page(data: Mapping[str, Any]) -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
     missing = [label for label in data["cells"] if label not in results]
     parts = [
@@ -92,7 +92,7 @@ def table_page(data: Mapping[str, Any]) -> str:
 
 
 def _fewer(seeds: int, results: Results) -> str:
-    """Which cells have not all seeds yet."""
+    """Return a sentence about cells that do not have all seeds yet."""
     fewer = {label: len(cell.seeds) for label, cell in results.items() if len(cell.seeds) < seeds}
     if not fewer:
         return ""
@@ -108,14 +108,14 @@ def _unfinished(missing: Sequence[str]) -> str:
 
 
 def _figure_table(data: Mapping[str, Any]) -> str:
-    """The picture, which lies beside the page, and its points as a table: a line of the figure in a row."""
+    """Return a link to the picture beside the page, and its points as a table: a row per line of the figure."""
     columns = data["columns"]
     tables = [(f"{COLUMNS[name].title}:\n\n" if len(columns) > 1 else "") + _points(data, name) for name in columns]
     return "\n\n".join([f"![{data['title']}]({stem_of(data)}.svg)", *tables])
 
 
 def _points(data: Mapping[str, Any], name: str) -> str:
-    """One column of a figure: its lines below each other, what is on the axis beside each other."""
+    """Return a table of one column of a figure: a row per line, a column per place on the axis."""
     found, digits = lines_of(data, name), COLUMNS[name].digits
     places = sorted({x for line in found for x, _ in line.points})
     shown = places if len(places) <= 12 else [x for x in places if not x % 5]
@@ -170,7 +170,7 @@ def _shown(column: Column, mean: float, sem: float | None) -> str:
 
 
 def _legend(data: Mapping[str, Any], results: Results) -> str:
-    """What the letters stand for, of those that are there."""
+    """Return the meaning of the columns, and how numbers are averaged."""
     words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in data["columns"])
     several = data["seeds"] > 1
     if data.get("figure") is not None:
@@ -199,7 +199,7 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _settings(results: Results) -> str:
-    """Which variant was taken of which, where any was tried or named."""
+    """Return a table of the variants that were taken and tried, if any has a name."""
     lines = []
     for label, cell in results.items():
         if cell.tried:
@@ -229,7 +229,7 @@ def _made(data: Mapping[str, Any], results: Results) -> str:
 
 
 def lasting_text(seconds: float) -> str:
-    """12 s, 3 min, 2 h 5 min."""
+    """Return a duration as text: 12 s, 3 min, 2 h 5 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

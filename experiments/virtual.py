@@ -1,8 +1,8 @@
-"""Tables II and III of VIRTUAL 2021: three methods on five federations, and accuracy against bytes that are sent.
+"""Tables II and III of VIRTUAL 2021: three methods on five federations, and accuracy against bytes sent.
 
-FedAvg, FedProx and VIRTUAL have the same rounds, passes and rates to choose from. The best round is chosen on a tenth
-of the training examples, kept back in all runs, where the paper takes the best on test examples, apart for S and MT.
-A client that was never asked is tested with the model that it started with, as in the paper.
+FedAvg, FedProx and VIRTUAL have the same rounds, passes and candidate rates. The best round is chosen on a tenth of the
+training examples, kept for validation in all runs; the paper takes the best on test examples, separately for S and MT.
+A client that never took part is tested with its initial model, as in the paper.
 
 Source: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2021.
 """
@@ -19,22 +19,26 @@ from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.sims.request import SimulationRequest
 
 BATCH = 20
-#: Kept back in every run, to choose the best round by.
+#: Fraction of training examples kept in every run to choose the best round.
 _VALIDATION = 0.1
-#: Clients in a round.
+#: Clients per round.
 _ASKED = 10
-#: The paper's grid of client rates for networks of dense layers, and two above it: VIRTUAL's own steps reached further.
+#: The paper's grid of client rates for dense networks, and two above it, as VIRTUAL's own steps were larger.
 _RATES = ("0.1", "0.05", "0.02", "0.01", "0.005", "0.002", "0.001")
-#: Those of the smaller sizes, whose few rounds need larger steps.
+#: Rates of the smaller sizes, whose few rounds need larger steps.
 _FEW_RATES = ("0.1", "0.02")
 
 
 @dataclass(frozen=True)
 class _Federation:
-    """Who holds what, and what the paper has: (MT, S) of FedAvg, FedProx, VIRTUAL.
+    """A federation of the paper.
 
-    clients   at the paper's size
-    fixed     whether that is the number of users, at any size
+    dataset     the data set
+    split       how it is divided among clients
+    network     the network
+    clients     number of clients at the paper's size
+    fixed       whether that is the number of users, and so the same at every size
+    published   the paper's (MT, S) of FedAvg, FedProx and VIRTUAL
     """
 
     dataset: str
@@ -78,10 +82,10 @@ _FEDERATIONS: Mapping[str, _Federation] = {
         (("98.9", "94.0"), ("99.4", "94.0"), ("99.1", "94.3")),
     ),
 }
-#: The published program starts with deviations of 0.008; its grid of beta has both of these.
+#: The published program starts with standard deviations of 0.008; its grid of beta has both values.
 _VIRTUAL = ("virtual,sigma=0.01,beta=0.00001", "virtual,sigma=0.01,beta=0.001")
-#: Method -> its variants beside the rate, and how many of them the smaller sizes try. The published grid of server
-#: steps eta, with a damping of 1 - eta, takes the deltas of a round to the power 0.16 or 0.24; else it is 1 / A.
+#: Method -> its variants (without the rate), and how many of them the smaller sizes try. The published grid of server
+#: steps eta, with a damping of 1 - eta, takes the deltas of a round to the power 0.16 or 0.24; the default is 1 / A.
 _METHODS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "FedAvg": (("fedavg",), 1),
     "FedProx": (("fedprox,mu=0.01", "fedprox,mu=0.001"), 1),
@@ -92,7 +96,7 @@ _METHODS: Mapping[str, tuple[tuple[str, ...], int]] = {
 def _variants(
     size: RunSize, federation: _Federation, methods: Sequence[str], few: int = 1
 ) -> dict[str, SimulationRequest]:
-    """Method and rate -> what is run; the smaller sizes try the first few methods, at few rates."""
+    """Return the requests by method and rate; the smaller sizes try the first `few` methods at few rates."""
     clients = federation.clients if federation.fixed or size.peers is None else size.peers
     simulation = {
         "dataset": federation.dataset,

@@ -1,8 +1,8 @@
 """Figures 8 to 16 of the partial averaging paper: handwriting, each peer a writer (section V.2).
 
-They are the paper's where LEAF's FEMNIST is on this machine. Elsewhere the peers are writers of MNIST's digits (QMNIST
-says whose they are), who have 130 digits at most: the three variants are then one task, with the sizes of its variant
-D, and 95 digits to train on where that has 100.
+They are the paper's if LEAF's FEMNIST is on this machine. Otherwise the peers are writers of MNIST's digits (QMNIST
+names the writer of each), who have at most 130 digits: the three variants are then one task, with the sizes of variant
+D, but 95 digits to train on instead of 100.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Variant = Literal["all", "merged", "digits"]
 _LETTERS = {"all": "A", "merged": "M", "digits": "D"}
 _VARIANTS: tuple[_Variant, ...] = ("all", "merged", "digits")
 _NUMBERS = (30, 60, 100, 200, 400, 1000)
-#: Those for which a short run is enough.
+#: The numbers of mini-batches for which a short run is enough.
 _SOON = _NUMBERS[:4]
 _IN_GROUP = "peers in a group"
 _SIXTY_FOUR = 64
@@ -40,7 +40,15 @@ _SIXTY_FOUR = 64
 
 @dataclass(frozen=True)
 class _Writers:
-    """One variant as it is played here: its data, and the sizes of the first two tests and of the third."""
+    """One variant: its data, and its sizes in figures 8 to 13 and in figures 14 to 16.
+
+    variant    the variant
+    dataset    the data set that has it
+    classes    number of classes
+    tests      test examples per writer
+    examples   training examples per writer, for both groups of figures
+    updates    local steps per round, for both groups of figures
+    """
 
     variant: _Variant
     dataset: str
@@ -50,7 +58,7 @@ class _Writers:
     updates: tuple[int, int]
 
     def world(self, test: int, peers: int, rounds: int, read: int | None = None) -> FigureWorld:
-        """Writers with the most examples first, of each so many to train and to test on."""
+        """Return the settings for the `peers` writers with the most examples, cut to this variant's sizes."""
         examples = self.examples[test]
         fraction = (self.tests + 0.5) / (examples + self.tests)
         split = f"user,test_fraction={fraction:.4f}/truncate:{examples},test={self.tests}"
@@ -69,7 +77,7 @@ class _Writers:
 
     @property
     def name(self) -> str:
-        """Of the data, in titles."""
+        """Name of the data, for titles."""
         options = f"FEMNIST-{_LETTERS[self.variant]}"
         return f"MNIST by writer for {options}" if self.dataset == "qmnist" else options
 
@@ -147,7 +155,7 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
 
 
 def _grouped(number: int, size: int, network: str) -> Scheme:
-    """A level among groups of so many peers: each group has a model of its own."""
+    """Return the scheme of a level among groups of `size` peers, each with a model of its own."""
     if not number:
         return replace(LOCAL, network=network)
     models: Models = {
@@ -197,7 +205,7 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
 
 
 def _in_common(number: str, writers: _Writers) -> tuple[str, ...]:
-    """Figures with the same runs: levels and whole layers of a variant, or of all where they are one task."""
+    """Return the figures with common runs: levels and whole layers of one variant, or of all if they are one task."""
     own = int(number)
     block = next(block for block in (range(8, 14), range(14, 17)) if own in block)
     alike = [each for each in block if each != own]
