@@ -1,1 +1,1 @@
-"""The associative demonstration: peers complete patterns of which some were learnt by others only."""
+"""The associative demonstration: peers complete patterns, some of which only other peers learnt."""

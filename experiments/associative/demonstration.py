@@ -1,8 +1,8 @@
-"""The demonstration of the associative network: peers complete patterns, some of which others learnt for them.
+"""Training for the demonstration of the associative network: peers complete patterns, some learnt only by others.
 
-A simulation as any other, of local only, full and partial averaging: each peer misses one of the patterns, and the
-first two know another completion of one that most of the rest know. What is shown are answers to the same half: of one
-who learnt otherwise, and of one who was never shown the pattern.
+It is an ordinary simulation of local only, full and partial averaging: each peer lacks one of the patterns, and the
+first two peers know another completion of one half than most of the rest. The demonstration shows two peers' answers to
+that half: one that learnt the other completion, and one that never saw the pattern.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 
 METHODS = ("local", "full-averaging", "partial-averaging")
-#: How many know another completion, and of which class; how many of the hidden units are shared.
+#: Peers that know another completion, the class that it is of, and hidden units that are shared.
 OTHERS, CHANGED, SHARED = 2, 1, 320
 ROUNDS = 60
-#: The least number of peers: the others, and for each of three patterns two who know it.
+#: Least number of peers: those with another completion, and enough others to know each of three patterns twice.
 _PEERS_MIN = OTHERS + 3
 
 
 def federation(peers: int, seed: int, *, images: bool) -> Federation:
-    """The settings, as a file would have them.
+    """Return the settings of the demonstration's simulation.
 
     Raises:
         DataError: too few peers to know all patterns.
@@ -68,7 +68,15 @@ def demonstrate(
     tell: Tell = lambda event: None,
     stop: threading.Event | None = None,
 ) -> Shown | None:
-    """Play it; None where it was stopped. `workers` train; None: one a core.
+    """Train the peers and return the demonstration, or None if it was stopped.
+
+    Args:
+        peers: number of peers.
+        seed: seed of everything random.
+        images: whether patterns are images of digits instead of bits.
+        workers: training processes; None: one per core.
+        tell: called with each event.
+        stop: set to stop the training.
 
     Raises:
         DataError: too few peers.
@@ -87,7 +95,7 @@ def demonstrate(
 
 
 def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *, images: bool) -> Shown:
-    """What the trained models answer to all that the peers are asked for."""
+    """Return the demonstration of trained models: their answers to all of the peers' tests."""
     world = simulation.world
     tests = [np.sort(share.test_M) for share in world.split.shares]
     both = world.dataset.x, world.dataset.y
@@ -98,7 +106,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
     }
 
     def passed(method: str) -> list[NDArray[np.bool_]]:
-        """Of each peer, which tests."""
+        """Return which of its tests each peer passes."""
         found = zip(expected, answers[method], strict=True)
         return [np.array([closeness(*pair) >= 0 for pair in zip(y_MV, z_MV, strict=True)]) for y_MV, z_MV in found]
 
@@ -116,7 +124,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
             passes={method: bool(passes[method][peer][test]) for method in METHODS},
         )
 
-    # The same half for both scenes: the first peer learnt another completion of it, and somebody was never shown any.
+    # Both scenes show the same half: the first peer learnt another completion of it, and a later one never saw any.
     usual = {row.tobytes() for row in expected[OTHERS]}
     overrides = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
     never, same = next(
@@ -138,7 +146,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
 
 
 def _never_shown(world: World, peer: int, whole_V: Bits) -> bool:
-    """Whether none of the patterns that this peer learnt is this one."""
+    """Return whether this pattern is none of those that the peer learnt."""
     return not (world.dataset.y[world.split.shares[peer].train_M] == whole_V).all(1).any()
 
 
@@ -150,7 +158,7 @@ def _recall(
     *,
     images: bool,
 ) -> Recall:
-    """The trained peers, and the patterns; `options` and `expected`, (M, V) a peer, are their tests."""
+    """Return the trained peers and the patterns; the peers' tests are (M, V) each: half patterns and expected ones."""
     world, module = simulation.world, simulation.world.module
     assert isinstance(module, Associative)
     canvas = Canvas.of(options[0].shape[1], images=images)
@@ -163,7 +171,7 @@ def _recall(
         overrides = whole != wholes[OTHERS][place]
         return Pattern(
             name=(str(place) if images else chr(ord("A") + place)) + ("′" if overrides else ""),
-            half=canvas.cells(options[peer][tests].mean(0) > 0.5),  # each test has its noise elsewhere
+            half=canvas.cells(options[peer][tests].mean(0) > 0.5),  # the mean removes the noise, which differs by test
             whole=canvas.cells(whole_V),
             overrides=overrides,
             learnt_by=frozenset(
@@ -171,7 +179,7 @@ def _recall(
             ),
         )
 
-    # What the first peer is asked for, and the first of those who are no others, is all that there is.
+    # The tests of the first peer, and of the first one with the usual completion, contain all patterns.
     mine = {whole: pattern(peer, place) for peer in (OTHERS, 0) for place, whole in enumerate(wholes[peer])}
     into = next(tensor for tensor in world.layout.tensors if tensor.name == "hidden.weight")
 

@@ -1,4 +1,4 @@
-"""The answers of `fedpeer demo associative` drawn as cells, so that they read on 80 columns and without colour."""
+"""Answers of `fedpeer demo associative` drawn as cells, readable on 80 columns and without colour."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ if TYPE_CHECKING:
     from fedpeer.experiments.associative.recall import Cells
     from fedpeer.experiments.associative.shown import Scene, Shown
 
-#: From this width on a cell of bits is two columns, so that it is about as wide as high.
+#: Width from which a cell of bits takes two columns, so that it is about as wide as high.
 _WIDE = 120
-#: What a mark may mean, and its style; marks are told apart without it.
+#: Meaning of each mark -> its style; marks differ without colours too.
 _STYLES = {"right": "green", "missing": "yellow", "too much": "bold red", "rightly off": "dim"}
-#: What marks become where the terminal is not UTF-8.
+#: Replacements of marks on a terminal that is not UTF-8.
 _PLAIN = str.maketrans("■□×·█░", "#ox.#o")
 
 
 @dataclass(frozen=True)
 class DrawingMarks:
-    """How cells are drawn: the marks in the order of `_STYLES`, what stands after each, columns between pictures."""
+    """How cells are drawn.
+
+    cells   the marks in the order of `_STYLES`
+    after   text after each mark
+    apart   columns between pictures
+    """
 
     cells: tuple[str, str, str, str]
     after: str
@@ -33,7 +38,7 @@ class DrawingMarks:
 
     @classmethod
     def suited(cls, width: int, *, images: bool, ascii_only: bool) -> DrawingMarks:
-        """Pixels are two columns on any terminal: what they draw has a shape."""
+        """Return the marks for a terminal of `width` columns; pixels always take two, to keep their shape."""
         if images:
             marks, after, apart = ("██", "░░", "××", "· "), "", 2
         else:
@@ -45,9 +50,9 @@ class DrawingMarks:
 
 
 def draw_marks(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
-    """What is given, what is expected, and each method's answer, side by side.
+    """Return the given and the expected cells and each method's answer, side by side.
 
-    Of an image, in which there is no noise, the given half and the rest that is missing are one picture.
+    An image has no noise, so one picture shows its given half and the missing rest.
     """
     given, expected = scene.given, scene.expected
     options = {"half and rest": (given, expected)}
@@ -69,7 +74,7 @@ def _verdict(scene: Scene, method: str) -> str:
 
 
 def draw_picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
-    """A pattern, cell by cell, against what was expected."""
+    """Return a pattern as marks that compare each cell with the expected one."""
     text, styles = Text(), tuple(_STYLES.values())
     for number, (row, wanted) in enumerate(zip(cells.tolist(), expected.tolist(), strict=True)):
         text.append("\n" if number else "")
@@ -81,7 +86,7 @@ def draw_picture(cells: Cells, expected: Cells, marks: DrawingMarks) -> Text:
 
 
 def legend(marks: DrawingMarks) -> Text:
-    """What the marks mean."""
+    """Return the meaning of the marks."""
     text = Text("\n")
     for mark, (words, style) in zip(marks.cells, _STYLES.items(), strict=True):
         text.append(mark.strip(), style=style)
@@ -91,7 +96,7 @@ def legend(marks: DrawingMarks) -> Text:
 
 
 def recall_table(shown: Shown) -> Table:
-    """How good the methods are over all peers and patterns."""
+    """Return a table of the methods' scores over all peers and patterns."""
     headings, rows = recall_scores(shown)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(headings[0], no_wrap=True)

@@ -1,8 +1,7 @@
-"""What the page of `--web` is told and what it may ask, as JSON documents: pure functions of the trained peers.
+"""Questions and answers of the page of `--web`, as JSON documents: pure functions of the trained peers.
 
-The page knows nothing by itself: which peers, ways of learning and patterns there are is in `tellable`, and each answer
-(`answered`) comes with its verdict and its sentence. A wrong question is refused by name
-(`QuestionError`).
+The page has no data of its own: `tellable` gives it the peers, methods and patterns, and each answer (`answered`) has
+its verdict and its sentence. An invalid question is rejected by name (`QuestionError`).
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from fedpeer.experiments.associative.shown import HIDDEN, Shown
 from fedpeer.experiments.associative.words import NAMES, RULE, lesson, recall_scores, says, verdict
 from fedpeer.peer.wire.json_text import parse_json
 
-#: Characters of a name out of a question that its refusal repeats.
+#: Most characters of a name in a question that the error repeats.
 _NAME_MAX = 40
 
 
 @dataclass(frozen=True)
 class Question:
-    """One peer is given cells, after learning in each of these ways."""
+    """Cells given to one peer, as trained by each of these methods."""
 
     peer: str
     methods: tuple[str, ...]
@@ -33,7 +32,7 @@ class Question:
 
 
 def tellable(shown: Shown, seed: int) -> dict[str, Any]:
-    """What the page shows before anything is asked."""
+    """Return what the page shows before the first question."""
     recall, first = shown.recall, shown.scenes[0]
     (rows, columns), images = recall.canvas.shape, recall.canvas.images
     headings, results = recall_scores(shown)
@@ -60,7 +59,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
 
 
 def _half_of(recall: Recall, peer: str) -> Cells:
-    """The half that the peer completes otherwise."""
+    """Return the half of which the peer learnt another completion than most."""
     return next(pattern.half for pattern in recall.expected[peer] if pattern.overrides)
 
 
@@ -73,7 +72,7 @@ def _best(shown: Shown) -> int | None:
 
 
 def question_in(body: bytes, recall: Recall) -> Question:
-    """What the page asks: `{"peer": "peer1", "methods": ["local"], "given": [0, 1, ...]}`, cells row by row.
+    """Parse a question: `{"peer": "peer1", "methods": ["local"], "given": [0, 1, ...]}`, cells row by row.
 
     Raises:
         QuestionError: it is something else.
@@ -105,16 +104,16 @@ def question_in(body: bytes, recall: Recall) -> Question:
 
 
 def answered(recall: Recall, question: Question) -> dict[str, Any]:
-    """By method: what fires, what comes out, and what is said of it."""
+    """Return for each method which units fire, the answer, and its verdict."""
     found = {method: recall.ask(method, question.peer, question.given) for method in question.methods}
     return {method: _answer(recall, question, method, each) for method, each in found.items()}
 
 
 def answer_to(body: bytes, recall: Recall) -> dict[str, Any]:
-    """What a request for an answer comes to.
+    """Return the answer to the body of a request.
 
     Raises:
-        QuestionError: it is no question about these peers.
+        QuestionError: it is not a valid question about these peers.
     """
     return answered(recall, question_in(body, recall))
 
@@ -138,7 +137,7 @@ def _bits(cells: Cells) -> list[int]:
 
 
 def _named(value: object) -> str:
-    """A value out of a question, short enough for a sentence."""
+    """Return a value from a question, short enough for a sentence."""
     text = json.dumps(value)
     return text if len(text) <= _NAME_MAX else f"{text[:_NAME_MAX]}..."
 

@@ -1,11 +1,11 @@
-"""Trained associative networks that can be asked: cells are given, hidden units fire, and cells answer.
+"""Recall by trained associative networks: given cells set visible units, hidden units fire, and visible units answer.
 
-A `Recall` holds what all peers of a demonstration know after learning in each of its ways, and the patterns that any of
-them learnt. `ask` is a pure function of what is given: it shows both layers, finds the pattern that was meant, and says
-how the answer compares with what this peer should say.
+A `Recall` has the weights of all peers of a demonstration after training by each method, and the patterns that any of
+them learnt. `ask` is a pure function of the given cells: it returns both layers, finds the pattern that was meant, and
+compares the answer with the one expected of this peer.
 
-Cells are what a person sees and sets, units are what the network has. They are the same but for images, where a cell is
-a pixel and each block of 2x2 pixels has 15 units.
+Cells are what a person sees and sets; units are those of the network. They are the same except for images, where a cell
+is a pixel and each block of 2x2 pixels has 15 units.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from fedpeer.networks.associative import fires
 
 Cells = NDArray[np.bool_]
 Bits = NDArray[np.float32]
-#: What a peer has to do with a pattern: it learnt the usual one, another completion of its half, or neither.
+#: A peer's relation to a pattern: it learnt it as most peers, learnt another completion of its half, or never saw it.
 Relation = Literal["learnt", "otherwise", "never"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas:
-    """How units are drawn as `shape`, (rows, columns) of cells."""
+    """The arrangement of units as cells, `shape` = (rows, columns)."""
 
     shape: tuple[int, int]
     images: bool
 
     @classmethod
     def of(cls, units: int, *, images: bool) -> Canvas:
-        """Images are square; other units stand in five rows."""
+        """Return a canvas for so many units: square for images, otherwise of five rows."""
         side = BLOCK * math.isqrt(units // BITS)
         return cls(shape=(side, side) if images else (5, units // 5), images=images)
 
     def units(self, cells: Cells) -> Bits:
-        """(R, C) -> (V,) of 0 and 1."""
+        """Return the units of cells: (R, C) -> (V,) of 0 and 1."""
         return sparse(cells[None])[0] if self.images else cells.reshape(-1).astype(np.float32)
 
     def cells(self, bits_V: NDArray[np.generic]) -> Cells:
-        """(V,) -> (R, C)."""
+        """Return the cells of units: (V,) -> (R, C)."""
         if self.images:
             return np.asarray(image(bits_V[None], self.shape[0])[0])
         return np.asarray(bits_V.reshape(self.shape) != 0)
@@ -55,11 +55,12 @@ class Canvas:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """One that somebody learnt, in cells.
+    """A pattern that some peer learnt, in cells.
 
-    half       what peers are shown of it when they are asked, without noise
-    otherwise  another completion of a half than most of the peers know
-    learnt_by  the peers that were shown it
+    half       the half that tests give, without noise
+    whole      the whole pattern
+    overrides  whether it is another completion of its half than most peers know
+    learnt_by  the peers that were shown it in training
     """
 
     name: str
@@ -69,7 +70,7 @@ class Pattern:
     learnt_by: frozenset[str]
 
     def relation(self, peer: str) -> Relation:
-        """What this peer has to do with it."""
+        """Return a peer's relation to the pattern."""
         if peer not in self.learnt_by:
             return "never"
         return "otherwise" if self.overrides else "learnt"
@@ -77,7 +78,7 @@ class Pattern:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallMemory:
-    """One peer's weights after learning in one way, and which of its hidden units (H,) are averaged with others."""
+    """One peer's weights after training by one method, and which of its hidden units (H,) are averaged with others."""
 
     hidden_HV: Tensor
     output_VH: Tensor
@@ -86,13 +87,13 @@ class RecallMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
-    """What came of a question, layer by layer.
+    """One recall, layer by layer.
 
     hidden_H   which hidden units fire
-    answer     cells
-    pattern    the peer's own expected one, if what was given is a part of one; else None, and so is `passes`
-    passes     whether at least as many units are right ones as are wrong (partial averaging 2021, section V.5)
-    taken_for  the known pattern that the answer completes, if it does one
+    answer     the answer's cells
+    pattern    the expected pattern, if the given cells are part of one of the peer's; else None, as is `passes`
+    passes     whether at least as many ones are right as units are wrong (partial averaging 2021, section V.5)
+    taken_for  the known pattern that the answer is closest to, if it is close to one
     """
 
     hidden_H: NDArray[np.bool_]
@@ -103,12 +104,12 @@ class Recalled:
 
     @property
     def missing(self) -> int:
-        """Expected cells that are not in the answer."""
+        """Number of expected cells that are not in the answer."""
         return 0 if self.pattern is None else int((self.pattern.whole & ~self.answer).sum())
 
     @property
     def too_much(self) -> int:
-        """Cells of the answer that are not expected."""
+        """Number of cells of the answer that are not expected."""
         return 0 if self.pattern is None else int((self.answer & ~self.pattern.whole).sum())
 
 
@@ -116,9 +117,11 @@ class Recalled:
 class Recall:
     """All peers of a demonstration.
 
-    patterns   all that any peer learnt
-    expected   by peer, the patterns that it is asked for, in the same order for all
-    memories   by method and peer
+    canvas      arrangement of units as cells
+    threshold   of the network's units
+    patterns    all patterns that any peer learnt
+    expected    peer -> the patterns of its tests, in the same order for all peers
+    memories    method -> peer -> its weights
     """
 
     canvas: Canvas
@@ -128,14 +131,14 @@ class Recall:
     memories: Mapping[str, Mapping[str, RecallMemory]]
 
     def fire(self, method: str, peer: str, given_MV: Bits) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Units (M, V) that are set -> (M, H) and (M, V): which hidden ones fire, and which visible ones then."""
+        """Return which hidden units (M, H), and then which visible ones (M, V), fire for given units (M, V)."""
         memory = self.memories[method][peer]
         hidden_MH = fires(torch.from_numpy(given_MV), memory.hidden_HV, self.threshold)
         answer_MV = fires(hidden_MH, memory.output_VH, self.threshold)
         return hidden_MH.numpy() > 0, answer_MV.numpy() > 0
 
     def ask(self, method: str, peer: str, given: Cells) -> Recalled:
-        """Give one peer some cells (R, C)."""
+        """Return one peer's recall from given cells, (R, C)."""
         given_V = self.canvas.units(given)
         hidden_MH, answer_MV = self.fire(method, peer, given_V[None])
         pattern = self._meant(peer, given_V)
@@ -153,7 +156,7 @@ class Recall:
         )
 
     def _meant(self, peer: str, given_V: Bits) -> Pattern | None:
-        """The pattern of this peer that was given in part: its half, the rest of it, or all of it, noise allowed."""
+        """Return the peer's pattern of which the half, the rest, or the whole was given, up to noise, or None."""
         found = []
         for pattern in self.expected[peer]:
             half, whole = pattern.half, pattern.whole
@@ -164,7 +167,7 @@ class Recall:
 
 
 def closeness(expected_V: NDArray[np.generic], answer_V: NDArray[np.generic]) -> int:
-    """Ones that are right less units that are wrong; an answer passes from 0 on.
+    """Return the number of ones that are right minus the number of wrong units; an answer passes from 0 on.
 
     Source: partial averaging 2021, section V.5.
     """
@@ -173,6 +176,6 @@ def closeness(expected_V: NDArray[np.generic], answer_V: NDArray[np.generic]) ->
 
 
 def _closest(found: Sequence[int]) -> int | None:
-    """Which one has the most, at least 0; None where none or two do."""
+    """Return the index of the largest number, if it is at least 0 and unique, else None."""
     best = max(found)
     return found.index(best) if best >= 0 and found.count(best) == 1 else None

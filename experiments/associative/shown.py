@@ -1,4 +1,4 @@
-"""What the demonstration of the associative network shows: scenes, scores, and the trained peers."""
+"""Contents of the demonstration of the associative network: scenes, scores, and the trained peers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ HIDDEN = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One peer is asked to complete one pattern. Cells (rows, columns), alike for all of them.
+    """One peer's answers to one half pattern; all cells are (rows, columns) of the same shape.
 
-    otherwise   it learnt another completion than most; else it was never shown the pattern
-    answers     by method
-    passes      by method, whether at least as many ones are right as units are wrong (of images: as bits)
+    peer        the peer
+    overrides   whether it learnt another completion than most; otherwise it never saw the pattern
+    given       the given half
+    expected    the expected pattern
+    answers     method -> answer
+    passes      method -> whether at least as many ones are right as units are wrong (for images: of bits)
     """
 
     peer: str
@@ -30,12 +33,14 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What came out.
+    """Results of the demonstration.
 
-    accuracy   by method, the share of completed patterns over all peers; `of_others` that of those who know another
-               completion
-    wrong      by method, units that are wrong in an answer, on average
-    recall     the trained peers, to be asked further
+    peers       number of peers
+    accuracy    method -> fraction of tests that pass, over all peers
+    of_others   method -> the same for the peers that know another completion
+    wrong       method -> mean number of wrong units in an answer
+    scenes      two recalls to show
+    recall      the trained peers, for further questions
     """
 
     peers: int
@@ -47,6 +52,6 @@ class Shown:
 
     @property
     def best(self) -> str | None:
-        """The method that completes more than all others; None where none does."""
+        """The method with the highest accuracy, or None if two are equal."""
         first, second, *_ = sorted(self.accuracy, key=lambda method: -self.accuracy[method])
         return first if self.accuracy[first] > self.accuracy[second] else None

@@ -1,6 +1,6 @@
-"""What is said of the answers of `fedpeer demo associative`, in the terminal and on the page alike.
+"""Sentences about the answers of `fedpeer demo associative`, for the terminal and the page.
 
-Each sentence follows from what was measured: nothing is claimed that this answer, or this seed, does not show.
+Each sentence follows from what was measured: none claims what this answer, or this seed, does not show.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ RULE = "An answer passes with at least as many ones right as missing and too muc
 
 
 def heading(scene: Scene, shown: Shown) -> str:
-    """Who is asked for what."""
+    """Return the heading of a scene: the peer, and its relation to the pattern."""
     if scene.overrides:
         return f"{scene.peer} learnt another completion of this half than most of the {shown.peers} peers."
     return f"{scene.peer} was never shown what goes with this half; most of the others were."
 
 
 def verdict(passes: bool, missing: int, too_much: int) -> list[str]:
-    """Whether an answer passes, and what is wrong with it."""
+    """Return whether an answer passes, and its counts of missing and superfluous cells, in words."""
     counts = [f"{count} {what}" for count, what in ((missing, "missing"), (too_much, "too much")) if count]
     return ["passes" if passes else "fails", *counts] if counts else ["all right"]
 
 
 def says(found: Recalled, method: str, peer: str, given: Cells, *, images: bool) -> str:
-    """What happened, in a sentence."""
+    """Return a sentence about one recall."""
     thing = "digit" if images else "pattern"
     other = None if found.taken_for is None else f"{thing} {found.taken_for.name}"
     if not given.any():
@@ -45,12 +45,12 @@ def says(found: Recalled, method: str, peer: str, given: Cells, *, images: bool)
 
 
 def _adds(found: Recalled, given: Cells) -> bool:
-    """Whether a cell is in the answer that was not given."""
+    """Return whether the answer has a cell that was not given."""
     return bool((found.answer & ~given).any())
 
 
 def _known(relation: Relation, peer: str, name: str) -> str:
-    """What the peer knows of the pattern, up to where the sentence goes on."""
+    """Return the first part of the sentence: the peer's relation to the pattern."""
     known = {
         "learnt": f"{peer} learnt {name} itself",
         "otherwise": f"{peer} learnt another completion of this half than most, {name}",
@@ -60,7 +60,7 @@ def _known(relation: Relation, peer: str, name: str) -> str:
 
 
 def _done(found: Recalled, relation: Relation, method: str, other: str | None, name: str, *, adds: bool) -> str:
-    """What it made of it: the sentence from there on."""
+    """Return the second part of the sentence: the peer's answer."""
     foreign = other is not None and other != name
     what = " and ".join(verdict(bool(found.passes), found.missing, found.too_much)[1:])
     if not what:
@@ -78,7 +78,7 @@ def _done(found: Recalled, relation: Relation, method: str, other: str | None, n
 
 
 def recall_scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
-    """How good the methods are over all peers and patterns: the headings, and a row a method."""
+    """Return headings and a row per method: the scores over all peers and patterns."""
     from fedpeer.experiments.associative.demonstration import OTHERS
 
     headings = ["method", "passed", f"by the {OTHERS} who learnt otherwise", "wrong units an answer"]
@@ -95,7 +95,7 @@ def recall_scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
 
 
 def lesson(shown: Shown) -> str:
-    """One line, and only what came out."""
+    """Return a sentence that compares the methods by what was measured."""
     if shown.best == "partial-averaging":
         return (
             "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority "

@@ -1,20 +1,19 @@
-"""Averaging in large simulations: the exchanges of up to millions of peers that hold one number each, and nothing else
-of a peer.
+"""Averaging in large-scale simulations: exchanges among up to millions of peers that have one number each.
 
-Every protocol is the same act as in `gossip/averaging.py`: a peer keeps one of (out-degree + 1) equal shares of its
-mass, value and weight, and gives the others away; push-sum along the phases of the graph in turn, push-pull along a
-random matching of it. A test holds the exchanges here against the product of the matrices there.
+The protocols are those of `gossip/averaging.py`: a peer keeps one of (out-degree + 1) equal shares of its mass (value
+and weight) and gives the others away; push-sum along the phases of the graph in turn, push-pull along a random
+matching. A test compares the exchanges here with the product of the matrices there.
 
-Where messages are lost there are two ways to go on. On channels (`channels.py`) what is lost comes later: this is
-what fedpeer does. Without channels it is gone, as in the textbook's push-sum: all agree in the end, on something else
-than the mean. Where nothing is lost channels change nothing, and none are kept.
+Lost messages are handled in one of two ways. On channels (`channels.py`) lost shares arrive later, as in fedpeer.
+Without channels they are gone, as in textbook push-sum: all peers agree in the end, but not on the mean. If nothing is
+lost, channels change nothing, and none are kept.
 
-Who leaves hands what it holds to its neighbours in equal parts; whose disk is lost takes it along. In its seat sits a
-newcomer in the next round, with the same neighbours: it asks two of them for their estimates, and begins with the mean
-of these and a weight of 1, as one that joins late does. What all go to is the mean of what was put in and not lost; so
-it moves a little with every newcomer.
+A peer that leaves hands its mass to its neighbors in equal parts; one whose disk is lost takes it along. A newcomer
+takes its place in the next round, with the same neighbors: it asks two of them for their estimates, and begins with
+their mean and a weight of 1, as a late joiner does. The limit of all estimates is the mean of what was put in and not
+lost, so it moves a little with every newcomer.
 
-A large simulation is changed in place. Draws are handed in.
+A simulation is changed in place. Random generators are arguments.
 """
 
 from __future__ import annotations
@@ -31,19 +30,22 @@ from fedpeer.topology.wide import WideGraph, matched
 
 CrowdProtocol = Literal["push-sum", "push-pull"]
 
-#: Neighbours that a newcomer asks for their estimate, of which it takes the mean: nobody lies in a large simulation. A
-#: peer that joins late takes the median of three.
+#: Neighbors whose estimates a newcomer averages; no peer is Byzantine here. A real late joiner takes the median of
+#: three.
 ASKED_FOR_VALUE = 2
-#: Members of a complete graph above which a matching is drawn as random pairs, which it is, and not edge by edge.
+#: Members of a complete graph above which a matching is drawn as random pairs instead of edge by edge, with the same
+#: distribution.
 _PAIRED_ABOVE = 100
 
 
 class ScalarGossip:
     """P peers on a graph, each with a value and a weight of 1.
 
-    graph      with edges, where messages are lost or peers go; the complete graph of very many has none
-    loss       chance of each message to be lost
-    channels      whether what is lost is repeated until it is acknowledged
+    graph      the graph; it needs edges if messages are lost or peers leave (the complete graph of very many has none)
+    protocol   how the peers average
+    value_P    (P,) initial values
+    loss       probability that a message is lost
+    channels   whether shares are repeated until acknowledged
     """
 
     def __init__(
@@ -71,30 +73,32 @@ class ScalarGossip:
     # ------------------------------------------------------------------------------------------------------ measured
 
     def everything(self) -> NDArray[np.float64]:
-        """(2,) value and weight of all: held, and under way."""
+        """Return the sums of values and weights over all peers and channels, (2,)."""
         held = self.mass_2P.sum(axis=1)
         return np.asarray(held if self.channels is None else held + self.channels.under_way())
 
     def mean(self) -> float:
-        """Of what there is: what all go to if nothing more is lost and nobody comes or goes."""
+        """Return the limit of all estimates if nothing more is lost and no peer comes or goes."""
         value, weight = self.everything()
         return float(value / weight)
 
     def disagreement(self) -> float:
-        """Distance of the estimates from that mean, as a part of the distance at the beginning; Euclidean over the
-        peers, as in `topology.prediction`, of this start instead of the worst one."""
+        """Return the distance of the estimates from their limit as a fraction of the initial distance.
+
+        The distance is Euclidean over the peers, as in `topology.prediction`, but from this start instead of the worst.
+        """
         error_P = self.mass_2P[0] / self.mass_2P[1] - self.mean()
         return float(np.linalg.norm(error_P)) / self.start_spread if self.start_spread else 0.0
 
     def drift(self) -> float:
-        """How far that mean is from the one at the beginning, in standard deviations of the start."""
+        """Return the distance of the limit from the initial mean, in standard deviations of the start."""
         deviation = self.start_spread / math.sqrt(self.members)
         return abs(self.mean() - self.start_mean) / deviation if deviation else 0.0
 
     # -------------------------------------------------------------------------------------------------------- exchanges
 
     def exchange(self, number: int, draws: np.random.Generator) -> ScalarTraffic:
-        """Exchange `number`, 0, 1, ..., of all peers at once."""
+        """Perform exchange `number` (0, 1, ...) of all peers, and return its messages."""
         if self.protocol == "push-pull":
             return self._meet(draws)
         if not self.graph.phases:
@@ -136,19 +140,19 @@ class ScalarGossip:
         return ScalarTraffic(2 * len(a_M))
 
     def _forgetful(self, src_L: Index, dst_L: Index, share_2P: Masses, draws: np.random.Generator) -> None:
-        """Shares along these edges, without channels: what does not arrive is gone."""
+        """Send shares along these edges without channels: lost ones are gone."""
         arrived = draws.random(len(src_L), dtype=np.float32) >= self.loss
         self.mass_2P = share_2P.copy()
         add(self.mass_2P, dst_L[arrived], share_2P[:, src_L[arrived]])
 
     @cached_property
     def _fractions(self) -> list[NDArray[np.float64]]:
-        """For each phase 1 / (out-degree + 1), (P,)."""
+        """1 / (out-degree + 1) of each phase, (P,)."""
         return [1 / (np.diff(phase.indptr) + 1.0) for phase in self.graph.phases]
 
     @cached_property
     def _first(self) -> list[int]:
-        """For each phase the number of its first channel, and behind the last."""
+        """Number of each phase's first channel, and the number of all channels."""
         return [0, *np.cumsum([phase.nnz for phase in self.graph.phases]).tolist()]
 
     def _laid(self) -> PeerChannels:
@@ -162,9 +166,9 @@ class ScalarGossip:
     # ------------------------------------------------------------------------------------------------- coming and going
 
     def replace(self, share: float, draws: np.random.Generator, *, handed_over: bool = True) -> int:
-        """Each peer leaves with this chance, and a newcomer takes its seat; how many did.
+        """Replace peers by newcomers, each with probability `share`, and return how many were replaced.
 
-        Who has no neighbour that stays, stays too.
+        A peer without a neighbor that stays is not replaced.
         """
         assert self.graph.phases, "who leaves has neighbours"
         going_P = draws.random(self.members) < share
@@ -186,7 +190,7 @@ class ScalarGossip:
         return int(left.sum())
 
     def _neighbours(self, going: Index, going_P: Flags) -> tuple[Index, Index]:
-        """(N,) each: number in `going`, ascending, and a neighbour of that peer which stays."""
+        """Return indices into `going`, ascending, and a neighbor of that peer that stays, (N,) each."""
         seats, near = [], []
         for phase in self.graph.phases:
             first_G, count_G = phase.indptr[going].astype(np.int64), np.diff(phase.indptr)[going]

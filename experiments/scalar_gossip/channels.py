@@ -1,16 +1,15 @@
-"""The channels of a large simulation: numbered transfers on millions of directed edges at once, as arrays.
+"""The channels of a large-scale simulation: numbered transfers on millions of directed edges at once, as arrays.
 
-It is `gossip/transfers.py` for all channels of a graph, with one number a peer instead of a vector and float64 on the
-wire; a test plays both beside one another, message by message. What a channel is, when it rests and who takes what is
-said there.
+It is `gossip/transfers.py` for all channels of a graph, with one number per peer instead of a vector, and float64 on
+the wire; a test compares both message by message. That module explains what a channel is, when it rests, and which
+transfers are taken.
 
-A round is the time of a message and its acknowledgement. In it everybody gives shares along the channels that are in
-turn and free, all that is open on any channel is said once, each message is lost with a chance of its own, what arrives
-is taken in the order of its numbers and acknowledged, and the acknowledgement is lost with the same chance. Nobody
-waits for anybody: what is lost stays open, is said again in the next round, and is added when it arrives. So it is
-late, and nothing is gone.
+A round is the time of a message and its acknowledgement. In a round, peers give shares along the free channels whose
+turn it is, and every open transfer is sent once; each message is lost independently. Those that arrive are taken in the
+order of their numbers and acknowledged, and acknowledgements are lost with the same probability. No peer waits: a lost
+transfer stays open, is repeated in the next round, and is added when it arrives. So it is late, but not gone.
 
-The channels are changed in place: at this size a copy a round would cost more than the round.
+The channels are changed in place: at this size a copy per round would cost more than the round.
 """
 
 from __future__ import annotations
@@ -31,7 +30,12 @@ Flags = NDArray[np.bool_]
 
 @dataclass
 class ScalarTraffic:
-    """Messages of one round or of many, of all peers together."""
+    """Messages of all peers together, in one round or several.
+
+    shares    new transfers
+    repeats   repeated transfers
+    answers   acknowledgements
+    """
 
     shares: int = 0
     repeats: int = 0
@@ -42,10 +46,10 @@ class ScalarTraffic:
 
 
 class PeerChannels:
-    """All channels of a graph. Numbers are kept modulo 256: a channel never has more than WINDOW of them open.
+    """All channels of a graph. Numbers are kept modulo 256, as a channel never has more than WINDOW transfers open.
 
-    src_L, dst_L     (L,) int32 the two ends of each channel
-    lane_K           (K,) int32 the channel of each transfer that is open, oldest first
+    src_L, dst_L     (L,) int32, the two ends of each channel
+    channel_K        (K,) int32, the channel of each open transfer, oldest first
     """
 
     def __init__(self, src_L: NDArray[np.int32], dst_L: NDArray[np.int32]) -> None:
@@ -63,10 +67,17 @@ class PeerChannels:
         loss: float,
         draws: np.random.Generator,
     ) -> ScalarTraffic:
-        """One round. `mass_2P` is changed; in_turn: the channels along which shares are given, each peer's of equal
-        size, `fraction_P` (P,) of what it holds. Draws one number for each message, oldest transfer first, then one for
-        each
-        acknowledgement."""
+        """Perform one round and return its messages.
+
+        Draws one number for each message, oldest transfer first, then one for each acknowledgement.
+
+        Args:
+            mass_2P: the peers' mass, changed in place.
+            in_turn: the channels along which shares are given.
+            fraction_P: (P,) size of each share of a peer, as a fraction of its mass.
+            loss: probability that a message is lost.
+            draws: source of random numbers.
+        """
         given = self._give(mass_2P, in_turn, fraction_P)
         said = len(self.channel_K)
         arrived = np.flatnonzero(draws.random(said, dtype=np.float32) >= loss)
@@ -77,12 +88,14 @@ class PeerChannels:
         return ScalarTraffic(given, said - given, len(arrived))
 
     def under_way(self) -> NDArray[np.float64]:
-        """(2,) value and weight that were given and not taken."""
+        """Return the sums of value and weight that were given but not taken yet, (2,)."""
         return np.asarray(self._mass_2K[:, self._beyond(self._taken_L)].sum(axis=1))
 
     def part(self, mass_2P: Masses, going_P: Flags, *, handed_over: bool) -> None:
-        """These peers go: what is on its way to them comes back to its senders; what they have under way to others
-        is taken where it is handed over, and otherwise lost. Their channels are empty after that."""
+        """Empty the channels of peers that leave.
+
+        Transfers to them return to their senders. Their transfers to others are taken if `handed_over`, else lost.
+        """
         from_P, to_P = going_P[self.src_L[self.channel_K]], going_P[self.dst_L[self.channel_K]]
         waits = self._beyond(self._taken_L)
         add(mass_2P, self.src_L[self.channel_K[waits & to_P]], self._mass_2K[:, waits & to_P])
@@ -120,7 +133,7 @@ class PeerChannels:
             arrived = arrived[~due]
 
     def _beyond(self, number_L: NDArray[np.uint8]) -> Flags:
-        """(K,) whether each open transfer's number is beyond that of its channel."""
+        """Return whether each open transfer's number is beyond that of its channel, (K,)."""
         return self._number_K - number_L[self.channel_K] - np.uint8(1) < WINDOW
 
     def _keep(self, which: Flags) -> None:
@@ -129,6 +142,6 @@ class PeerChannels:
 
 
 def add(mass_2P: Masses, at: Index, mass_2N: Masses) -> None:
-    """Add masses to peers, several to one where several came."""
+    """Add masses to peers; `at` may name a peer several times."""
     for mass_P, mass_N in zip(mass_2P, mass_2N, strict=True):
         mass_P += np.bincount(at, mass_N, len(mass_P))

@@ -1,8 +1,8 @@
-"""How gossip grows: exchanges to a millionth of the disagreement from a hundred peers to a million, and their theory.
+"""How gossip scales: exchanges to a millionth of the disagreement from a hundred to a million peers, and theory.
 
-A sweep is lines (graph, protocol, what is lost, who leaves) at sizes; each is a large simulation of `simulation.py`.
-Cells are plain rows, in the order in which they are played: the small ones first. What is finished is kept by its
-`key`, so a sweep that was stopped goes on. `page` and `picture` draw rows and read nothing.
+A sweep has lines (graph, protocol, loss, churn) at several sizes; each cell is a simulation of `simulation.py`.
+Finished cells are plain rows, smallest size first, kept by their `key`, so that a stopped sweep can resume.
+`scale_page`, `by_graph` and `by_loss` draw rows and read nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, Sc
 from fedpeer.runs.canvas import INK, MARKERS, draw_axes, method_colour
 from fedpeer.runs.summary import count_text
 
-#: _Row of a page, as JSON holds it.
+#: A row of the page, as in JSON.
 _Row = Mapping[str, Any]
 
 _SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -31,9 +31,14 @@ _TO = 1e-6
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """One row of the table.
+    """One line of the table.
 
-    largest   peers up to which it is played: beyond, a cell takes minutes, or more exchanges than anybody wants
+    graph      the graph
+    protocol   how the peers average
+    loss       probability that a message is lost
+    churn      probability that a peer leaves before an exchange
+    largest    largest number of peers; beyond it a cell takes minutes, or too many exchanges to be of use
+    doubled    whether its sizes are powers of two
     """
 
     graph: str
@@ -53,7 +58,7 @@ class ScaleRow:
         return f"{self.loss:.0%} lost" if self.loss else f"{self.churn:.0%} leave" if self.churn else "none"
 
     def at(self, place: int, seed: int) -> ScalarGossipOptions:
-        """The large simulation of this line at the size of this place, 0 the smallest."""
+        """Return the simulation of this line at a size, by its index in ascending order."""
         peers = (_DOUBLED if self.doubled else _SIZES)[place]
         return ScalarGossipOptions(
             graph=parse_choice(self.graph), peers=peers, protocol=self.protocol, loss=self.loss, churn=self.churn,
@@ -85,19 +90,19 @@ LINES = (
 
 
 def cells(most: int, seed: int) -> list[tuple[ScaleRow, ScalarGossipOptions]]:
-    """What is played for sizes up to so many peers, the small ones first."""
+    """Return the cells of a sweep up to `most` peers, smallest size first."""
     options = [(line, line.at(place, seed)) for place in range(len(_SIZES)) for line in LINES]
     return [(line, each) for line, each in options if each.peers <= min(line.largest, most * _DOUBLED[-1] / _SIZES[-1])]
 
 
 def key(options: ScalarGossipOptions) -> str:
-    """What tells a cell from all others."""
+    """Return the key of a cell."""
     trouble = f"{options.loss:g} {options.churn:g}"
     return f"{options.graph} {options.peers} {options.protocol} {trouble} {options.to:g} {options.seed}"
 
 
 def scale_row(line: ScaleRow, outcome: ScalarGossipOutcome) -> dict[str, Any]:
-    """A finished cell in plain types."""
+    """Return a finished cell in plain types."""
     options, known = outcome.options, outcome.theory
     return {
         "key": key(options), "line": line.label, "trouble": line.trouble, "peers": options.peers,
@@ -113,7 +118,7 @@ def scale_row(line: ScaleRow, outcome: ScalarGossipOutcome) -> dict[str, Any]:
 
 
 def scale_page(rows: Sequence[_Row], command: str, facts: str) -> str:
-    """The whole page, Markdown. facts: machine and versions, in a sentence."""
+    """Return the whole page in Markdown; `facts` is a sentence about the machine and versions."""
     largest = max(each["peers"] for each in rows)
     total = sum(each["seconds"] for each in rows)
     texts = [
@@ -158,7 +163,7 @@ most, beside the interpreter and its libraries."""
 
 
 def _exchanges(rows: Sequence[_Row]) -> str:
-    """A line for each line, a column for each size."""
+    """Return a table with a row per line and a column per size."""
     head = ["graph", "trouble", *(count_text(size) for size in _SIZES)]
     if all(each["trouble"] == "none" for each in rows):
         head.remove("trouble")
@@ -211,12 +216,12 @@ def _worst_drift(rows: Sequence[_Row], trouble: str) -> float:
 
 
 def by_graph(rows: Sequence[_Row]) -> str:
-    """SVG: exchanges against peers where nothing is lost, a line a graph; thin lines are theory."""
+    """Return an SVG of exchanges against peers without losses, a line per graph; thin lines are theory."""
     return _picture([each for each in rows if each["trouble"] == "none"], lambda each: str(each["line"]), theory=True)
 
 
 def by_loss(rows: Sequence[_Row]) -> str:
-    """SVG: exchanges against peers, a line for each part of lost messages; one-peer-exponential with 2^k of them."""
+    """Return an SVG of exchanges against peers, a line per loss; one-peer-exponential has 2^k peers."""
     kept = [each for each in rows if each["line"] in ("one-peer-exponential, 2^k peers", "k-regular:4")]
     kept = [each for each in kept if "leave" not in each["trouble"]]
     return _picture(

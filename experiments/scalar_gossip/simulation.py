@@ -1,10 +1,9 @@
-"""One large simulation, played until its peers agree, with a clock and a meter beside it: what `fedpeer topology
-simulate` shows.
+"""One large-scale simulation, run until its peers agree, with its time and memory (`fedpeer topology simulate`).
 
-Peers begin with numbers drawn from a normal distribution and exchange until their relative disagreement is at most the
-tolerance, the exchanges are used up, or somebody asks to stop. Everything that is drawn follows from the seed; up to
-SAME_MEMBERS_MAX peers the graph is the one that `fedpeer topology` shows for it. Time is that of the processor, so that
-it does not matter who else uses the machine; memory is what arrays take, at the most.
+Peers begin with numbers from a normal distribution and exchange until their relative disagreement is at most the
+tolerance, the exchanges are used up, or a stop is requested. Everything random follows from the seed; up to
+SAME_MEMBERS_MAX peers the graph is the one that `fedpeer topology` shows for that seed. Time is processor time, which
+does not depend on the machine's other work; memory is the peak size of arrays.
 """
 
 from __future__ import annotations
@@ -29,13 +28,18 @@ from fedpeer.topology.wide import COMPLETE_MEMBERS_MAX, wide
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarGossipOptions:
-    """What is played.
+    """Settings of a simulation.
 
-    loss      chance of each message to be lost
-    channels     whether what is lost is repeated until it is acknowledged; without, it is gone
-    churn     chance of each peer to leave before an exchange and hand over what it holds; a newcomer takes its seat
-    gone      the same for peers that take along what they hold: their disks are lost
-    to        relative disagreement at which they agree
+    graph           the graph
+    peers           number of peers
+    protocol        how they average
+    loss            probability that a message is lost
+    channels        whether shares are repeated until acknowledged; otherwise lost ones are gone
+    churn           probability that a peer leaves before an exchange, hands over its mass, and is replaced
+    gone            the same for peers that lose their disks, and their mass with it
+    to              relative disagreement at which the simulation ends
+    seed            seed of everything random
+    exchanges_max   most exchanges
     """
 
     graph: Choice
@@ -52,17 +56,21 @@ class ScalarGossipOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalarGossipOutcome:
-    """What came of it.
+    """Outcome of a simulation.
 
-    left         relative disagreement at the beginning and behind each exchange
-    drift        how far the mean of what there is moved, in standard deviations of the start
-    weight       that there is, a peer: 1 at the beginning, less where it was lost, more where newcomers brought theirs
-    newcomers    in all seats together
-    channels        directed edges
-    seconds      of the processor, with the making of the graph and the theory
-    exchange_seconds    of one exchange, on average
-    peak_bytes   in arrays
-    theory       without losses, comings and goings
+    options            its settings
+    left               relative disagreement at the start and after each exchange
+    drift              distance that the limit of all estimates moved, in standard deviations of the start
+    weight             total weight per peer: 1 at the start, less if mass was lost, more if newcomers added theirs
+    newcomers          number of newcomers
+    traffic            messages of all peers
+    channels           number of directed edges
+    phases             number of phases of the graph
+    seconds            processor time in s, including graph and theory
+    exchange_seconds   mean processor time of an exchange in s
+    peak_bytes         peak size of arrays
+    theory             prediction without losses and churn
+    remarks            sentences about the graph
     """
 
     options: ScalarGossipOptions
@@ -88,26 +96,26 @@ class ScalarGossipOutcome:
         return self.left[-1] <= self.options.to
 
     def messages(self) -> float:
-        """Shares that a peer sends, with repeats."""
+        """Return the number of shares that a peer sends, with repeats."""
         return (self.traffic.shares + self.traffic.repeats) / self.options.peers
 
     def bytes_sent(self, numbers: int) -> float:
-        """Of a peer, where it averages so many numbers in float32, with acknowledgements."""
+        """Return the bytes that a peer sends if it averages so many numbers in float32, with acknowledgements."""
         shares = self.messages() * (4 * numbers + SHARE_HEAD_BYTES)
         return shares + self.traffic.answers / self.options.peers * ACK_BYTES
 
 
-#: Called behind each exchange with what is left; not with the large simulation, which goes on changing.
+#: Called after each exchange with the disagreement left.
 Tell = Callable[[float], None]
 
 
 def simulate_scalar(
     options: ScalarGossipOptions, tell: Tell = lambda _: None, stop: threading.Event | None = None
 ) -> ScalarGossipOutcome:
-    """Play one large simulation.
+    """Run one large-scale simulation.
 
     Raises:
-        ChoiceError, TopologyError: a graph or a number that cannot be; the message names the way out.
+        ChoiceError, TopologyError: an invalid graph or number; the message names the way out.
     """
     _check_scalar_request(options)
     stop = stop or threading.Event()
@@ -154,10 +162,10 @@ def simulate_scalar(
 
 
 def _check_scalar_request(options: ScalarGossipOptions) -> None:
-    """Refuse numbers that cannot be.
+    """Check the numbers of a simulation's settings.
 
     Raises:
-        TopologyError: naming the number and what can be written.
+        TopologyError: a number is invalid; the message names it and the valid ones.
     """
     for name in ("loss", "churn", "gone"):
         share = getattr(options, name)
@@ -173,7 +181,7 @@ def _check_scalar_request(options: ScalarGossipOptions) -> None:
 
 @contextmanager
 def _peak() -> Iterator[list[int]]:
-    """Bytes of memory that Python and numpy take inside, at the most, put into the list at the end."""
+    """Yield a list that has, after the block, the peak bytes that Python and numpy allocated in it."""
     found = [0]
     before = tracemalloc.is_tracing()
     if not before:

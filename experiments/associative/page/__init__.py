@@ -1,1 +1,1 @@
-"""The page of `fedpeer demo associative --web`: give trained peers a part of a pattern, see how they complete it."""
+"""The page of `fedpeer demo associative --web`: give trained peers part of a pattern and see how they complete it."""

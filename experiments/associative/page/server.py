@@ -1,8 +1,8 @@
-"""The listener of the page: one page, what it may ask about, and its questions, on this machine's loopback only.
+"""The HTTP server of the demonstration's page and its questions, on this machine's loopback only.
 
-Nothing can be changed by it and nothing in it is secret: it shows patterns made for a demonstration, so it needs no
-token. What it shares with the dashboard is its look and its guard: the headers, and the Host header that must name this
-machine. A question is a POST of JSON, bounded, and what is wrong with it is answered with 4xx, a name and a sentence.
+It changes nothing and has no secrets, as it shows patterns made for a demonstration, so it needs no token. It shares
+its look and its guard with the dashboard: the response headers, and the check that the Host header names this machine.
+A question is a bounded POST of JSON; an invalid one gets 4xx, a name and a sentence.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fedpeer.peer.runtime.dashboard.access import DashboardError
 from fedpeer.peer.runtime.dashboard.pages import Handler, from_loopback, hardened, text_file
 from fedpeer.peer.runtime.visitors import Visitors
 
-#: What a question comes to: a JSON document; raises `QuestionError`.
+#: Returns the JSON answer to a question's body; raises `QuestionError`.
 Answer = Callable[[bytes], Mapping[str, Any]]
 
 HOST = "127.0.0.1"
-#: Bytes of a question: three names and some hundred cells.
+#: Most bytes of a question, which has a few names and some hundred cells.
 QUESTION_BYTES_MAX = 4096
-#: Seconds that answers under way get when the page ends, and that an idle connection is kept.
+#: Seconds that open requests get at shutdown, and that an idle connection is kept.
 SHUTDOWN_S, IDLE_S = 0.1, 15.0
 
 _JSON = "application/json"
-#: Files by path, with their content type: the page's own, and what it shares with the dashboard.
+#: URL path -> file and content type: the page's own files, and those shared with the dashboard.
 _OWN = {
     "/": ("page.html", "text/html"),
     "/play.css": ("play.css", "text/css"),
@@ -41,7 +41,7 @@ _SHARED = {"/page.css": ("page.css", "text/css"), "/draw.js": ("draw.js", "text/
 
 
 class QuestionError(Exception):
-    """A question that cannot be answered: a name for programs, a sentence for people."""
+    """An invalid question: a name for programs, a sentence for people."""
 
     def __init__(self, name: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -49,10 +49,10 @@ class QuestionError(Exception):
 
 
 def bind_page(port: int) -> socket.socket:
-    """A socket that listens already, so that a port that is taken is told before anything is trained; 0: a free one.
+    """Return a listening socket, so that a port in use is reported before anything is trained; port 0: a free one.
 
     Raises:
-        DashboardError: it cannot be listened on.
+        DashboardError: the port cannot be used.
     """
     try:
         return socket.create_server((HOST, port))
@@ -64,12 +64,12 @@ def bind_page(port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Where a browser finds the page."""
+    """Return the URL of the page."""
     return f"http://{HOST}:{listening.getsockname()[1]}/"
 
 
 def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
-    """The page, what it is told at the beginning, and its answers."""
+    """Return the web application: the page, its initial data `told`, and answers to its questions."""
     app = web.Application(client_max_size=QUESTION_BYTES_MAX, middlewares=[_guard])
     app.on_response_prepare.append(hardened)
 
@@ -96,7 +96,7 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
 async def serve_page(
     told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]
 ) -> None:
-    """Serve until the first SIGINT or SIGTERM; `ready` is called once a browser is answered."""
+    """Serve until the first SIGINT or SIGTERM; `ready` is called once the server answers."""
     visitors = Visitors()
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -109,7 +109,7 @@ async def serve_page(
         await stop.wait()
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)  # which leaves Python's own, whatever was there
+            loop.remove_signal_handler(number)  # this restores Python's default, not the former handler
             if handler is not None:
                 signal.signal(number, handler)
         await visitors.stop()
