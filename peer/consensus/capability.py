@@ -1,6 +1,6 @@
-"""What a peer can do for others, and who should therefore coordinate first. An order, not a rule: whoever lives may.
+"""Ranking of peers as candidates for coordinator by what their machines can do. An order, not a rule: any peer may.
 
-Light on purpose: no torch here.
+Torch is not imported here, on purpose.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 from fedpeer.config.peer_file import MUCH_BANDWIDTH
 
-#: With so much a peer is halfway to the most capable one of its kind: of bytes and examples.
+#: Bytes and examples with which a peer is halfway to the most capable one.
 MUCH_MEMORY, MANY_EXAMPLES = 16 * 2**30, 1000
-#: What each counts for in the waiting time. An accelerator counts for as much as all others together, so that whoever
-#: has one stands before those without.
+#: Parts of the waiting time. The accelerator's equals all others together, so that peers with one stand before peers
+#: without.
 _ACCELERATOR, _MEMORY, _BANDWIDTH, _EXAMPLES = 0.5, 0.2, 0.2, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capability:
-    """What a peer can do; the defaults are those of a usual machine about which nothing is known.
+    """Capability of one peer; the defaults are those of a common machine about which nothing is known.
 
-    examples     that it trains on: who trains on many has the machine for it
+    examples     examples that it trains on: a peer that trains on many has the machine for it
     accelerator  whether it trains on one
-    memory       in bytes, where it trains: of the accelerator, or of the machine
-    bandwidth    that it can send, in Mbit/s
+    memory       bytes of the device on which it trains
+    bandwidth    Mbit/s that it can send
 
     >>> Capability(examples=1000).patience
     0.75
@@ -38,7 +38,10 @@ class Capability:
 
     @property
     def patience(self) -> float:
-        """How long it waits before it stands for coordinator: 0 the most capable peer, 1 the least (`gossip.polls`)."""
+        """Part of the longest wait before it stands for coordinator: 0 for the most capable peer, 1 for the least.
+
+        `ElectionTiming.spread` is the longest wait.
+        """
         return (
             (0.0 if self.accelerator else _ACCELERATOR)
             + _MEMORY / (1 + self.memory / MUCH_MEMORY)

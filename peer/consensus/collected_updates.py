@@ -1,4 +1,4 @@
-"""The updates of one round at its coordinator, until it closes. Forgotten with the term: who sent sends again."""
+"""Updates of one round at its coordinator, until the round closes. Forgotten with the term: clients send them again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CollectedUpdates:
-    """See the top of this file.
+    """Updates that have arrived for the round under way.
 
-    place      (term, round) that is gathered for; `since`: the tick at which it opened
-    updates    what came, by client; `refused`: whose update could not be taken
-    closed     whether it is being closed: what comes now is too late
+    place      its (term, round); `since`: tick at which it opened
+    updates    by client; `refused`: clients whose update could not be taken
+    closed     whether the round is being closed: later updates are too late
     """
 
     place: tuple[int, int] = (0, 0)
@@ -22,11 +22,11 @@ class CollectedUpdates:
     closed: bool = False
 
     def at(self, place: tuple[int, int], now: int) -> None:
-        """Begin anew, if this is another round or term."""
+        """Start anew if `place` is another round or term."""
         if place != self.place:
             self.place, self.since = place, now
             self.updates, self.refused, self.closed = {}, set(), False
 
     def awaited(self, part: Iterable[str], there: Callable[[str], bool]) -> list[str]:
-        """Who takes part and may still send: those who are there."""
+        """Return the participants that may still send an update: those that are `there`."""
         return [peer for peer in part if peer not in self.updates and peer not in self.refused and there(peer)]

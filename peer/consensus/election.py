@@ -1,37 +1,38 @@
-"""Who coordinates: one voter's part in Raft's election, as a pure machine. No clock, no network, no key of its own.
+"""One voter's part in Raft's leader election, as a pure machine: no clock, no network, no key of its own.
 
-A term has at most one coordinator: it needs the votes of more than half of the voter set, and nobody votes twice in a
-term. Who hears no heartbeat for a while asks first whether it would be elected (pre-vote), so that a peer behind a bad
-link disturbs nobody; who has heard one lately says no (lease). A coordinator that hears from no majority steps down
-(check quorum). A vote goes only to a candidate that knows everything the voter accepted; so whoever wins holds the
-newest committed round that may be in force, and its model (`round_commit.py`).
+A term has at most one coordinator (Raft's leader): it needs the votes of more than half of the voter set, and nobody
+votes twice in a term. A voter that receives no heartbeat for a while first asks whether it would be elected (pre-vote),
+so that a peer behind a bad link disturbs nobody; a voter that received one lately refuses (lease). A coordinator
+without answers from a majority steps down (check quorum). A vote goes only to a candidate that knows everything the
+voter accepted. So the winner holds the newest committed round that may be in force, and its model (`round_commit.py`).
 
-A term counts where a majority can have meant it. It is raised by who votes for a candidate, and by a leader
-certificate, which carries a majority's signatures. What a peer says of its own term in an answer or a `follow` raises
-nobody's, or anyone could depose a coordinator and end every election by saying numbers. While there is a coordinator
-nobody votes. While there is none, who stands again and again, or is elected and gets nothing done, is voted for more
-and more seldom (`candidacies.py`). A candidate whose term is too low asks for the lowest one in which a majority can
-promise its votes, by their own words: who says a higher one than that is not asked.
+A term counts only if a majority can have meant it. A peer's term is raised by its own vote for a candidate, and by a
+leader certificate, which carries a majority's signatures. The term that another peer states in a vote reply or a
+heartbeat reply raises nobody's; otherwise anyone could depose a coordinator and end every election by stating numbers.
+While there is a coordinator nobody votes. While there is none, a peer that stands again and again, or is elected and
+gets nothing done, is voted for less and less often (`candidacies.py`). A candidate whose term is too low asks for the
+lowest term in which a majority can promise its votes, by their own statements; voters that state a higher one are not
+asked.
 
-Who has voted in a term that nobody won, and hears the coordinator of an earlier one, does not depose it: it sends its
-updates there (`followed`), goes by what comes into force, and accepts nothing in that term. When that coordinator has
-no majority left, all meet in a later term.
+A peer that has voted in a term that nobody won, and receives a heartbeat of an earlier term's coordinator, does not
+depose it: it sends its updates there (`followed`), applies the rounds that come into force, and accepts nothing in that
+term. When that coordinator has no majority left, all meet in a later term.
 
-A machine that refuses connections says that its process has ended: that coordinator is waited for no longer, however
-long leases are by then. Who hears nothing of it for two heartbeats says something to it, to know.
+A machine that refuses connections shows that its process has ended: that coordinator is no longer waited for, however
+long leases are by then. A follower that receives nothing from it for two heartbeats sends it a message to find out.
 
-Disks or links may take longer than a poll: votes that come later count as long as the candidate is in that term, and
-polls last longer each time that nobody is elected.
+Disks or links may take longer than a poll: votes that arrive later count while the candidate is in that term, and polls
+last longer each time that nobody is elected.
 
-A coordinator that was silent for longer than its lease, and lives, shows that machines have no time for their
-processes here, and so does this process when it stands still as long: leases are longer from then on, and shorten again
-when nobody has stood still for a while.
+A coordinator that was silent for longer than its lease but is alive shows that machines here have no time for their
+processes, and so does this process when it stands still for that long: leases are longer from then on, and shorten
+again when nobody has stood still for a while.
 
 Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
 for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
-With fewer than three voters no majority outlives a voter, so there is no failover: the lowest living id stands, and
-while the other voter of two is away rounds wait.
+With fewer than three voters no majority survives the loss of one, so there is no failover: the lowest living id stands,
+and while the other one of two voters is away, rounds wait.
 
 Sources: Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, 2014, sections 5.2 and 5.4; Ongaro,
 Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That heartbeats carry the votes is ours.
@@ -66,27 +67,27 @@ from fedpeer.peer.wire.ballots import (
 )
 from fedpeer.rejection import Rejection
 
-#: Further ahead no term is believed: with an election every second it would be twelve days.
+#: Terms further ahead than this are rejected: with an election every second it would take twelve days.
 TERM_JUMP_MAX = 2**20
-#: Further ahead no term is believed by one peer's word: so many elections in a row that a majority wanted, nobody won,
-#: and this peer heard nothing of. Who missed more learns it by a leader certificate, or by a round that came into
-#: force.
+#: Terms further ahead than this are not believed on one peer's word: it would be so many elections in a row that a
+#: majority wanted, that nobody won, and of which this peer received nothing. A peer that missed more learns it from a
+#: leader certificate, or from a round that came into force.
 RAISE_MAX = 16
-#: Earlier rosters that are remembered, since a peer that is behind coordinates or certifies under one of them.
+#: Earlier rosters that are remembered: a peer that is behind coordinates or certifies under one of them.
 _EARLIER_MAX = 8
-#: Voters from which on one may die and the others go on.
+#: Fewest voters of which one may die while the others go on.
 _FAILOVER_MIN = 3
 
 
 class Election:
-    """The machine of one peer.
+    """The election machine of one peer.
 
-    voter sets    those that are known; `force` names the one that counts
-    stand          as it was last made durable
-    patience       from 0 (the most capable peer) to 1
-    draws          how long to wait beyond that; consumed as time goes on
-    sign, verify   by this peer's key; by the keys of the roster
-    progress       of this peer: whoever drives the machine keeps it up to date
+    voter_sets     those that are known; `force` is the number of the one in force
+    stand          hard state, as it was last made durable
+    progress       of this peer; whoever drives the machine keeps it up to date
+    patience       from 0 (the most capable peer) to 1 (`capability.py`)
+    draws          source of the random waits; consumed as time goes on
+    sign, verify   with this peer's key; with the keys of the roster
     """
 
     def __init__(
@@ -116,39 +117,42 @@ class Election:
         self._draws, self._sign, self._verify = draws, sign, verify
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
-        self._received = 0  # when the coordinator was; who has just started cannot know that there is none
-        self._last = ""  # which one that was
-        self._ended_processes: set[str] = set()  # by the word of their machines, since they were heard
-        self._asks = 0  # when to try next whether it listens
+        self._received = 0  # tick of the last heartbeat; a process that has just started cannot know that there is none
+        self._last = ""  # its sender
+        self._ended_processes: set[str] = set()  # peers whose machines have refused connections since their last word
+        self._asks = 0  # tick at which to test next whether the coordinator listens
         self._lease = self._timing.shortest
-        self._slow_at = 0  # when somebody was there who had been silent for longer
+        self._slow_at = 0  # tick at which somebody turned out to be alive after a longer silence
         self._deadline = self._wait()
         self._poll: Poll | None = None
-        self._candidacy: Poll | None = None  # for votes in this term: those that come late count, too
+        self._candidacy: Poll | None = None  # for votes in this term; late ones count, too
         self._tries = 0  # elections since there was a coordinator
         self._mandate: LeaderCertificate | None = None
         self._next_beat = 0
         self._answered: dict[str, int] = {}
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
-        self._deferred: set[str] = set()  # since this term began or its coordinator was heard
+        self._deferred: set[str] = set()  # peers given way to since this term began or its last heartbeat
         self._ended = 0  # a term that had two coordinators
         self._ambitions = FailedCandidacies(self._timing.shortest)
-        self._ahead: dict[str, int] = {}  # terms in which voters say that they are, where theirs are later
-        self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; when it was heard
-        self._lost: tuple[str, int, int] | None = None  # whose silence ended its term; when it was heard, the term
+        self._ahead: dict[str, int] = {}  # later terms that voters state as theirs
+        self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; tick of its last heartbeat
+        self._lost: tuple[str, int, int] | None = None  # coordinator whose silence ended its term; last tick, the term
         self._living: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------------------------------------- to be looked at
 
     @property
     def leading(self) -> bool:
-        """Whether this peer coordinates."""
+        """True while this peer coordinates."""
         return self._mandate is not None
 
     @property
     def followed(self) -> tuple[str, int] | None:
-        """The peer that takes this peer's updates, and its term: the coordinator; or one of an earlier term that was
-        heard lately, where this peer has voted in a later one that nobody won."""
+        """The peer that takes this peer's updates, and its term; None if there is none.
+
+        The coordinator; or that of an earlier term, if this peer has voted in a later one that nobody won and received
+        a heartbeat of it lately.
+        """
         if self.coordinator is not None:
             return self.coordinator, self.stand.term
         if self._earlier is None or self._clock - self._earlier[1] >= self._lease:
@@ -156,27 +160,29 @@ class Election:
         return self._earlier[0].candidate, self._earlier[0].term
 
     def silent(self, peer: str) -> bool:
-        """Whether this peer has left the heartbeats of the coordinator, which is asked, unanswered for so long that it
-        is gone, or not so long, if its process has ended; who was coordinator before, since it was last heard as such.
+        """Return whether this peer left the coordinator's heartbeats unanswered for so long that it is gone.
+
+        The wait is shorter if its process is known to have ended. For the previous coordinator it counts from its last
+        heartbeat.
         """
         longest = self._timing.refused if peer in self._ended_processes else self._timing.gone
         return self.leading and self._clock - self._answered.get(peer, self._clock) > longest
 
     @property
     def failover(self) -> bool:
-        """Whether others go on when the coordinator dies."""
+        """True if the others go on when the coordinator dies."""
         return len(self.voter_set.voters) >= _FAILOVER_MIN
 
     @property
     def audience(self) -> list[str]:
-        """The other members, of the voter set in force and of those that follow."""
+        """Other members of the voter set in force and of those that follow it, sorted."""
         known = (each.members for each in self.known.values() if each.number >= self.voter_set.number)
         return sorted(frozenset().union(*known) - {self.me})
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
-        """Time has passed; `living` are the others that membership takes for alive."""
+        """Advance to tick `now`; `living` are the other peers that membership takes for alive."""
         passed = now - self._now if self._now is not None else 0
         self._clock += min(passed, self._timing.pause)
         self._stood_still(passed)
@@ -199,9 +205,9 @@ class Election:
         return out + self._open_poll(self.stand.term + 1, pre=True)
 
     def nobody_listens(self, peer: str) -> None:
-        """Take this peer for gone, since its machine refuses connections: its process has ended.
+        """Take this peer for gone: its machine refuses connections, so its process has ended.
 
-        It cannot come back as the coordinator of its term. Should it be there all the same, its next word says so.
+        It cannot come back as the coordinator of its term. If it is alive all the same, its next message shows that.
         """
         new = peer not in self._ended_processes
         self._ended_processes.add(peer)
@@ -211,7 +217,7 @@ class Election:
             self._deadline = min(self._deadline, max(self._clock, self._received + self._timing.refused) + self._turn())
 
     def on_vote_request(self, sender: str, vote_request: VoteRequest) -> list[Out]:
-        """Somebody would stand, or stands."""
+        """Answer a vote request or a pre-vote request."""
         if jump := self._jump(sender, vote_request.term):
             return jump
         voter_set = self.known.get(vote_request.roster)
@@ -239,7 +245,7 @@ class Election:
             return [SendConsensus(sender, VoteReply(vote_request.term, True, True, b""))]
         if not newer and (vote_request.term < self.stand.term or self.stand.voted not in ("", sender)):
             return [self._no(sender, vote_request)]
-        if newer:  # who is voted for has time to win; to ask again is no reason for more
+        if newer:  # the candidate gets time to win; asking again gives it no more
             self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
             self._tries += 1
         out += self._adopt(vote_request.term, sender)
@@ -247,7 +253,7 @@ class Election:
         return [*out, SendConsensus(sender, VoteReply(vote_request.term, False, True, self._sign(text)))]
 
     def on_vote_reply(self, sender: str, answer: VoteReply) -> list[Out]:
-        """A voter answers a poll."""
+        """Count a voter's reply to the poll under way."""
         if jump := self._jump(sender, answer.term):
             return jump
         poll = self._poll
@@ -270,7 +276,7 @@ class Election:
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
 
     def on_heartbeat(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
-        """A heartbeat: the coordinator is there, or somebody says that it is the one."""
+        """Follow the sender of a heartbeat, if its certificate shows that it coordinates."""
         if jump := self._jump(sender, leader_certificate.term):
             return jump
         self._was_there(sender, leader_certificate.term)
@@ -298,7 +304,7 @@ class Election:
         return [*out, self._follow(sender)]
 
     def on_heartbeat_reply(self, sender: str, follow: HeartbeatReply) -> list[Out]:
-        """A follower is there; or somebody says that it is in another term, which changes nothing."""
+        """Note that a follower is alive; a reply of another term changes nothing."""
         if jump := self._jump(sender, follow.term):
             return jump
         self._ended_processes.discard(sender)
@@ -307,19 +313,19 @@ class Election:
         return []
 
     def decreed(self, term: int) -> list[Out]:
-        """A round came into force by a committed round of this term, which a majority has accepted."""
+        """Take note of a committed round of this term, which a majority has accepted."""
         self._ambitions.begin_anew()
         return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
 
     def announce(self, voter_set: VoterSet) -> None:
-        """Another roster is known; it counts when a committed round says so."""
+        """Remember the voter set of another roster; it counts once a committed round names it."""
         self.known[voter_set.number] = voter_set
         earlier = sorted(number for number in self.known if number < self.voter_set.number)
         for number in earlier[:-_EARLIER_MAX]:
             del self.known[number]
 
     def enforce(self, number: int) -> list[Out]:
-        """A committed round says that this voter set counts from now on."""
+        """Put the voter set of this number in force, as a committed round says."""
         if number == self.voter_set.number:
             return []
         self.voter_set = self.known[number]
@@ -360,7 +366,7 @@ class Election:
         return [SendConsensus(peer, vote_request) for peer in sorted(poll.voter_set.voters - poll.granted.keys())]
 
     def _raised(self, poll: Poll) -> Poll:
-        """The question for the lowest later term in which a majority can say yes, where it cannot in this one."""
+        """Return the poll for the lowest term in which a majority can grant it."""
         able = set(poll.granted)
         for voter, term in sorted(self._ahead.items(), key=lambda item: item[1]):
             able.add(voter)
@@ -386,9 +392,11 @@ class Election:
         return [LeaderChanged(poll.term, self.me), *self._beat()]
 
     def _defers(self, to: str, progress: Progress) -> bool:
-        """Of two who ask at the same time the one further on goes on, then the lower id; who promises a vote waits.
+        """Return whether to promise this candidate a vote, and if so give way to it for a while.
 
-        Without it both would stand, and split the votes. Once for each: one may ask for ever who hears no answer.
+        Of two peers that ask at the same time the one that is further goes on, then the one with the lower id;
+        otherwise both would stand, and split the votes. A peer gives way to each candidate once: one that receives no
+        answers may ask forever.
         """
         if to in self._deferred:
             return True
@@ -402,7 +410,7 @@ class Election:
         return True
 
     def _back_off(self) -> list[Out]:
-        """Nobody was elected: once more after a while that differs among those who tried."""
+        """End the poll without a result; the next one begins after a random wait."""
         self._poll = None
         self._deadline = self._clock + self._drawn(2 * self._timing.jitter)
         return []
@@ -416,29 +424,29 @@ class Election:
         return self._beat() if self._clock >= self._next_beat else []
 
     def _was_there(self, sender: str, term: int) -> None:
-        """A coordinator is heard, which may have been silent for longer than its lease, and deposed for that."""
+        """Lengthen leases if this coordinator turns out to have been silent for longer than its lease."""
         if sender == self.coordinator and term == self.stand.term:
-            if (silent := self._clock - self._received) >= self._bearable:  # packets that were lost, perhaps
+            if (silent := self._clock - self._received) >= self._bearable:  # perhaps only packets were lost
                 self._wait_longer(silent * 3 // 2)
         elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
             self._lost = None
             self._wait_longer(self._timing.longest)
 
     def _ask_whether_it_listens(self) -> list[Out]:
-        """Say something to a coordinator that is silent: a machine whose process has ended refuses the connection."""
+        """Send a message to a silent coordinator: if its process has ended, its machine refuses the connection."""
         if self.coordinator is None or self.coordinator in self._ended_processes or self._clock < self._asks:
             return []
         self._asks = self._clock + self._timing.refused
         return [self._follow(self.coordinator)]
 
     def _stood_still(self, ticks: int) -> None:
-        """This process did: so will others, and for longer."""
+        """Lengthen leases if this process stood still for these ticks: others will, too, and for longer."""
         if ticks >= self._bearable:
             self._wait_longer(self._timing.longest)
 
     @property
     def _bearable(self) -> int:
-        """Ticks of silence after which it counts that somebody was there all the same."""
+        """Ticks of silence from which on leases are lengthened, if the silent process was alive."""
         return min(self._lease, self._timing.longest * 2 // 3)
 
     def _wait_longer(self, ticks: int) -> None:
@@ -446,7 +454,7 @@ class Election:
         self._slow_at = self._clock
 
     def _heeds(self, sender: str, leader_certificate: LeaderCertificate) -> bool:
-        """Whether this is a coordinator of an earlier term to go by, since there is none in this one."""
+        """Return whether to follow this coordinator of an earlier term, because this term has none."""
         if (
             self.coordinator is not None
             or leader_certificate.term < self.progress.term
@@ -471,7 +479,7 @@ class Election:
         return [LeaderChanged(self.stand.term, None)]
 
     def _adopt(self, term: int, voted: str) -> list[Out]:
-        """Be in this term, durably; in the same one a vote that was given stays."""
+        """Enter this term durably; within the same term a vote that was given stays."""
         out: list[Out] = []
         if term > self.stand.term:
             self._votes, self._candidacy = {}, None
@@ -488,17 +496,17 @@ class Election:
         return out
 
     def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
-        """Two coordinators of one term: somebody voted twice. Neither is followed; the next term decides."""
+        """End a term with two coordinators: somebody voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {leader_certificate.term} like {self.coordinator}"
         doubles = self._seen((author for author, _ in leader_certificate.votes), sender)
         self._ended, self._candidacy = leader_certificate.term, None
         down = self._step_down()
-        self._received = self._clock - self._lease  # it is over too
+        self._received = self._clock - self._lease  # the lease is over, too
         self._back_off()
         return [Rejection("two_coordinators", text, sender), *doubles, *down]
 
     def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
-        """Votes of this term; who is seen to vote for two is named."""
+        """Note votes of this term; return a rejection for each voter that has voted for two candidates."""
         return [
             Rejection("double_vote", f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}", voter)
             for voter in voters
@@ -508,11 +516,11 @@ class Election:
     # ------------------------------------------------------------------------------------------------------- judgement
 
     def _is_led(self) -> bool:
-        """Whether there is a coordinator, heard of lately."""
+        """Return whether there is a coordinator that sent a heartbeat lately."""
         lease = self._timing.refused if self._last in self._ended_processes else self._lease
         if self.leading or self._clock - self._received < lease:
             return True
-        earlier = self._earlier  # that a majority follows it is shown by the last round that came into force
+        earlier = self._earlier  # the last round that came into force shows that a majority follows it
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
     def _doubted(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
@@ -538,11 +546,11 @@ class Election:
         return self._clock + self._lease + self._turn()
 
     def _lengthened(self, ticks: int) -> int:
-        """Return so many ticks, or more where elections fail: disks or messages may take longer here than a poll."""
+        """Return these ticks, or more if elections fail: disks or messages may take longer here than a poll."""
         return max(ticks, min(ticks << max(0, self._tries - 1), self._timing.longest))
 
     def _turn(self) -> int:
-        """Draw how long this peer lets others stand first."""
+        """Draw the ticks for which this peer lets others stand first."""
         return round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
 
     def _drawn(self, below: int) -> int:

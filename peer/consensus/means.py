@@ -1,8 +1,7 @@
-"""The mean of an averaging group by its coordinator: what its consensus group must know, and what the coordinator
-computes.
+"""Mean of an averaging group, computed by its coordinator, and the spec of such a group.
 
-Members are equals. Each trains for itself and sends its slice of what came of it, with its weight; the coordinator
-takes the weighted mean, which is decreed like the server of an algorithm that has one. `mean_bytes.py` has the bytes.
+Each member trains for itself and sends its slice of the result with its weight. The coordinator takes the weighted
+mean, which is committed like the server's model of an algorithm that has one. `mean_bytes.py` has the bytes.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.wire.mean_bytes import VALUES, WEIGHT, mean_from_bytes, weight_and_values
 from fedpeer.rejection import Rejection
 
-#: How a waiting time is made up: of how capable the peer is, and of whether another one is the first of this group. So
-#: between a peer with an accelerator and one without the group decides nothing, and among equals everything.
+#: Parts of a waiting time: for the peer's capability, and for not being the first of this group. So between a peer
+#: with an accelerator and one without the group decides nothing, and among equally capable peers everything.
 CAPABLE, FIRST = 2 / 3, 1 / 3
 
 
 def mean_result(job: AggregateUpdates) -> UpdatesAggregated:
-    """The end of a round: the mean of the updates that came, of numbers like them since it lies between them."""
+    """Return the mean of the updates that arrived; it lies between them, so it is finite as they are."""
     return round_results.server_result(job, mean_from_bytes(tuple(job.updates.values())), sound=True)
 
 
 def spec_of(value_D: Tensor, *, weight_max: float, patience: float) -> AlgorithmSpec:
-    """What a node must know of a group whose values (D,) this peer starts with.
+    """Return the spec of a group with these initial values (D,).
 
     Args:
-        weight_max: the most that one member's weight may be.
+        weight_max: upper bound of one member's weight.
         patience: see `AlgorithmSpec`.
     """
     size = len(value_D) * VALUES.itemsize
@@ -60,7 +59,10 @@ def spec_of(value_D: Tensor, *, weight_max: float, patience: float) -> Algorithm
 
 
 def patience_in(group: str, me: str, members: Collection[str], capable: float) -> float:
-    """How long a peer waits before it stands for coordinator of this group, from 0 to 1: `capable` is its waiting time
-    by what it can do (`capability.py`), and in each group another member is first among those who can do alike."""
+    """Return how long a peer waits before it stands for coordinator of this group, from 0 to 1.
+
+    `capable` is its waiting time by capability (`capability.py`); among equally capable members each group has another
+    one that is first.
+    """
     first = min(members, key=lambda peer: hashlib.blake2b(f"{group} {peer}".encode(), digest_size=8).digest())
     return CAPABLE * capable + (0.0 if me == first else FIRST)

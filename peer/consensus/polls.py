@@ -1,4 +1,4 @@
-"""One question to all voters, and the waits of an election: values only, no machine here."""
+"""Polls of all voters, and the waits of an election: values only, no machine here."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fedpeer.peer.wire.ballots import VoterSet
 class ElectionTiming:
     """All waits, in ticks (25 ms by default), for messages that take up to 4 ticks one way, 30 % of them lost.
 
-    beat       between two heartbeats
-    shortest   without a heartbeat until a peer may stand; the lease of who was heard since. More than 5 beats: at 30 %
-               loss six in a row are lost once in 1,400 times
-    refused    the same, where connections to the coordinator are refused: its process has ended
-    longest    the same, where a coordinator was silent for longer and lived: its machine stands still for up to 3 s
-    slow       until that is half forgotten
-    spread     more, for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
+    beat       from one heartbeat to the next
+    shortest   without a heartbeat until a peer may stand; also the lease of a coordinator that sent one. More than 5
+               beats: at 30 % loss six in a row are lost once in 1,400 times
+    refused    the same, if connections to the coordinator are refused: its process has ended
+    longest    the same, if a coordinator was silent for longer and was alive: its machine stands still for up to 3 s
+    slow       until the lease is halved again
+    spread     added for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
                differs by more than half of the range one is elected before the other asks
-    jitter     below this drawn on top, for those whose patience is the same
-    repeat     between two rounds of questions to those who have not said yes
-    answer     until those who are there have answered a question: two ways of 4 ticks, and a question more
-    pre_poll   until asking for promises is given up: two leases, so that those of all others end meanwhile
-    poll       until asking for votes is: two ways of 4 ticks, and four more questions
-    deference  that who promised a vote lets the other try: two ways, and a question more
-    gone       without an answer until the coordinator waits for nobody's update any more: 12 heartbeats, which somebody
-               leaves unanswered at 30 % loss (there and back) once in 3,000 times
-    quorum     without a majority's answers until a coordinator steps down, as slow as they may be: meanwhile others are
-               elected, if they do not hear it
-    pause      more ticks at once than this mean that this process did not run: the rest of them is not counted. What
-               arrived meanwhile is heard in the next passes of the event loop, each of which brings a tick; so a lease
-               lasts for 12 passes at least, and who has not listened takes nobody for silent
+    jitter     upper bound of a random wait on top, for peers with the same patience
+    repeat     from one vote request to the next, to voters that have not granted it
+    answer     until reachable voters have answered a request: two ways of 4 ticks, and one more request
+    pre_poll   until a pre-vote is given up: two leases, so that those of all others end meanwhile
+    poll       until a vote is given up: two ways of 4 ticks, and four more requests
+    deference  for which a voter that promised its vote lets the other peer try: two ways, and one more request
+    gone       without a reply until the coordinator no longer waits for a peer's update: 12 heartbeats, all of which
+               stay unanswered at 30 % loss (there and back) once in 3,000 times
+    quorum     without a majority's replies until a coordinator steps down, as slow as they may be: meanwhile peers that
+               do not receive its heartbeats elect another
+    pause      more ticks at once than this mean that this process did not run: the rest of them is not counted.
+               Messages that arrived meanwhile are handled in the next passes of the event loop, each of which brings a
+               tick; so a lease lasts for at least 12 passes, and a process that did not listen takes nobody for silent
     """
 
     beat: int = 4
@@ -56,11 +56,11 @@ class ElectionTiming:
 
 @dataclass(slots=True)
 class Poll:
-    """Votes, or promises (`pre`), that are asked for under one voter set.
+    """A vote, or a pre-vote (`pre`), under one voter set.
 
-    It is asked `since` a tick `until` another, and next at `again`.
-
-    `granted` has the signatures of those who said yes (of promises: empty).
+    since, until   ticks at which it began and is given up; `again`: tick of the next request
+    granted        signature by voter that granted it (empty in a pre-vote)
+    refused        voters that refused it
     """
 
     term: int

@@ -1,14 +1,14 @@
-"""When to ask again for what may be large and may be lost: an update that is offered, a model that is wanted."""
+"""Retry timer for messages that may be large and may be lost: an update, a request for a model."""
 
 from __future__ import annotations
 
-#: Ticks before an update or a request for a model is said again, doubled each time up to the second number. Both may
-#: be large, and an answer takes two ways and what lies between.
+#: Ticks before an update or a request for a model is repeated, doubled each time up to the second number. Both may be
+#: large, and an answer takes two ways and the work between them.
 AGAIN_MIN, AGAIN_MAX = 16, 400
 
 
 class RetryTimer:
-    """Something that is said again until it is answered."""
+    """Timer of one message that is repeated until it is answered."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -16,7 +16,7 @@ class RetryTimer:
         self._done = False
 
     def due(self, key: object, now: int) -> bool:
-        """Whether to say it now: it is new, or was said some time ago."""
+        """Return whether to send the message of this key now: it is new, or its last repeat was some time ago."""
         if key != self._key:
             self._key, self._wait, self._at, self._done = key, AGAIN_MIN, now, False
         if self._done or now < self._at:
@@ -25,4 +25,5 @@ class RetryTimer:
         return True
 
     def answered(self, key: object) -> None:
+        """Stop repeating the message of this key."""
         self._done = self._done or key == self._key

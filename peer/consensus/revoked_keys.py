@@ -1,10 +1,9 @@
-"""What somebody signed who was put out since: it counts as what it was, by the key of the roster that it stood in.
+"""Signatures of peers that were revoked since: they are verified with the key of the roster that named the peer.
 
-A coordinator's votes and a round's acceptances are passed on for as long as they matter, and somebody who signed them
-may be put out meanwhile. Who was there then checked them then; who comes or comes back later looks the key up in the
-earlier rosters that its consensus group keeps. Whether the signer's word counts is the machine's business: it does
-where the voter set of that time is spoken of, and in no later one. A peer that is still there speaks by its present key
-only.
+A coordinator's votes and a round's acceptances are passed on while they matter, and a peer that signed them may be
+revoked meanwhile. Peers that were members then checked them then; peers that come or return later look the key up in
+the earlier rosters that their consensus group keeps. Whether the signature counts is the machine's business: it does
+under the voter set of that time, and under no later one. A peer that is still a member signs with its present key only.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from fedpeer.peer.wire.roster import Roster, from_bytes, verify_statement
 
 
 def attested(state: NodeState, group: str, verify: Verify) -> Verify:
-    """`verify`, and for who is in the present roster no more by the keys of the earlier ones that the consensus state
-    has.
-    """
+    """Return `verify`, extended to peers that only earlier rosters of the consensus state name."""
 
     def verified(author: str, text: bytes, signature: bytes) -> bool:
         if verify(author, text, signature):

@@ -1,19 +1,19 @@
-"""One model a round: one peer's part in coordinated rounds, as a pure machine around its `Election`.
+"""Commit of one model per round: one peer's part in coordinated rounds, as a pure machine around its `Election`.
 
-The coordinator proposes the digest of the model after round `applied + 1`; a voter accepts once term, committed round
-and model are durable, at most one committed round a term and round; acceptances of a majority are a certificate, and
-the round is applied. There is no log: the model after a round is the log, and at most one round is under way. A peer
-that is behind is handed the newest certificate, fetches that model and goes on from there.
+The coordinator proposes the digest of the model after round `applied + 1`. A voter accepts once term, proposal and
+model are durable, and at most one proposal per term and round. Acceptances of a majority are a certificate, and the
+round is applied. There is no log: the model after a round is the log, and at most one round is under way. A peer that
+is behind gets the newest certificate, fetches that model and goes on from there.
 
-A coordinator that finds a committed round of the next round among what it accepted itself proposes that one again in
-its own term before anything else: a majority may have accepted it. That its own is the newest of all such committed
-rounds is seen to by the votes (`election.py`). Acceptances of an earlier term never count for a later one.
+A coordinator that has itself accepted a proposal for the next round proposes that one again in its own term before
+anything else: a majority may have accepted it. The votes ensure that its own is the newest of all such proposals
+(`election.py`). Acceptances of an earlier term never count for a later one.
 
 The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
-by a majority of both, and they differ by one voter at most, so that majorities of neighbouring voter sets always meet.
+by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet.
 
-Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. What is said of a
-round is fenced by (term, round), and each refusal changes nothing.
+Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. Messages about a
+round are fenced by (term, round), and a rejection changes nothing.
 
 Sources: Lamport, Paxos Made Simple, 2001, section 2 (one committed round); Ongaro and Ousterhout, 2014; Ongaro, 2014,
 section 4.1 (one voter at a time).
@@ -55,11 +55,11 @@ from fedpeer.rejection import Rejection
 
 
 class RoundCommit:
-    """The machine of one peer.
+    """The commit machine of one peer.
 
     election       its own, with the same progress as `holding`
-    holding        as it was last made durable
-    sign, verify   by this peer's key; by the keys of the roster
+    holding        commit state, as it was last made durable
+    sign, verify   with this peer's key; with the keys of the roster
     """
 
     def __init__(self, election: Election, holding: CommitState, sign: Sign, verify: Verify) -> None:
@@ -76,19 +76,19 @@ class RoundCommit:
 
     @property
     def gathering(self) -> bool:
-        """Whether this peer coordinates a round whose committed round is not yet proposed."""
+        """True while this peer coordinates a round and has not proposed its result yet."""
         return self.election.leading and self._open is None
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
-        """Time has passed; `living` are the others that membership takes for alive."""
+        """Advance to tick `now`; `living` are the other peers that membership takes for alive."""
         out = self._led(self.election.tick(now, living))
         beats = {said.to for said in out if isinstance(said, SendConsensus) and isinstance(said.message, Heartbeat)}
         return [*out, *self._proposals(beats)]
 
     def received(self, sender: str, message: Message) -> list[Out]:
-        """Another member speaks."""
+        """Handle a message of another member."""
         match message:
             case VoteRequest():
                 options = self._led(self.election.on_vote_request(sender, message))
@@ -110,20 +110,20 @@ class RoundCommit:
                 return self._on_commit(sender, certificate)
 
     def holds(self, digest: bytes) -> list[Out]:
-        """The model with this digest is durable here."""
+        """Note that the model with this digest is durable here, and handle the message that waits for it."""
         if digest not in self._durable:
             self._durable.append(digest)
         waiting = self._waiting.pop(digest, None)
         return self.received(*waiting) if waiting else []
 
     def propose(self, digest: bytes) -> list[Out]:
-        """The coordinator has made the model of the round; it is durable here."""
+        """Propose the model with this digest, which this coordinator made for the round and which is durable here."""
         assert self.gathering, "who proposes coordinates, and has not proposed yet"
         proposal = Proposal(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
         return self._issue(proposal)
 
     def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
-        """A member sends its update (with this digest) for the round that the coordinator of `term` opened."""
+        """Count a member's update (with this digest) for a round of this term, or reject it."""
         if not self.election.leading or term != self.election.stand.term:
             text = f"an update for term {term}; it is {self.election.stand.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
@@ -139,13 +139,13 @@ class RoundCommit:
         return [CountUpdate(sender, round_, digest)]
 
     def announce(self, voter_set: VoterSet) -> None:
-        """Another roster is known; the coordinator committed rounds it when its turn comes."""
+        """Remember the voter set of another roster; a coordinator proposes it when its turn comes."""
         self.election.announce(voter_set)
 
     # ------------------------------------------------------------------------------------------------ the coordinator's
 
     def _led(self, out: list[Out]) -> list[Out]:
-        """What the election did, and what follows if this peer began or ceased to coordinate."""
+        """Return what the election put out, and what follows if this peer began or ceased to coordinate."""
         term = self.election.stand.term if self.election.leading else 0
         if term == self._term_led:
             return out
@@ -154,7 +154,7 @@ class RoundCommit:
         return [*out, *self._finish(term)] if term else out
 
     def _finish(self, term: int) -> list[Out]:
-        """What was accepted earlier may be in force: before anything else it is proposed again."""
+        """Propose again what this peer accepted in an earlier term: it may be in force."""
         accepted = self.holding.accepted
         return self._issue(replace(accepted, term=term)) if accepted else []
 
@@ -190,7 +190,7 @@ class RoundCommit:
         return self._counted()
 
     def _next_roster(self) -> int:
-        """The newest roster that is one voter away."""
+        """Return the number of the newest roster whose voters differ by at most one."""
         now = self.election.voter_set
         near = (each for each in self.election.known.values() if len(each.voters ^ now.voters) <= 1)
         return max(each.number for each in near if each.number >= now.number)
@@ -207,7 +207,7 @@ class RoundCommit:
                 self._follow(sender),
             ]
         if proposal.term > term or self.election.coordinator is None:
-            return []  # its heartbeat is on the way, and then it says this again
+            return []  # its heartbeat is on the way, and then it sends this again
         if sender != self.election.coordinator:
             return [Rejection("two_coordinators", f"a proposal of term {term}, which is another's", sender)]
         if proposal.round <= holding.round:
@@ -252,7 +252,7 @@ class RoundCommit:
         return [] if proposal == self.holding.accepted else self._hold(replace(self.holding, accepted=proposal))
 
     def _apply(self, certificate: Certificate) -> list[Out]:
-        """A round is over, for the coordinator and for everybody."""
+        """Apply a committed round; the coordinator sends its certificate to all members."""
         proposal = certificate.proposal
         out = [
             *self.election.decreed(proposal.term),
@@ -270,7 +270,7 @@ class RoundCommit:
         return [PersistConsensus(holding)]
 
     def _help(self, peer: str, progress: Progress) -> list[Out]:
-        """Who is behind is handed the newest certificate."""
+        """Return the newest certificate for a peer that is behind."""
         applied = self.holding.applied
         return [SendConsensus(peer, Commit(applied))] if applied and progress.applied < applied.proposal.round else []
 
@@ -283,10 +283,10 @@ class RoundCommit:
     # ------------------------------------------------------------------------------------------------------- judgement
 
     def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
-        """Whether these acceptances put a committed round in force: of the roster it names, and of the one in force
-        before.
+        """Return whether these acceptances put a proposal in force.
 
-        Who is further behind does not know the latter, and goes by the former.
+        That takes a majority of the roster it names and of the one in force before. A peer that is further behind does
+        not know the latter, and goes by the former.
         """
         named, voters = self.election.known[proposal.roster], set(by)
         in_order = proposal.round == self.holding.round + 1
@@ -296,7 +296,7 @@ class RoundCommit:
         return self.election.known[proposal.roster].voters | self.election.voter_set.voters
 
     def _contradicts(self, proposal: Proposal) -> bool:
-        """Whether this is another model for a round that was applied, or accepted in the same term."""
+        """Return whether this is another model for a round that was applied, or accepted in the same term."""
         accepted, applied = self.holding.accepted, self.holding.applied
         if applied and applied.proposal.round == proposal.round:
             return applied.proposal.digest != proposal.digest

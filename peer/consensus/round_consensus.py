@@ -1,14 +1,14 @@
-"""One peer in the consensus group of a group: it elects, sends its update, and goes by what a majority put in force.
+"""One peer's part in a group's consensus on its rounds: it votes, sends its update, and applies committed rounds.
 
-Nobody has to be told that a round opens. Whoever holds the server after round r knows by the seed who takes part in
-round r + 1, and opens it alone. Those train and send their updates to the coordinator of the moment; to the next one
-the same bytes, if it changes. The coordinator closes the round when all have sent who are there, or the deadline is
-over (`collected_updates.py`); what it made is a committed round like any other (`round_commit.py`), and all fetch the
-model that the committed round names before they accept it.
+No message opens a round. A peer that holds the server's model after round r derives from the seed which clients take
+part in round r + 1, and opens it by itself. They train and send their updates to the present coordinator, and the same
+bytes to the next one, if it changes. The coordinator closes the round when all reachable participants have sent, or at
+the deadline (`collected_updates.py`). It proposes the result (`round_commit.py`), and all peers fetch the model that a
+proposal names before they accept it.
 
-Votes are the machine's business. Here its outputs become effects in their order, and it is told what is durable. Where
-the update comes from, and what a peer makes of a round that is in force, is not a consensus group's business:
-`client.py` says so for the clients of a server, `group_averager.py` for equals whose groups average.
+Votes are the business of `RoundCommit`. Here its outputs become effects in their order, and it learns what is durable.
+Where the update comes from, and what a peer does with a committed round, is decided elsewhere: `client.py` for clients
+of a server, `group_averager.py` for peers whose groups average through a coordinator.
 """
 
 from __future__ import annotations
@@ -52,20 +52,17 @@ from fedpeer.peer.wire.messages import Ack, ConsensusMessage, ModelReply, ModelR
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 
-#: Ticks without a coordinator after which rounds are said to pause: a new one takes at most 200 (promise P5), so there
-#: is no majority.
+#: Ticks without a coordinator after which rounds count as paused: a new one takes at most 200 (promise P5), so there is
+#: no majority.
 PAUSED_TICKS = 240
-
-
-#: Refusals of an update by who is behind itself, or coordinates no more: it is offered again.
+#: Rejections of an update by a peer that is behind, or no longer coordinates: the update is sent again.
 _PASSING = {"stale_term", "round_gap"}
 
 
 class RoundConsensus:
     """One peer's part in the coordinated rounds of a group.
 
-    committed rounds     the machine of elections and committed rounds
-    counted     by client, the last round in which its update counted, by the round in force; `server`: its leaves
+    round_commit   the machine of its elections and committed rounds
     """
 
     def __init__(
@@ -91,13 +88,13 @@ class RoundConsensus:
             self.round_commit.holds(digest)
         self._gathering = CollectedUpdates()
         self._sent, self._wanted = RetryTimer(), dict[bytes, RetryTimer]()
-        self._led_at: int | None = None  # when there was a coordinator last
+        self._led_at: int | None = None  # tick at which there was a coordinator last
         self._paused = False
         self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
         self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, spec.server)
         self._known: tuple[PendingUpdate, bytes, Rejection | None] | None = (
-            None  # of this peer's update: digest, what is wrong
+            None  # digest of this peer's update, and its fault
         )
 
     @property
@@ -106,12 +103,12 @@ class RoundConsensus:
 
     @property
     def applied(self) -> int:
-        """The round that is in force here."""
+        """Number of the round that is in force here."""
         return self.round_commit.holding.round
 
     @property
     def coordinator(self) -> str | None:
-        """Who takes this peer's updates."""
+        """The peer that takes this peer's updates; None if there is none."""
         followed = self.round_commit.election.followed
         return None if followed is None else followed[0]
 
@@ -122,32 +119,32 @@ class RoundConsensus:
 
     @property
     def over(self) -> bool:
-        """Whether all rounds are: among equals these are the averagings."""
+        """True once all rounds are in force; in groups that average, a round is an averaging."""
         federation = self.state.setup.federation
         every = federation.gossip.every if self.state.setup.part == "averager" else 1
         return self.applied >= federation.learning.rounds // every
 
     @property
     def trains(self) -> bool:
-        """Whether this peer trains in the round under way."""
+        """True if this peer trains in the round under way."""
         if self.state.me not in self.clients:
             return False
         return self.spec.everyone(self.applied + 1) or self.state.me in self._takes_part()
 
     @property
     def paused(self) -> bool:
-        """Whether rounds are said to pause."""
+        """True while there has been no coordinator for `PAUSED_TICKS`."""
         return self._paused
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Whose updates this peer waits for, if it coordinates."""
+        """Clients whose updates this peer waits for, if it coordinates."""
         if not self.round_commit.gathering or self._gathering.closed:
             return ()
         return tuple(self._gathering.awaited(self._takes_part(), self._there))
 
     def in_force(self) -> tuple[Mapping[str, int], bytes]:
-        """What holds after the last round: by client the last round in which its update counted, and the server."""
+        """Return the committed state: the last round in which each client's update counted, and the server's bytes."""
         applied = self.round_commit.holding.applied
         if applied is not None and applied.proposal.digest != self._read[0]:
             found = split_leaves(self.consensus_state.models[applied.proposal.digest], self.spec.server_bytes)
@@ -158,7 +155,7 @@ class RoundConsensus:
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self) -> None:
-        """Time has passed: vote, stand, lead."""
+        """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
         if self.consensus_state.votes:
@@ -173,15 +170,13 @@ class RoundConsensus:
         elif state.now - self._led_at > PAUSED_TICKS and not self._paused and state.phase == "learning":
             self._paused = True
             wanted = "more than half of the voters have to be there"
-            if (
-                not self.consensus_state.voting_allowed
-            ):  # it may have promised something before its disk was lost: others would know
+            if not self.consensus_state.voting_allowed:  # others would know what it promised before its disk was lost
                 wanted = "at its first start a peer has to meet more than half of the other voters before it votes"
             text = f"nobody coordinates{self._named}: {wanted}; rounds pause"
             state.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
-        """A statement of the election, or about a committed round."""
+        """Handle a message of the election, or about a committed round."""
         said = ballot.said
         if isinstance(said, VoteRequest) and not self.consensus_state.votes:
             return
@@ -189,13 +184,13 @@ class RoundConsensus:
             self.state.others[peer].seen_in(said.progress.applied + 1, self.state.now)
         outs = self.round_commit.received(peer, said)
         if signers(said) - self.state.peer_groups.roster.by_id.keys():
-            # Who is put out signed it while it belonged. Without its key that proves nothing, and whoever hands it over
-            # is not to blame. The next round, and the next coordinator, do without that signature.
+            # A revoked peer signed it while it was a member. Without its key that proves nothing, and the sender is not
+            # to blame. The next round, and the next coordinator, do without that signature.
             outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
         self._do(outs)
 
     def on_update(self, peer: str, update: Update) -> None:
-        """A client's update, for the round that this peer closes, if it coordinates."""
+        """Take a client's update for the round that this peer closes, if it coordinates."""
         state, at = self.state, (self.round_commit.election.stand.term, self.applied + 1)
         if self.round_commit.gathering and (update.term, update.round) == at:
             self._gathering.at(at, state.now)
@@ -213,42 +208,42 @@ class RoundConsensus:
         self._take(peer, update, self.round_commit.on_update(peer, update.term, update.round, update.digest))
 
     def _in_whose_name(self, peer: str, update: Update) -> Rejection | None:
-        """What is wrong with the number of the client in an update, where there is one."""
+        """Return what is wrong with the client number in an update, if it has one."""
         number, own = self.spec.number(update.content), self.clients.index(peer)
         if number in (None, own):
             return None
         return Rejection("wrong_client", f"the update is client {number}'s, and {peer} is client {own}")
 
     def on_ack(self, peer: str, ack: Ack) -> None:
-        """The coordinator of a term (`taken`) has this peer's update of a round."""
+        """Note that the coordinator of a term (`taken`) has this peer's update of a round."""
         self._sent.answered((peer, ack.taken, ack.round))
 
     def on_rejected(self, peer: str, refused: RejectMessage) -> None:
-        """The coordinator does not take this peer's update; it is not offered to it again."""
+        """Stop sending this peer's update to a coordinator that rejects it."""
         study, followed = self.consensus_state.study, self.round_commit.election.followed
         if study is not None and followed is not None and refused.code not in _PASSING:
             self._sent.answered((peer, followed[1], study.round))
 
     def on_model_request(self, peer: str, wanted: ModelRequest) -> None:
-        """Somebody needs a model."""
+        """Send a model to a peer that asks for it."""
         content = self.consensus_state.models.get(wanted.digest)
         if content is not None:
             self.state.send(peer, ModelReply(group=self.group, digest=wanted.digest, content=content))
 
     def on_model_reply(self, model: ModelReply) -> None:
-        """A model that was asked for; what is none is no message."""
+        """Store a model that was asked for; the admission policy has checked its content."""
         if self._wanted.pop(model.digest, None) is not None:
             self._store(model.digest, model.content)
 
     # -------------------------------------------------------------------------------------------------- what work gave
 
     def offers(self, digest: bytes, fault: Rejection | None) -> None:
-        """This peer's client has made an update with this digest; what is wrong with it, if anything."""
+        """Note the digest of the update that this peer's client has made, and its fault, if any."""
         if self.consensus_state.study is not None:
             self._known = self.consensus_state.study, digest, fault
 
     def concluded(self, done: UpdatesAggregated) -> None:
-        """The server after the round is made; it is proposed, if this peer still coordinates that round."""
+        """Propose the result of a round, if this peer still coordinates that round."""
         at = (self.round_commit.election.stand.term, self.applied + 1)
         if not self.round_commit.gathering or (done.term, done.round) != at:
             return
@@ -265,21 +260,24 @@ class RoundConsensus:
     # ------------------------------------------------------------------------------------------------------- proceeding
 
     def go_on(self) -> None:
-        """Go as far as possible: send the update of the round under way, close it."""
+        """Go as far as possible: send the update of the round under way, close the round."""
         self._offer()
         if not self.over and self.round_commit.gathering:
             self._close()
 
     def _takes_part(self) -> tuple[str, ...]:
-        """Who takes part in the round under way; it is asked for with every message."""
+        """Return the participants of the round under way; kept, since every message asks for them."""
         key = (self.applied + 1, self.round_commit.holding.roster)
         if key != self._part[0]:
             self._part = key, self.spec.takes_part(key[0], self.clients)
         return self._part[1]
 
     def _there(self, peer: str) -> bool:
-        """Whether somebody may still send its update: it answers the heartbeats of this coordinator, or has not been
-        met yet by this process. What membership says comes later, and is taken back at times."""
+        """Return whether a peer may still send its update.
+
+        It answers this coordinator's heartbeats, or has not been met yet by this process. Membership is not asked about
+        deaths: it learns of them later, and takes them back at times.
+        """
         others = self.state.others
         if peer not in others:
             return peer == self.state.me
@@ -289,7 +287,7 @@ class RoundConsensus:
         return status in ("active", "doubted", "dead") and not self.round_commit.election.silent(peer)
 
     def _offer(self) -> None:
-        """Send the update of the round under way to whoever coordinates it."""
+        """Send the update of the round under way to its coordinator."""
         study, followed = self.consensus_state.study, self.round_commit.election.followed
         if study is None or study.round != self.applied + 1 or followed is None:
             return
@@ -314,7 +312,7 @@ class RoundConsensus:
         return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update, fault=fault)
 
     def _close(self) -> None:
-        """Close the round, if everybody has sent who is there, or its time is over."""
+        """Close the round if all reachable participants have sent, or at the deadline."""
         state, at = self.state, (self.round_commit.election.stand.term, self.applied + 1)
         gathering = self._gathering
         gathering.at(at, state.now)
@@ -329,7 +327,7 @@ class RoundConsensus:
             state.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
         self._note_first("closed", at[0], at[1])
         if not gathering.updates:
-            self._propose_again()  # nobody is there who takes part: the next round has others
+            self._propose_again()  # no participant is reachable; the next round has others
             return
         (counted, server), members = self.in_force(), set(self.clients)
         counted = {peer: last for peer, last in counted.items() if peer in members}
@@ -337,7 +335,7 @@ class RoundConsensus:
         state.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group))
 
     def _propose_again(self) -> None:
-        """What is in force shall be so after this round, too."""
+        """Propose that what is in force stays so after this round."""
         applied = self.round_commit.holding.applied
         if applied is None:
             content = content_of({}, self.spec.server)
@@ -350,14 +348,14 @@ class RoundConsensus:
         self._do(self.round_commit.propose(digest))
 
     def _store(self, digest: bytes, content: bytes) -> None:
-        """Keep a model, and do what waits for it."""
+        """Store a model, and go on with the message that waits for it."""
         self.state.write(ModelStored(group=self.group, digest=digest, content=content))
         self._do(self.round_commit.holds(digest))
 
     # ---------------------------------------------------------------------------------------------- the machine's words
 
     def _do(self, outs: Iterable[Out]) -> None:
-        """What the machine wants, in its order."""
+        """Turn the machine's outputs into effects, in their order."""
         state = self.state
         for out in outs:
             match out:
@@ -367,7 +365,7 @@ class RoundConsensus:
                     state.write(commit_state_changed(self.group, holding))
                 case SendConsensus(_, Accept()) if not self.consensus_state.votes:
                     pass
-                case SendConsensus(_, Heartbeat() | HeartbeatReply() as said):  # it is there, whatever its disk does
+                case SendConsensus(_, Heartbeat() | HeartbeatReply() as said):  # it is alive, whatever its disk does
                     term = said.leader_certificate.term if isinstance(said, Heartbeat) else said.term
                     here = (self.group, "lead" if isinstance(said, Heartbeat) else "follow", term)
                     state.send(out.to, ConsensusMessage(group=self.group, said=said), here)
@@ -390,7 +388,7 @@ class RoundConsensus:
                     state.count(out.code, out.sender, out.text)
 
     def _note_first(self, what: str, term: int, round: int) -> None:
-        """Note the first round of a term that is so: what a change of coordinator cost. The others are routine."""
+        """Note the first round of each term that is closed or in force: it shows what a change of coordinator cost."""
         if term != self._noted.get(what):
             self._noted[what] = term
             text = f"round {round}{self._named} is the first that is {what.replace('_', ' ')} in term {term}"
@@ -398,7 +396,7 @@ class RoundConsensus:
 
     @property
     def _named(self) -> str:
-        """What a sentence says of the consensus group; nothing where it is that of all."""
+        """The group's name in a sentence; empty for the consensus group of all peers."""
         return "" if self.group == EVERYONE else f' "{self.group}"'
 
     def _refuse(self, peer: str, code: str, text: str) -> None:
@@ -409,7 +407,7 @@ class RoundConsensus:
             self.state.refuse(code, peer, text, group=self.group)
 
     def _take(self, peer: str, update: Update, outs: Iterable[Out]) -> None:
-        """What the machine says of an update; who sent it is told."""
+        """Count an update or reject it, as the machine says, and answer its sender."""
         state, refused = self.state, False
         for out in outs:
             match out:

@@ -1,4 +1,4 @@
-"""What came of the work of a round, as events: a client's training, and the server or mean that a round leads to."""
+"""Results of a round's work as events: a client's training, and the server's model or mean after the round."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from fedpeer.peer.wire.leaf_bytes import content_of
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 
-#: Of a round: nobody's update is left out.
+#: Rejections of a round in which every update counts.
 _NOBODY: Mapping[str, Rejection] = {}
 
 
 def practised(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpec) -> ClientTrained:
-    """A training that led to this client and gave this update."""
+    """Return the event of a training with this client's state and update."""
     return ClientTrained(job.round, client, update, content_digest(update), spec.fault(update))
 
 
 def server_result(
     job: AggregateUpdates, server: bytes, *, sound: bool, out: Mapping[str, Rejection] = _NOBODY
 ) -> UpdatesAggregated:
-    """A round that leads to this server; `sound`: whether it is made of numbers, `out`: whose updates are left out."""
+    """Return the event of a round that ends with this server.
+
+    Args:
+        sound: whether the server has finite values only; if not, the round has no content.
+        out: rejection by client whose update is left out.
+    """
     if not sound:
         return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
     counting = [client for client in job.updates if client not in out]

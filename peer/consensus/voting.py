@@ -1,12 +1,12 @@
-"""Who decides in a consensus group: the rosters that it knows, and whether this peer may vote.
+"""Voters of a consensus group: the rosters that it knows, and whether this peer may vote.
 
-A later roster counts when it is decreed. Earlier ones are handed to who was just met, since whoever coordinates may do
-so by a leader certificate of that time.
+A later roster counts once a committed round names it. Earlier rosters are passed to peers that were just met, since the
+coordinator may hold a leader certificate of that time.
 
-A voter that lost its disk may have promised something that it does not know. It hears, trains and applies, but neither
-votes nor accepts until a later roster is in force. To be told by others that it was there before, a peer that begins
-with an empty disk waits until more than half of the other voters have heard of this process: of those whom it met
-before it promised anything one at least is among them, and remembers it.
+A voter that lost its disk may have promised something that it does not know. It follows, trains and applies, but
+neither votes nor accepts until a later roster is in force. A peer that starts on an empty disk waits until more than
+half of the other voters have met this process. An earlier process had met more than half of them before it promised
+anything, so at least one of them knows of it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from fedpeer.rejection import Rejection
 
 
 class VotingIn(Protocol):
-    """What is asked here of a consensus group: its group, what it keeps, and its machine of elections and committed
-    rounds.
-    """
+    """What this module needs of a `RoundConsensus`."""
 
     @property
     def state(self) -> NodeState: ...
@@ -42,7 +40,7 @@ class VotingIn(Protocol):
 
 
 def signers(said: Message) -> frozenset[str]:
-    """Whose signatures it hands over."""
+    """Return the peers whose signatures a message carries."""
     match said:
         case Heartbeat(leader_certificate):
             return frozenset(author for author, _ in leader_certificate.votes)
@@ -52,12 +50,12 @@ def signers(said: Message) -> frozenset[str]:
 
 
 def unproven_vote(out: Out) -> TypeGuard[Rejection]:
-    """Whether it refuses a signature."""
+    """Return whether this output rejects a signature."""
     return isinstance(out, Rejection) and out.code == "bad_signature"
 
 
 def learn_roster(consensus: VotingIn, roster: Roster) -> None:
-    """A later roster is known."""
+    """Remember the voter set of a roster; stop if the algorithm cannot have other clients."""
     found, now = (
         consensus.state.peer_groups.consensus_by_group[consensus.group].voter_set(roster),
         consensus.round_commit.election.voter_set,
@@ -74,7 +72,7 @@ def learn_roster(consensus: VotingIn, roster: Roster) -> None:
 
 
 def read_news(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """The roster that somebody passes on, later or earlier than ours; None where it is refused."""
+    """Return the roster that a peer passes on, later or earlier than ours; None if it is rejected."""
     try:
         roster = from_bytes(news.text, state.peer_groups.roster.authority)
     except RosterError as error:
@@ -87,7 +85,7 @@ def read_news(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
 
 
 def on_earlier_roster(consensus: VotingIn, peer: str, news: RosterNews) -> None:
-    """A roster from before this peer came: who coordinates may do so by a leader certificate of that time."""
+    """Remember a roster from before this peer came: the coordinator's certificate may be of that time."""
     if news.number in consensus.consensus_state.rosters:
         return
     roster = read_news(consensus.state, peer, news)
@@ -96,7 +94,7 @@ def on_earlier_roster(consensus: VotingIn, peer: str, news: RosterNews) -> None:
 
 
 def introduce(consensus: VotingIn, peer: str) -> None:
-    """Hand over the earlier rosters that still matter to somebody who was just met."""
+    """Send the earlier rosters that still matter to a peer that was just met."""
     now = consensus.state.peer_groups.roster.number
     for number, text in sorted(consensus.consensus_state.rosters.items()):
         if number < now and number in consensus.round_commit.election.known:
@@ -104,7 +102,7 @@ def introduce(consensus: VotingIn, peer: str) -> None:
 
 
 def allow_voting(consensus: VotingIn) -> None:
-    """Find out whether this peer may have promised something on a disk that is gone."""
+    """Let this peer vote once it is known what it may have promised on a lost disk."""
     state, consensus_state = consensus.state, consensus.consensus_state
     number = state.peer_groups.roster.number
     if state.starts.amnesia and not consensus_state.lost:

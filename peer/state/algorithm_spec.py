@@ -1,7 +1,7 @@
-"""What a node must know of an algorithm with a server; quick to ask, while the work is done beside it (`trainer.py`).
+"""Spec of an algorithm with a server: what a node needs to know of it; the work itself is done by the trainer.
 
 A node knows states as bytes only. An `AlgorithmSpec` says how long they are, what they are at the start, who takes
-part in a round, and what is wrong with somebody's update.
+part in a round, and whether an update is valid. All of it is quick to answer.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from fedpeer.rejection import Rejection
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlgorithmSpec:
-    """What a node must know of an algorithm with a server.
+    """What a node needs to know of an algorithm with a server.
 
-    server_bytes, update_bytes    of each such state
-    server, client                at the start, as bytes
-    takes_part      (round, ids of all clients in their order) -> ids of those who take part in it
-    fault           what is wrong with an update of `update_bytes` bytes, if anything
-    sound           whether a server of `server_bytes` bytes is made of numbers
-    everyone        whether those train too in a round who do not take part in it
-    patience        how long this peer waits before it stands for coordinator (`capability.py`)
-    number          whose update it says to be, as a number of the clients, where an update says so
-    fixed           whether the clients are those of the beginning, and no others
-    server_fault    what else is wrong with a server that is made of numbers, if anything
+    server_bytes, update_bytes    lengths of a server's state and of an update
+    server, client                their states at the start, as bytes
+    takes_part      (round, ids of all clients in order) -> ids of the round's participants
+    fault           what is wrong with an update of `update_bytes` bytes; None: nothing
+    sound           whether a server's state of `server_bytes` bytes has finite values only
+    everyone        whether clients that do not take part in a round train in it, too
+    patience        part of the longest wait before this peer stands for coordinator (`capability.py`)
+    number          client number that an update states; None: it states none
+    fixed           whether the clients stay those of the start
+    server_fault    what else is wrong with a server's state of finite values; None: nothing
     """
 
     server_bytes: int
@@ -43,7 +43,7 @@ class AlgorithmSpec:
     server_fault: Callable[[bytes], Rejection | None] = lambda server: None
 
     def model_fault(self, content: bytes) -> Rejection | None:
-        """What is wrong with a model that a committed round names, if anything."""
+        """Return what is wrong with a model that a proposal names; None if nothing is."""
         found = split_leaves(content, self.server_bytes)
         if found is None:
             return Rejection("bad_metadata", "what was decreed is no model")

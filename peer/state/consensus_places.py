@@ -1,6 +1,4 @@
-"""From a circle to what the durable state keeps of its consensus groups: where their scalars lie, and consensus states
-that are empty yet.
-"""
+"""From a peer's groups to what its durable state holds of the consensus groups: places and blank consensus states."""
 
 from __future__ import annotations
 
@@ -12,7 +10,10 @@ from fedpeer.peer.wire.ballots import CommitState
 
 
 def consensus_places(peer_groups: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:
-    """Return what `DurableState.seated` takes; `client`: the client's first state, where there is a server."""
+    """Return the places (D,) of each group's scalars and blank consensus states, as `DurableState.seated` takes them.
+
+    `client` is the client's first state under a server; b"" without one.
+    """
     places = {
         id: consensus.index_D
         for id, consensus in peer_groups.consensus_by_group.items()

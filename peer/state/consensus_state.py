@@ -1,11 +1,11 @@
-"""The consensus state of a consensus group: all that a peer must not forget of coordinated rounds in one group.
+"""Consensus state of one group: all that a peer must not forget of its coordinated rounds.
 
-What it stands for in the election, the committed round that put its round in force and the one it accepted, the models
-that these name, its own client's state, and the training whose fate is not decided yet. A consensus state changes by
-entries only (`entries.py`), as the durable state that it lies in; here is how.
+It has the hard state of the election, the certificate of the round in force and the accepted proposal, the models that
+these name, the state of the peer's own client, and the training whose round is not over. Like the durable state around
+it, it changes by entries only (`entries.py`).
 
-An update is kept before it is sent, with the client's state that goes with it. So after a restart the same bytes leave,
-and when a round is over, what the client keeps follows from the same two states, whatever happened in between.
+An update is stored before it is sent, together with the client's state after that training. So after a restart the same
+bytes are sent, and the client's state after the round follows from the same two states, whatever happened in between.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fedpeer.peer.state.entries import (
 )
 from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 
-#: Electorates that are kept: the one in force, those before it that somebody who is behind may speak of, later ones.
+#: Voter sets that are kept: the one in force, later ones, and earlier ones that a peer that is behind may refer to.
 ELECTORATES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUpdate:
-    """A training whose round may not be over: the update that it gave, and the client's state after it."""
+    """A training whose round may not be over: its update, and the client's state after it."""
 
     round: int
     update: bytes
@@ -42,17 +42,17 @@ class PendingUpdate:
 
 @dataclass(frozen=True, eq=False)
 class ConsensusState:
-    """See the top of this file.
+    """What a peer must not forget of the rounds of one group.
 
-    client        the state of this peer's client, after round `settled`; among equals there is none
-    holding       what is in force, and what is accepted beyond that; `stand`: where it stands in the election
-    voter sets   by number, those that are known; `rosters`: the signed texts that say so, for whoever comes later
-    models        contents by digest (`leaf_bytes.py`): those of the two committed rounds, and the last few that were
-                  taken over
-    study         what came of the last training, until it is settled
-    allowed to vote         whether it is known what this peer may have promised on a disk that is gone; before, it does
-                            not vote
-    lost          number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
+    client          state of this peer's client after round `settled`; b"" without a server
+    holding         commit state: the certificate in force, and the proposal accepted beyond it
+    voter_sets      known ones by number; `rosters`: the signed texts that name them, for peers that come later
+    stand           hard state of the election
+    models          contents by digest (`leaf_bytes.py`): of the applied and the accepted proposal, and the last few
+                    that were stored
+    study           the last training, until its round is over
+    voting_allowed  it is known what this peer may have promised on a lost disk; before that it does not vote
+    lost            number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
     """
 
     client: bytes
@@ -68,23 +68,23 @@ class ConsensusState:
 
     @property
     def votes(self) -> bool:
-        """Whether nothing stands against its voting."""
+        """True if this peer may vote and accept."""
         return self.voting_allowed and self.holding.roster > self.lost
 
     @property
     def content(self) -> bytes | None:
-        """Of the model that is in force (`leaf_bytes.py`); None before the first round is."""
+        """Content of the model in force (`leaf_bytes.py`); None before the first round is in force."""
         applied = self.holding.applied
         return None if applied is None else self.models[applied.proposal.digest]
 
     @property
     def size(self) -> int:
-        """Bytes of the states in it, about."""
+        """Approximate number of bytes of the states in it."""
         study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
         return len(self.client) + study + sum(map(len, self.models.values()))
 
     def changed(self, entry: ChamberEntry) -> ConsensusState:
-        """The consensus state after this entry."""
+        """Return the consensus state after this entry."""
         match entry:
             case TermChanged():
                 return replace(self, stand=HardState(entry.term, entry.voted))
@@ -115,9 +115,7 @@ class ConsensusState:
 
 
 def _pruned(consensus_state: ConsensusState) -> ConsensusState:
-    """Without the models that nothing needs: the machine of committed rounds counts on the last few that it was told
-    of.
-    """
+    """Drop models that nothing needs; `RoundCommit` relies on the last few that it was told of."""
     applied, accepted = consensus_state.holding.applied, consensus_state.holding.accepted
     round_commit = (applied.proposal if applied else None, accepted)
     named = {each.digest for each in round_commit if each is not None}
@@ -128,7 +126,7 @@ def _pruned(consensus_state: ConsensusState) -> ConsensusState:
 
 
 def commit_state_changed(group: str, holding: CommitState) -> CommitStateChanged:
-    """The entry that makes this the holding."""
+    """Return the entry that makes this the commit state."""
     accepted = None if holding.accepted is None else _plain(holding.accepted)
     certificate = holding.applied
     applied = None if certificate is None else (_plain(certificate.proposal), certificate.acceptances)
@@ -136,14 +134,14 @@ def commit_state_changed(group: str, holding: CommitState) -> CommitStateChanged
 
 
 def holding_of(entry: CommitStateChanged) -> CommitState:
-    """The holding that it makes."""
+    """Return the commit state that this entry makes."""
     accepted = None if entry.accepted is None else Proposal(*entry.accepted)
     applied = None if entry.applied is None else Certificate(Proposal(*entry.applied[0]), entry.applied[1])
     return CommitState(entry.roster, accepted, applied)
 
 
 def voter_set_known(group: str, voter_set: VoterSet, text: bytes = b"") -> VoterSetKnown:
-    """The entry by which this voter set is known."""
+    """Return the entry that makes this voter set known."""
     voters, members = tuple(sorted(voter_set.voters)), tuple(sorted(voter_set.members))
     return VoterSetKnown(group=group, number=voter_set.number, voters=voters, members=members, text=text)
 
@@ -160,7 +158,7 @@ def _plain(proposal: Proposal) -> tuple[int, int, int, bytes]:
 
 
 def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
-    """A consensus state as plain values."""
+    """Return a consensus state as plain values for a snapshot."""
     holding, study = commit_state_changed("", consensus_state.holding), consensus_state.study
     return {
         "client": consensus_state.client,
@@ -177,7 +175,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
 
 
 def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
-    """The consensus state again."""
+    """Return the consensus state of these plain values."""
     roster, accepted, applied = fields["holding"]
     named = (
         VoterSetKnown(group="", number=n, voters=voters, members=members)

@@ -1,14 +1,14 @@
-"""The durable state: all that a peer must not forget, and the only ways in which it changes.
+"""Durable state: all that a peer must not forget, and the only ways in which it changes.
 
-A peer's parameters, its optimiser state, and for each averaging group what it holds, what has arrived too early, the
-channels to and from its neighbours, and where in an averaging it stands. `apply` takes one entry (`entries.py`),
-changes the durable state, and returns the transfers that the entry made. It decides nothing: who is alive, who is late
-and whom to believe is `Node`'s business. So a durable state is a snapshot and the entries after it, to the last bit.
+It has the peer's parameters, its training state, and for each averaging group the mass held, the shares that arrived
+early, the channels to and from its neighbors, and the place in an averaging. `apply` takes one entry (`entries.py`),
+changes the durable state, and returns the transfers that the entry made. It decides nothing: which peers are alive,
+late or trusted is `Node`'s business. So a durable state equals a snapshot and the entries after it, to the last bit.
 
-The law: over all peers, what is held, what waits and what is under way and not yet taken is all that was put in less
-what was written off (`gossip/transfers.py` has the proof). A weight is put in when a peer comes in, and the change to
-it when an averaging starts afresh; a peer that lost memory opens a new account, and each neighbour writes off what
-its channels with the earlier generation had gained.
+The conservation law: over all peers, the mass that is held, waits, or is under way and not yet taken equals all that
+was put in less what was written off (proof in `gossip/transfers.py`). A peer's weight is put in when it comes in, and
+the change to it when an averaging starts with another weight. A peer that lost memory starts with a new account, and
+each neighbor writes off what its channels with the earlier incarnation had gained.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from fedpeer.peer.state.entries import (
 from fedpeer.peer.state.outlier_check import OutlierCheck, length_of
 from fedpeer.peer.wire.mean_bytes import values_of
 
-#: What rounding leaves of a weight that was given away whole.
+#: Weight at or below which a group counts as empty: rounding leaves as much of a weight that was given away whole.
 NOTHING_HELD = 1e-12
 #: (round, exchange, sender) of a share that waits.
 _Place = tuple[int, int, str]
@@ -66,23 +66,22 @@ _Place = tuple[int, int, str]
 
 @dataclass(frozen=True, eq=False)
 class GroupState:
-    """One group, as this peer holds it.
+    """One averaging group of this peer.
 
-    held         what it has; with `waiting` and what is open on the channels, all that is its own to give
-    waiting      shares of exchanges that it has not closed yet
-    out, into    the channels to and from each neighbour that it ever exchanged with, by id
+    held         mass that it has; with `waiting` and the open transfers it is all that the peer can give
+    waiting      shares of exchanges that it has not closed yet, by place
+    out, into    channels to and from each neighbor that it ever exchanged with, by id
     at           (round, exchange) that it is in, or waits to open
-    expect       whose shares of this exchange it waits for; None between two exchanges
-    told         who was sent masked shares in the averaging of `at`, and has them (`gossip/noise_phase.py`)
-    nothing      places for which somebody has said that nothing will come
-    awake        whether it gives in the averaging of `at`: it has moved, or was woken (`gossip/event_trigger.py`)
-    settled_D    (D,) float32 as the last averaging in which it took part left it, where averages go by drift; None: not
+    expect       neighbors whose shares of this exchange are expected; None between two exchanges
+    told         neighbors that were sent masked shares in the averaging of `at` (`gossip/noise_phase.py`)
+    nothing      places for which a neighbor has announced that nothing will come
+    active       it gives in the averaging of `at`: it has moved, or was activated (`gossip/event_trigger.py`)
+    settled_D    (D,) float32 after the last averaging in which it took part, if averaging is event-triggered; None: not
                  known
-    reach        how far others can be, by this peer's own training; None: it has not trained yet, as far as is known
+    reach        outlier check by this peer's own training; None: it has not trained yet, as far as is known
     put          weight put in by this incarnation
-    written_off  weight that went to, less weight that came from, earlier incarnations of neighbours, and peers that
-                 were put out
-    before       of that, by neighbour, what its earlier incarnations gave more than they got; who gave less has none
+    written_off  weight that went to, less weight that came from, earlier incarnations of neighbors and revoked peers
+    before       by neighbor, weight that its earlier incarnations gave beyond what they got; never below 0
     """
 
     held: Mass
@@ -102,13 +101,13 @@ class GroupState:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those whose share of this exchange has not come."""
+        """Neighbors whose share of this exchange has not arrived."""
         here = {place[2] for place in (*self.waiting, *self.nothing) if place[:2] == self.at}
         return tuple(peer for peer in self.expect or () if peer not in here)
 
     @property
     def weight(self) -> float:
-        """All weight that is this peer's own: held and waiting."""
+        """Weight held and waiting."""
         return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())
 
     def with_channel(self, peer: str, channel: Outgoing) -> GroupState:
@@ -117,13 +116,14 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Rules:
-    """What decides how entries change the durable state, the same for all of a peer's life in one federation.
+    """How entries change the durable state; the same while a peer is in one federation.
 
-    form          how values travel
-    eager         asynchronous: what arrives is added at once
-    start_weight  of this peer when it comes in: 1, or its number of examples
-    masked        averagings begin with a phase of noise, in and behind which estimates may mean nothing
-    drifts        averagings are begun by who has moved only; `drifted`: they were, by an earlier contract
+    draws         source of random numbers, by purpose and round
+    form          wire form of values
+    eager         asynchronous mode: shares are added on arrival
+    start_weight  this peer's weight when it comes in: 1, or its number of examples
+    masked        averagings begin with a noise phase, in and after which estimates may mean nothing
+    drifts        averaging is event-triggered; `drifted`: it was under an earlier contract
     """
 
     me: str
@@ -138,22 +138,22 @@ class Rules:
 
 @dataclass
 class DurableState:
-    """See the top of this file.
+    """All that a peer must not forget.
 
-    index        of each group, the places (D,) int64 of its scalars in the parameters
-    x_n          (n,) float32: what the round's training begins, or began, with; after it, what it made
-    s_k          (k,) what the learner keeps beside them: the optimiser's state, float32, or bytes, uint8, of another
-                 state (`node/trainer.py`); `fresh` while there is none
+    index        by group, places (D,) int64 of its scalars in the parameters
+    x_n          (n,) float32 parameters before the round's training; after it, its result
+    s_k          (k,) training state: of an optimizer, float32, or the bytes of another state, uint8
+                 (`node/trainer.py`); `fresh` while there is none
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
-    trained      whether the training of this round is done
-    incarnation  of this peer: 1, and one more whenever it lost memory; `life`: number of its last start
-    met          incarnation by which each neighbour is known; `met_as`: (generation, nonce, signature of all three) of
-                 the process that was met as that
-    left         whether it handed everything over and went
-    rekeyed      whether it was kept when this peer had another key: it was put out, and let in again
-    consensus states     by group, what must not be forgotten of coordinated rounds; none where equals average by
-                         themselves
-    places       of each group that a coordinator averages, the places (D,) int64 of its scalars in the parameters
+    trained      the training of this round is done
+    incarnation  of this peer: 1, and one more whenever it lost memory
+    generation   number of its last start
+    met          incarnation by which each neighbor is known; `met_as`: (generation, nonce, signature of all three) of
+                 the process that was met under it
+    left         it handed everything over and left
+    rekeyed      it was stored when this peer had another key: the peer was revoked and admitted again
+    chambers     consensus states by group; empty if peers average by themselves
+    places       by group that a coordinator averages, places (D,) int64 of its scalars in the parameters
     """
 
     rules: Rules
@@ -175,12 +175,12 @@ class DurableState:
 
     @staticmethod
     def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> DurableState:
-        """Before anything happened: the initial parameters, with the peer's first weight in every group."""
+        """Return the state before anything happened: initial parameters, with the start weight in every group."""
         groups = {group: _entered(x_n[place_D], rules) for group, place_D in index.items()}
         return DurableState(rules, index, x_n, x_n.new_zeros(state_size), groups)
 
     def copy(self) -> DurableState:
-        """As it is now; later entries do not change it. Tensors are never changed in place, so none is copied."""
+        """Return a copy that later entries do not change. Tensors are never changed in place, so none is copied."""
         return replace(
             self,
             groups=dict(self.groups),
@@ -190,9 +190,9 @@ class DurableState:
         )
 
     def regrouped(self, index: Mapping[str, Tensor]) -> dict[str, float]:
-        """Go on with other groups: the weight written off in those that are gone, by group.
+        """Go on with other groups; return the weight written off in each group that no longer exists.
 
-        Their values stay in the parameters; new groups begin with what the parameters are.
+        Their values stay in the parameters; new groups start with the values of the parameters.
         """
         self.x_n = self._assembled() if not self.trained else self.x_n
         gone = {group: holding.weight for group, holding in self.groups.items() if group not in index}
@@ -204,23 +204,21 @@ class DurableState:
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
-        """Go on in other consensus groups: the consensus states of those that are gone are given up, and new ones begin
-        `blank`.
-        """
+        """Go on in other consensus groups: drop the states of those that no longer exist; new ones start `blank`."""
         self.chambers = {group: self.chambers.get(group, consensus_state) for group, consensus_state in blank.items()}
         self.places = places
 
     def estimate_D(self, group: str) -> Tensor:
-        """(D,) float64: what the peer takes the group's average to be."""
+        """Return the peer's estimate of the group's average, (D,) float64."""
         return self.groups[group].held.estimate_D
 
     def reach(self, group: str) -> OutlierCheck:
-        """How far others can be in a group, by what this peer has done itself."""
+        """Return the outlier check of a group, by this peer's own training."""
         known = self.groups[group].reach
         return known or OutlierCheck(start=length_of(self.x_n[self.index[group]], self.x_n))
 
     def apply(self, entry: Entry) -> dict[str, NumberedTransfer]:
-        """Change the durable state; the transfers that were made, by recipient, all in the entry's group."""
+        """Change the durable state; return the transfers that were made in the entry's group, by recipient."""
         match entry:
             case Opened():
                 return self._open(entry)
@@ -258,7 +256,7 @@ class DurableState:
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
                 for group, holding in self.groups.items():
-                    # What was told the others of noise is gone with the old account: only the model itself is left.
+                    # The record of masked shares is gone with the old account: only the model itself is left.
                     noisy = self.rules.masked and self.trained
                     unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
                     value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
@@ -313,7 +311,7 @@ class DurableState:
     def _assembled(self) -> Tensor:
         x_n = self.x_n.clone()
         for group, place_D in self.index.items():
-            if float(self.groups[group].held.weight) > NOTHING_HELD:  # who handed everything over has no estimate
+            if float(self.groups[group].held.weight) > NOTHING_HELD:  # without mass there is no estimate
                 x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
         return x_n
 
@@ -362,7 +360,7 @@ class DurableState:
         holding, share = self.groups[entry.group], entry.share
         length = len(self.index[entry.group])
         channel, mass = take(holding.into.get(entry.sender, Incoming()), share, self.rules.form, length)
-        if share.payload.dtype == mass.value_D.dtype:  # nothing was converted: it is the message's own buffer
+        if share.payload.dtype == mass.value_D.dtype:  # not converted: still the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
         if entry.signature:
             channel = replace(channel, signed=Signed(channel.taken, channel.taken_weight, entry.signature))
@@ -372,7 +370,7 @@ class DurableState:
             waits = place[:2] >= holding.at and not entry.at_once
             holding = replace(holding, nothing=holding.nothing | ({place} if waits else set()))
         elif self.rules.eager or entry.at_once or (share.round, share.exchange) < holding.at:
-            late = share.round == self.round == holding.at[0]  # in this averaging: who gave it waits for ours
+            late = share.round == self.round == holding.at[0]  # in this averaging: its sender waits for ours
             holding = replace(holding, held=holding.held + mass, active=holding.active or late)
         else:
             place = (share.round, share.exchange, entry.sender)
@@ -381,11 +379,11 @@ class DurableState:
         self.groups[entry.group] = holding
 
     def exchanged_with(self, peer: str) -> list[str]:
-        """The groups in which there is a channel to or from it."""
+        """Return the groups in which there is a channel to or from this peer."""
         return [group for group, holding in self.groups.items() if peer in holding.out or peer in holding.into]
 
     def _close_channels(self, peer: str) -> None:
-        """It is gone, as the incarnation that was known: its channels are closed, both ways (`incarnations.py`)."""
+        """Close the channels to and from the known incarnation of a peer (`incarnations.py`)."""
         for group in self.exchanged_with(peer):
             holding = self.groups[group]
             out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
@@ -408,7 +406,7 @@ def _entered(estimate_D: Tensor, rules: Rules) -> GroupState:
 
 
 def _added(holding: GroupState, at: tuple[int, int], *, everything: bool = False) -> GroupState:
-    """What waits for exchanges before `at` is added, in the order of exchanges and of ids, and wakes."""
+    """Add shares that wait for exchanges before `at`, in the order of exchanges and ids; any of them activates."""
     held, waiting = holding.held, dict(holding.waiting)
     for place in sorted(place for place in holding.waiting if everything or place[:2] < at):
         held = held + waiting.pop(place)

@@ -1,7 +1,7 @@
-"""What changes a peer's durable state, one kind of entry each: facts and decisions, small and complete.
+"""Entries of the journal: each kind is one change of a peer's durable state, as a complete fact or decision.
 
-The journal is a list of these. The same entries applied to the same durable state give the same durable state to the
-last bit, so that a peer killed at any instant is rebuilt from its last snapshot and the entries after it.
+The same entries applied to the same durable state give the same durable state to the last bit, so a peer killed at any
+instant is rebuilt from its last snapshot and the entries after it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from fedpeer.gossip.transfers import NumberedTransfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A process begins on this durable state, with a number higher than all that its federation knows of it."""
+    """A process starts on this durable state, with a higher generation than its federation knows of this peer."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Began:
-    """The averaging before this round is over: every estimate goes into the parameters, and training begins."""
+    """A round begins: every group's estimate goes into the parameters, and training starts."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTrained:
-    """The local steps of a round: parameters (n,) and what the learner keeps (k,) after them."""
+    """The local steps of a round are taken: parameters (n,) and training state (k,) after them."""
 
     round: int
     x_n: Tensor
@@ -38,8 +38,10 @@ class LocalTrained:
 
 @dataclass(frozen=True, slots=True)
 class RealShares:
-    """Each recipient gets this fraction of what is held; `whole`: they share all that is held and waits (the peer
-    leaves)."""
+    """Each recipient gets this fraction of the mass held.
+
+    whole   all that is held or waits is given away in equal parts: the peer leaves
+    """
 
     fraction: float
     whole: bool = False
@@ -77,7 +79,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """The exchange that a group is in is over: what arrived for it is added, with or without those who are missing."""
+    """The exchange under way in a group is over: the shares that arrived are added; those of `without` are missing."""
 
     group: str
     without: tuple[str, ...]
@@ -85,10 +87,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareApplied:
-    """A share arrived from a neighbour and passed every check.
+    """A share arrived from a neighbor and passed every check.
 
-    `at_once`: it was made so many rounds ahead that nobody keeps step with its sender; it is added and does not wait.
-    `signature`: (64 bytes) of its number and of the sum of weights up to it, by its sender; b"": not signed.
+    at_once     add it without waiting for its exchange: it was made too many rounds ahead, or there is no room for it
+    signature   (64 bytes) by the sender, of its number and the sum of weights up to it; b"": not signed
     """
 
     group: str
@@ -100,8 +102,10 @@ class ShareApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acked:
-    """A neighbour has all transfers of a group up to number `taken`; its signature (64 bytes) of that and of the sum of
-    their weights, or b""."""
+    """A neighbor has all transfers of a group up to number `taken`.
+
+    signature   (64 bytes) by the neighbor, of that number and the sum of their weights; b"": not signed
+    """
 
     group: str
     peer: str
@@ -111,10 +115,11 @@ class Acked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """A neighbour is known by this incarnation from now on; an earlier one of it is closed, and what was under way to
-    it comes back. `generation` and `nonce` are those of its process, and the signature (64 bytes) is its own, of all
-    three
-    numbers; b"": not signed."""
+    """A neighbor is known by this incarnation from now on.
+
+    Channels with an earlier incarnation are closed, and what was under way to it comes back. `generation` and `nonce`
+    are those of its process; `signature` (64 bytes) is its own, of all three numbers; b"": not signed.
+    """
 
     peer: str
     incarnation: int
@@ -125,14 +130,14 @@ class Met:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reborn:
-    """This peer has lost memory and comes back as a new incarnation, with its last model and its first weight."""
+    """This peer has lost memory and comes back as a new incarnation, with its last model and its initial weight."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A late joiner takes over the value (D,) float32 of a group, with its first weight."""
+    """A late joiner takes over the value (D,) float32 of a group, and keeps the weight it holds."""
 
     group: str
     value_D: Tensor
@@ -140,7 +145,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A neighbour has left, and what it has taken is acknowledged: what was still under way to it comes back."""
+    """A neighbor has left, and what it has taken is acknowledged: what was still under way to it comes back."""
 
     group: str
     peer: str
@@ -148,16 +153,17 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """A peer is not in the roster any more, or with another key: what was under way to it comes back, and what had gone
-    to it is written off. Should it be let in again, then as a peer that was never met: nothing that was signed with the
-    key of before counts any more."""
+    """A peer was revoked or has another key: what is under way to it comes back, what had gone to it is written off.
+
+    If it is admitted again, it is a peer that was never met: nothing signed with the earlier key counts any more.
+    """
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """All that could be handed over was: the rest is written off, and the next start is a late join."""
+    """This peer has left: what could not be handed over is written off, and the next start is a late join."""
 
 
 # ------------------------------------------------------------------ coordinated rounds: what changes a `ConsensusState`
@@ -165,7 +171,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermChanged:
-    """This peer is in a term, and voted for somebody in it or took it for coordinator ("": nobody)."""
+    """This peer is in a term, and voted for a peer in it or follows it as coordinator ("": none)."""
 
     group: str
     term: int
@@ -174,10 +180,11 @@ class TermChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitStateChanged:
-    """What is in force here and what is accepted beyond it: committed rounds as (term, round, roster, digest).
+    """The commit state changed; proposals are (term, round, roster, digest).
 
     roster    number of the voter set in force
-    applied   with the acceptances of a majority, (author, signature) each
+    accepted  proposal accepted beyond the one in force; None: none
+    applied   committed round in force, with the (author, signature) of a majority's acceptances; None: none yet
     """
 
     group: str
@@ -188,7 +195,7 @@ class CommitStateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStored:
-    """A model was made here, or taken over and checked: its content, and (32 bytes) the digest of that."""
+    """A model was made here, or fetched and checked: its content, and the digest (32 bytes) of that."""
 
     group: str
     digest: bytes
@@ -197,7 +204,7 @@ class ModelStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMade:
-    """The training of a round: the update that it gave, and the client's state after it."""
+    """The training of a round is done: its update, and the client's state after it."""
 
     group: str
     round: int
@@ -207,7 +214,7 @@ class UpdateMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStateSaved:
-    """A round is in force, and this is the client's state after it, and (n,) the model that it uses."""
+    """A round is over for the client: its state after it, and the model (n,) that it uses."""
 
     group: str
     round: int
@@ -217,7 +224,7 @@ class ClientStateSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Averaged:
-    """A round of equals is in force, and the mean that it decreed takes the place of this peer's own values."""
+    """An averaging through a coordinator is in force: its mean replaces this peer's own values."""
 
     group: str
     round: int
@@ -225,7 +232,7 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterSetKnown:
-    """An voter set is known, by the signed roster in `text` that says so."""
+    """A voter set is known, by the signed roster in `text`."""
 
     group: str
     number: int
@@ -236,7 +243,10 @@ class VoterSetKnown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotingAllowed:
-    """It is known what this peer may have promised before: nothing (`lost` 0), or what was lost under this roster."""
+    """It is known what this peer may have promised before.
+
+    lost   0: nothing; else the number of the roster under which a disk, and its promises, were lost
+    """
 
     group: str
     lost: int

@@ -1,8 +1,7 @@
-"""What happens to a peer, and what it wants done: the two sides of `Node.step(event) -> effects`.
+"""Events and effects: the two sides of `Node.step(event) -> effects`.
 
-Effects are to be carried out in their order, and the order is binding: what stands after a `Persist` leaves only when
-that is durable. Everything else (sockets, threads, clocks, disks) belongs to who carries them out, which is a real
-process or a simulator.
+Effects are carried out in their order, and the order is binding: what comes after a `Persist` is sent only once that is
+durable. Everything else (sockets, threads, clocks, disks) belongs to the process or simulator that carries them out.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 
-# ---------------------------------------------------------------------------------------------------- what happens
+# ------------------------------------------------------------------------------------------------------------ events
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: `now` counts ticks since the process began, by a clock that never goes back."""
+    """Time has passed: `now` counts ticks since the process started, by a clock that never goes back."""
 
     now: int
 
 
 @dataclass(frozen=True, slots=True)
 class MessageReceived:
-    """A message that passed the codec, from a peer whose identity is certain.
+    """A message that passed the codec, from a peer whose identity is verified.
 
     incarnation, to_incarnation   the sender's own, and this peer's as the sender knows it (0: not at all)
-    version   of the wire, in which it came; 0: as an answer, whose version says nothing
+    version   of the wire in which it came; 0: not known, since it came as an answer
     """
 
     sender: str
@@ -48,14 +47,14 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class NobodyListens:
-    """The machine of this peer refuses connections: its process has ended, or has not begun."""
+    """The machine of another peer refuses connections: its process has ended, or has not started."""
 
     peer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A `Train` is done: parameters (n,) and what the learner keeps (k,) after it."""
+    """A `Train` is done: parameters (n,) and training state (k,) after it."""
 
     round: int
     x_n: Tensor
@@ -64,8 +63,11 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An `Evaluate` is done: accuracy as a fraction or error, and mean loss, on the peer's own test part; `server`: the
-    same of the server's model, where there is one."""
+    """An `Evaluate` is done: measurements on the peer's own test part.
+
+    score    accuracy as a fraction, or error; `loss`: mean loss
+    server   (score, loss) of the server's model; None: there is none
+    """
 
     round: int
     score: float
@@ -75,8 +77,12 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class ClientTrained:
-    """A `TrainClient` is done: the client's state after it, its update with (32 bytes) the digest of that, and what is
-    wrong with the numbers in it, if anything."""
+    """A `TrainClient` is done.
+
+    client   its state after the training, as bytes
+    update   its update, as bytes; `digest` (32 bytes): of the update
+    fault    what is wrong with the numbers of the update; None: nothing
+    """
 
     round: int
     client: bytes
@@ -87,8 +93,12 @@ class ClientTrained:
 
 @dataclass(frozen=True, slots=True)
 class UpdatesAggregated:
-    """An `AggregateUpdates` is done: the content of what is to be decreed (`leaf_bytes.py`), with (32 bytes) the digest
-    of that; None where the round leads to numbers that are none. `out`: by client, why its update is not part of it."""
+    """An `AggregateUpdates` is done.
+
+    content   model to propose (`leaf_bytes.py`); None: the round produced NaN or infinite values
+    digest    (32 bytes) of the content
+    out       by client, why its update is not part of it
+    """
 
     term: int
     round: int
@@ -100,7 +110,7 @@ class UpdatesAggregated:
 
 @dataclass(frozen=True, slots=True)
 class RoundFinished:
-    """A `FinishRound` is done: the client's state after the round, the model (n,) that it uses, (n,) the server's."""
+    """A `FinishRound` is done: the client's state after the round, the model (n,) it uses, and the server's (n,)."""
 
     round: int
     client: bytes
@@ -110,27 +120,27 @@ class RoundFinished:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommand:
-    """The person at this machine: stop for now and keep everything, or hand all over and go."""
+    """A command of the person at this machine: stop and keep everything, or hand everything over and leave."""
 
     what: Literal["pause", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
 class NewRoster:
-    """A roster was read from this machine's disk (by `fedpeer revoke` and the like); its signature is checked."""
+    """A roster was read from this machine's disk (written by `fedpeer revoke` and the like); its signature is valid."""
 
     roster: Roster
 
 
 @dataclass(frozen=True, slots=True)
 class NewContract:
-    """A signed contract was read from this machine's disk; its signature is checked."""
+    """A signed contract was read from this machine's disk; its signature is valid."""
 
     contract: SignedContract
 
 
-#: A `Rejection`: something of its sender was turned away before it became a message; it counts for the sender's
-#: standing.
+#: A `Rejection` is an event if bytes of its sender were rejected before they became a message; it counts for the
+#: sender's reputation.
 Event = (
     Tick
     | MessageReceived
@@ -146,14 +156,16 @@ Event = (
     | NewContract
 )
 
-# ------------------------------------------------------------------------------------------------- what is to be done
+# ----------------------------------------------------------------------------------------------------------- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make this durable, after everything persisted before it: a journal entry (frames of bytes, see `journal.py`),
-    or a whole snapshot, which makes the entries before it unnecessary; `held`: the contract under which it is kept, if
-    not the one in force."""
+    """Make this durable, after everything persisted before it.
+
+    content   a journal entry, or a whole durable state, which makes the entries before it unnecessary (`journal.py`)
+    held      contract under which a snapshot is stored; None: the one in force
+    """
 
     kind: Literal["entry", "snapshot"]
     content: object
@@ -162,11 +174,12 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say this to a peer, once, if it can be reached; who repeats is the core. The incarnations go on the envelope, and
-    the version of the wire is the one in which it is written.
+    """Send this to a peer once, if it can be reached; repeats are the node's business.
 
-    stays_true   (group, kind, term) of what was true before and is still; where a save holds this back, the last such
-                 one to that peer is said again in its place. None: nothing may be said in its place
+    incarnation, to_incarnation   this peer's and the recipient's, for the envelope
+    version      of the wire in which it is written
+    stays_true   (group, kind, term) of a message that stays true: while a save holds this one back, the last such
+                 message to that peer is sent again in its place. None: nothing may be sent in its place
     """
 
     to: str
@@ -179,10 +192,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Take the local steps of this round from parameters (n,) and what the learner kept (k,); `fresh`: nothing yet.
+    """Take the local steps of this round from parameters (n,) and the training state (k,); `fresh`: there is none yet.
 
-    number   of the training, 1, 2, ...: it says which examples are next. It is the round, and later ones' where a peer
-             trains several times in a round because nobody answers.
+    number   of the training, 1, 2, ...: it selects the examples. It is the round's number, or a later one's if a peer
+             trains several times in a round because nobody answers
     """
 
     round: int
@@ -194,8 +207,10 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Measure these parameters (n,) on the peer's own test part, and the server's (n,), or what equals have for the
-    average beside models of their own, where there are such."""
+    """Evaluate these parameters (n,) on the peer's own test part.
+
+    server_n   (n,) the server's model, or the estimate of the average beside a model of the peer's own; None: none
+    """
 
     round: int
     x_n: Tensor
@@ -204,9 +219,9 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class TrainClient:
-    """Train this client in a round that the server opens so; states as bytes (`leaf_bytes.py`).
+    """Train this client in a round that starts from this server's state; states as bytes (`leaf_bytes.py`).
 
-    clients   ids of all clients of the round, in the order in which the algorithm counts them
+    clients   ids of all clients of the round, in the order in which the algorithm numbers them
     """
 
     round: int
@@ -217,8 +232,7 @@ class TrainClient:
 
 @dataclass(frozen=True, slots=True)
 class AggregateUpdates:
-    """Close the round of a term: the next server, of this one and the updates that came; or the next mean of a group,
-    where equals average through a coordinator.
+    """Close a round: make the server's next state, or the mean of a group, from the updates that arrived.
 
     counted   by client, the last round before this one in which its update counted
     updates   by client, in the order of ids
@@ -236,10 +250,10 @@ class AggregateUpdates:
 
 @dataclass(frozen=True, slots=True)
 class FinishRound:
-    """What the client keeps of a round after which the server is this one.
+    """Make the client's state after a round that ended with this server's state.
 
-    before, trained    its states before and after its training; `trained` None: it did not train
-    counted            whether its update is part of the server
+    before, trained    client's states before and after its training; `trained` None: it did not train
+    counted            whether its update is part of the server's state
     """
 
     round: int
@@ -251,14 +265,14 @@ class FinishRound:
 
 @dataclass(frozen=True, slots=True)
 class RejectEffect:
-    """Count a rejection. One log line, one metric."""
+    """Count a rejection: one log line, one metric."""
 
     rejection: Rejection
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a log line: `what` is a fixed name, `text` the sentence, `fields` the numbers in it."""
+    """Log a line: `what` is a fixed code, `text` the sentence, `fields` the values in it."""
 
     level: Literal["debug", "info", "warning", "error"]
     what: str
@@ -268,29 +282,32 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Enrol:
-    """Keep this roster on disk, and let in by it from now on."""
+    """Store this roster on disk, and admit peers by it from now on."""
 
     roster: Roster
 
 
 @dataclass(frozen=True, slots=True)
 class Amend:
-    """Keep this contract on disk, as the newest that the authority has signed."""
+    """Store this contract on disk, as the newest that the authority has signed."""
 
     contract: SignedContract
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Everything is said and saved; the process may end. `code`: 0, or 2 where the person has to do something;
-    `again`: it begins anew on its state, under another contract."""
+    """End the process; everything is sent and saved.
+
+    code    exit code: 0, or 2 if the person has to do something
+    again   start it again on its state, under another contract
+    """
 
     code: int
     text: str
     again: bool = False
 
 
-#: What takes long, and is done beside the node: one after the other, in this order. Each gives the event of its name.
+#: Long work that is done beside the node, one at a time and in order. Each gives the event of its name.
 Work = Train | Evaluate | TrainClient | AggregateUpdates | FinishRound
 Worked = Trained | Evaluated | ClientTrained | UpdatesAggregated | RoundFinished
 Effect = Persist | Send | Work | RejectEffect | Note | Enrol | Amend | Stop

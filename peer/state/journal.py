@@ -1,7 +1,7 @@
-"""Entries and durable states as bytes, and back: what a disk keeps of a peer.
+"""Journal entries and snapshots as bytes, and back: what is on a peer's disk.
 
-Each is one frame (`framing.py`) with a digest. Reading is strict: what does not fit the types of the entries, or was
-made for another peer, federation or plan, is refused by name.
+Each is one frame (`framing.py`) with a digest. Reading is strict: bytes that do not fit the types of the entries, or
+were written for another peer, federation or plan, are rejected by name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedpeer.peer.wire.framing import FrameError, frame, unframe, unframe_any
 
 
 class SnapshotForeignError(Exception):
-    """A snapshot of another peer, federation or plan (D02). The message is a sentence for the user."""
+    """A snapshot belongs to another peer, federation or plan (D02). The message is a sentence for the user."""
 
 
 def entry_bytes(entry: Entry) -> bytes:
-    """One entry of a journal."""
+    """Return the frame of a journal entry."""
     tag = TAGS[type(entry)]
     fields, tensors = _taken_apart(ENTRIES[tag], entry)
     if isinstance(entry, ShareApplied):
@@ -37,10 +37,13 @@ def entry_bytes(entry: Entry) -> bytes:
 
 
 def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
-    """The entry again. Before version 0.3 an `Opened` did not say this weight, but that it was the peer's own.
+    """Return the entry of a frame.
+
+    Args:
+        start_weight: the peer's own; before version 0.3 an `Opened` stated only that it started with that weight.
 
     Raises:
-        FrameError: if these bytes are no entry.
+        FrameError: these bytes are not an entry.
     """
     tag, fields, tensors = unframe_any(data)
     if tag not in ENTRIES:
@@ -61,7 +64,7 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
 
 
 def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Its fields by their stored names: plain ones, and tensors."""
+    """Return the plain fields of a value and its tensors, by their stored names."""
     found = stored.fields(value)
     tensors = {name: each for name, each in found.items() if isinstance(each, Tensor)}
     return {name: each for name, each in found.items() if name not in tensors}, tensors
@@ -71,8 +74,11 @@ def _taken_apart(stored: Schema, value: Any) -> tuple[dict[str, Any], dict[str, 
 
 
 def snapshot_bytes(durable: DurableState, owner: Mapping[str, str], held: HeldContract | None = None) -> bytes:
-    """The whole durable state. `owner` says whose it is, and `durable_state_of` compares it; `held`: by which contract
-    it goes.
+    """Return the frame of a whole durable state.
+
+    Args:
+        owner: the peer and federation it belongs to; `durable_state_of` compares them.
+        held: the contract in force.
     """
     tensors: dict[str, Tensor] = {"x": durable.x_n, "s": durable.s_k}
     groups = {
@@ -108,14 +114,17 @@ def durable_state_of(
     places: Mapping[str, Tensor] | None = None,
     key: str = "",
 ) -> DurableState:
-    """The durable state as it was when the last of these entries was made; `places` are those of coordinated averages,
-    `key` is the peer's own, in hex, which a snapshot of before version 0.3 does not hold.
+    """Return the durable state of a snapshot and the journal entries after it.
+
+    Args:
+        places: (D,) int64 of each group that a coordinator averages.
+        key: the peer's own, in hex; snapshots from before version 0.3 do not have it.
 
     Raises:
-        SnapshotForeignError: if it belongs to another peer or federation, or its slices have other shapes. Whether its
-            contract is the file's is asked before (`held_of`): a snapshot of before version 0.3 holds only a digest of
-            it, and is read where the shapes fit.
-        FrameError: if the bytes are damaged, which who read them from a disk has looked for already.
+        SnapshotForeignError: it belongs to another peer or federation, or its slices have other shapes. Its contract is
+            compared with the file's before (`held_of`); a snapshot from before version 0.3 has only a digest of it, and
+            is read if the shapes fit.
+        FrameError: the bytes are damaged; the caller that read them from a disk has checked that already.
     """
     fields, tensors = unframe("snapshot", snapshot)
     wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
@@ -157,7 +166,7 @@ def durable_state_of(
 
 
 def held_of(fields: Mapping[str, Any]) -> HeldContract | None:
-    """The contract by which the peer of a snapshot went; None: written before version 0.3, which kept only a digest."""
+    """Return the contract in force in a snapshot; None: from before version 0.3, which stored only a digest."""
     kept = fields.get("contract")
     return HeldContract(kept["number"], kept["text"], kept["file"], kept.get("before", b"")) if kept else None
 

@@ -1,8 +1,8 @@
-"""What the parts of a node share: the setup, the durable state, who else there is, and the effects of the step under
+"""State that the parts of a node share: setup, durable state, other peers, phase, and the effects of the step under
 way.
 
-`write` is the only way to change the durable state: the entry is applied and at once among the effects, before whatever
-is said because of it.
+`write` is the only way to change the durable state: the entry is applied and at once becomes an effect, before any
+message that follows from it.
 """
 
 from __future__ import annotations
@@ -38,19 +38,29 @@ from fedpeer.peer.wire.codec import rejection_message
 from fedpeer.peer.wire.messages import Message, spoken_in
 from fedpeer.rejection import Rejection
 
-#: Ticks in which a process that was started on an old disk has heard of its later generations from whoever is there (10
-#: s at 25 ms); sooner, when it has met all.
+#: Ticks within which a process that was started on an old disk learns of its later generations from the peers that are
+#: alive (10 s at 25 ms); sooner, once it has met all.
 YOUNG_TICKS = 400
-#: Refusals of who may have forgotten what it is: they show what it said of itself.
+#: Rejections of a peer that may have forgotten its own state: they carry its own last statement.
 _SHOWN = {"duplicate_peer", "stale_incarnation"}
-#: A journal may grow to so many times the size of a snapshot before the next one is taken, so that saving whole
-#: states costs at most a quarter more; and to this many bytes in any case, so that small peers save seldom.
+#: A journal may grow to this many times the size of a snapshot before the next one is taken, so that snapshots add at
+#: most a quarter to what is written; and to this many bytes in any case, so that small peers take them rarely.
 JOURNAL_TIMES, JOURNAL_BYTES_MIN = 4, 4 << 20
 
 
 @dataclass
 class NodeState:
-    """This life of the peer, from its start to its end."""
+    """State of one process of the peer, from its start to its end.
+
+    clock        ticks since the start; `since`: tick of running time at which `waited` was first asked in this phase
+    effects      of the step under way
+    journal_bytes  written since the last snapshot
+    averages     by group, (D,) as its last averaging left it
+    score        of the last evaluation
+    specs        by consensus group
+    enrolled_at  tick at which this process adopted its roster; None: it started with it
+    exchanges    by group, the most exchanges under an earlier roster
+    """
 
     setup: Setup
     durable: DurableState
@@ -66,11 +76,11 @@ class NodeState:
     since: int | None = None
     effects: list[Effect] = field(default_factory=list)
     journal_bytes: int = 0
-    averages: dict[str, Tensor] = field(default_factory=dict)  # of each group, as its last averaging left it
+    averages: dict[str, Tensor] = field(default_factory=dict)
     score: float | None = None
-    specs: dict[str, AlgorithmSpec] = field(default_factory=dict)  # of the consensus groups, by group
-    enrolled_at: int | None = None  # tick at which this process went over to its circle; None: it began with it
-    exchanges: dict[str, int] = field(default_factory=dict)  # of each group, the most by an earlier circle
+    specs: dict[str, AlgorithmSpec] = field(default_factory=dict)
+    enrolled_at: int | None = None
+    exchanges: dict[str, int] = field(default_factory=dict)
 
     @property
     def me(self) -> str:
@@ -78,24 +88,24 @@ class NodeState:
 
     @property
     def young(self) -> bool:
-        """Whether the process has just started, so that another one of this identity began before it.
+        """True if the process has just started, so that another one of this identity started before it.
 
-        Who has met all its mates is known to them under this process; whatever claims a later one has begun since.
+        Once it has met all its mates they know this process; whatever claims a later generation started since.
         """
         self.starts.known_to_all = self.starts.known_to_all or all(self.others[peer].met for peer in self.mates)
         return self.now < YOUNG_TICKS and not self.starts.known_to_all
 
     @property
     def mates(self) -> frozenset[str]:
-        """All others with whom this peer shares a group."""
+        """Ids of the other peers that share a group with this one."""
         return self.peer_groups.mates - {self.me}
 
     def models(self) -> tuple[Tensor, Tensor | None]:
-        """Return the model (n,) that this peer predicts with, and the estimate (n,) where that is another one."""
+        """Return the model (n,) that this peer predicts with, and the estimate (n,) if that is another one."""
         return self.setup.reader.models(self.durable.x_n, self.durable.s_k, self.durable.fresh)
 
     def enter(self, phase: Phase) -> None:
-        """Begin another phase; which may follow this one the table of `phases.py` says."""
+        """Enter a phase that may follow this one by the table in `phases.py`."""
         assert phase in TRANSITIONS[self.phase], f"no transition from {self.phase} to {phase}"
         self.phase, self.since = phase, None
 
@@ -110,13 +120,13 @@ class NodeState:
         return self.clock.ran
 
     def waited(self) -> int:
-        """Ticks since this was first asked in this phase, but for those in which this process stood still itself."""
+        """Return the ticks since this was first asked in this phase, less those in which this process stood still."""
         if self.since is None:
             self.since = self.ran
         return self.ran - self.since
 
     def stop(self, code: int, text: str, *, again: bool = False) -> None:
-        """End with this effect, unless another one has ended this process in the same step."""
+        """End this process, unless the same step has ended it already."""
         if self.phase != "stopped":
             self.enter("stopped")
             self.effects.append(Stop(code, text, again))
@@ -126,17 +136,17 @@ class NodeState:
         return self.setup.federation.learning.mode == "synchronous"
 
     def outdone(self, generation: int) -> None:
-        """Others know of later generations than this one: this is the next."""
+        """Take this generation, since others know of later ones than the present one."""
         self.starts.amnesia = self.starts.amnesia or self.starts.blank
         self.start(generation)
 
     def start(self, generation: int) -> None:
-        """This process goes by this number of a start."""
+        """Take this generation."""
         self.starts.numbers.add(generation)
         self.write(Started(generation=generation))
 
     def write(self, entry: Entry) -> dict[str, NumberedTransfer]:
-        """Apply an entry and persist it; the shares that it made."""
+        """Apply an entry and persist it; return the transfers that it made, by recipient."""
         made = self.durable.apply(entry)
         self.effects.append(Persist("entry", entry))
         self.journal_bytes += _bytes_of(entry)
@@ -148,7 +158,7 @@ class NodeState:
         self.journal_bytes = 0
 
     def snapshot_if_due(self) -> None:
-        """Where the journal has grown long; between rounds, when least is under way."""
+        """Take a snapshot if the journal has grown long; called between rounds, when least is under way."""
         held = 8 * sum(group.length for group in self.peer_groups.groups.values())
         size = held + self.durable.x_n.nbytes + self.durable.s_k.nbytes
         size += sum(consensus_state.size for consensus_state in self.durable.chambers.values())
@@ -156,66 +166,66 @@ class NodeState:
             self.snapshot()
 
     def send(self, to: str, message: Message, stays_true: tuple[str, str, int] | None = None) -> None:
-        """Say this to a peer in the version of the wire that it speaks; what that version does not have is not said."""
+        """Send a message in the recipient's version of the wire; one that this version does not have is dropped."""
         version = self.others.version_of(to)
         if spoken_in(version, type(message)):
             known = self._incarnation_of(to)
             self.effects.append(Send(to, message, self.durable.incarnation, known, version, stays_true))
 
     def _incarnation_of(self, peer: str) -> int:
-        """Return the incarnation by which a peer is addressed; 0: not known."""
+        """Return the incarnation under which a peer is addressed; 0: not known."""
         return self.durable.met.get(peer) or (self.others[peer].shown if peer in self.others else 0)
 
     def note(self, level: Literal["debug", "info", "warning", "error"], what: str, text: str, **fields: object) -> None:
         self.effects.append(Note(level, what, text, fields))
 
     def refuse(self, code: str, sender: str, text: str = "", *, group: str = "", seq: int = 0) -> None:
-        """Count it, let it cost what it costs, and tell the one refused."""
+        """Count a rejection, charge the sender for it, and send it the reason."""
         self.count(code, sender, text)
         rejection = Rejection(code, text, sender, group, seq)
         self.send(sender, rejection_message(rejection, self.shows(sender) if code in _SHOWN else ()))
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
-        """What a peer says of itself, as far as that is known, for who speaks in its name and is not it any more."""
+        """Return a peer's last statement about itself, if known, for a process that is its peer's no longer."""
         said = self.membership.last_statement(peer)
         return () if said is None else (said,)
 
     def count(self, code: str, sender: str, text: str = "") -> None:
-        """The same without a word to the one refused."""
+        """Count a rejection and charge the sender for it, without sending it anything."""
         self.effects.append(RejectEffect(Rejection(code, text, sender)))
         self.charge(code, sender)
 
     def charge(self, code: str, sender: str) -> None:
-        """What a refusal does to the standing of the one refused."""
+        """Charge the sender of something that was rejected."""
         paused = self.others.charge(code, sender, self.setup.federation.gossip.tick)
         if paused is not None:
             for_now = "for good" if paused.closed else f"for {paused.paused_until - self.now} ticks"
             self.note("warning", "edge_paused", f"{sender} is not listened to {for_now}", peer=sender)
 
     def goes_by(self, peer_groups: PeerGroups) -> None:
-        """Another circle counts from now on; what was made by the earlier one may still come."""
+        """Go by other groups from now on; transfers made under the earlier ones may still arrive."""
         self.exchanges = {group: self.exchanges_max(group) for group in self.peer_groups.averaging}
         self.peer_groups, self.enrolled_at = peer_groups, self.now
 
     def exchanges_max(self, group: str) -> int:
-        """The number of the last exchange for which anything can be made: who leaves gives behind those of a round."""
+        """Return the highest exchange that a transfer can have: a peer that leaves gives after those of a round."""
         policy = self.peer_groups.averaging.get(group)
         return max(self.exchanges.get(group, 0), policy.exchanges if policy is not None else 0)
 
     def digest_of(self, group: str) -> bytes:
-        """(32 bytes) of what the group's scalars are and under which contract they are averaged."""
+        """Return the digest (32 bytes) of a group's scalars and of the contract under which they are averaged."""
         return self.digest_under(self.setup.contract, group)
 
     def digest_under(self, contract: bytes, group: str) -> bytes:
-        """The same, as a peer says it that goes by the contract of this digest."""
+        """Return the digest (32 bytes) that a peer has of a group under the contract with this digest."""
         scalars = (self.peer_groups.consensus_by_group.get(group) or self.peer_groups.groups[group]).digest
         return hashlib.blake2b(contract + scalars, digest_size=32).digest()
 
     def shown(self, group: str) -> Tensor | None:
-        """(D,) what others may be told of a group's average; None: nothing yet.
+        """Return the average (D,) of a group that others may be sent; None: nothing yet.
 
-        With phases of noise an estimate is a peer's own before the phase, and means nothing in it. After the last round
-        it is the result, to which what comes late is not added.
+        With noise phases an estimate is a peer's own before the phase, and means nothing in it. After the last round it
+        is the result, to which late shares are not added.
         """
         if self.phase == "finished":
             return self.durable.x_n[self.durable.index[group]]
@@ -230,9 +240,9 @@ class NodeState:
         return MaskedShares(fraction, noise_key(self.setup.secret, *time), scale)
 
     def advertise(self, score: float | None = None) -> None:
-        """Let the others know how far this peer is, and whether they can still count on it.
+        """Let the others know this peer's round, and whether they can still count on it.
 
-        Who leaves says so at once: as long as others give to it, and it gives that back, it has never nothing.
+        A peer that leaves announces that at once: while others give to it, and it gives that back, it is never empty.
         """
         if score is not None:
             self.score = score
@@ -253,7 +263,7 @@ class NodeState:
 
 
 def _bytes_of(entry: Entry) -> int:
-    """About what an entry takes in the journal."""
+    """Return the approximate number of bytes of an entry in the journal."""
     match entry:
         case LocalTrained():
             return entry.x_n.nbytes + entry.s_k.nbytes

@@ -1,24 +1,24 @@
-"""Whether a share could be what an honest neighbour sends: finite but absurd values are refused.
+"""Outlier check of shares: finite but absurd values are rejected.
 
-What an honest neighbour holds can be judged by what this peer has done itself, and by that alone: what others sent, and
-what became of an average by it, says nothing, or whoever lies moves the measure with the average. So a `OutlierCheck`
-knows how long the slice was when the peer came in, and how long its own training steps were. A lie makes steps longer,
-since training pulls back; so no step counts for more than the first one, which was made before anything of others had
-come in, nor for much more than the median of those that counted before it. A share implies a value (value / weight),
-and that is refused if one of these holds:
+An honest neighbor's value can be compared with what this peer has done itself, and with that alone: if others' shares,
+or an average of them, counted, a liar would move the measure with the average. So an `OutlierCheck` knows the length of
+the slice when the peer came in, and the lengths of its own training steps. A lie makes steps longer, since training
+pulls back; so no step counts for more than the first one, which was made before any share had arrived, nor for much
+more than the median of those that counted before it. A share implies a value (value / weight), which is rejected if one
+of these holds:
 
-    near    it is further from this peer's estimate than a hundred of its usual steps, or of those that it missed of
-            late, and than three times the length of the estimate
-    far     it is longer than three times the first length and a hundred times the way that this peer has trained
+    near    it is further from this peer's estimate than a hundred of its usual steps, or of those that it missed
+            lately, and than three times the length of the estimate
+    far     it is longer than three times the first length plus a hundred times the path that this peer has trained
 
-So it is further away, and longer, than it could be if others train a hundred times as far in a round as this peer does.
-A round that this peer missed counts as a step, so that who was away, or came late, takes what the others have become.
-Before the first own step nothing counts but the length with which it came in, a hundred times.
+So it is further away, or longer, than it could be if others train a hundred times as far in a round as this peer does.
+A round that this peer missed counts as a step, so that a peer that was away, or came late, accepts what the others have
+become. Before its own first step only the length with which it came in counts, a hundred times.
 
-What this bounds: of a liar and an honest neighbour alike nothing longer than `far` is taken, so no estimate can be, but
-by own training; and `far` grows by no more than a hundred first steps a round, whatever is sent. Once training has come
-to rest, it grows by a hundred of those steps, or by one first step. An honest neighbour whom a liar has moved may be
-too far as well; it is refused, and charged only beyond a hundred times these bounds.
+What this bounds: nothing longer than `far` is taken from any neighbor, so no estimate can be longer except by own
+training; and `far` grows by no more than a hundred first steps per round, whatever is sent. Once training has come to
+rest, it grows by a hundred of those steps, or by one first step. An honest neighbor that a liar has moved may be too
+far as well; it is rejected, and charged only beyond a hundred times these bounds.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-#: Own steps of which the median counts.
+#: Number of own steps whose median counts.
 STEPS = 10
-#: Times as far as this peer that others may train in a round; they may have so many more examples, or steps.
+#: Factor by which others may train further in a round than this peer; they may have so many more examples, or steps.
 FACTOR = 100.0
-#: Times the median of the last ones that a step counts for at most. Steps that become longer again, by another learning
-#: rate, count by and by; until then `FACTOR` has room for them.
+#: Upper bound of what a step counts for, in medians of the last ones. Steps that become longer again, by another
+#: learning rate, count gradually; until then `FACTOR` has room for them.
 RISE = 1.02
-#: Times a length: two slices of the same length are up to twice that apart, and one may be half as long again.
+#: Factor of a length: two slices of the same length are up to twice that apart, and one may be half as long again.
 LENGTHS = 3.0
-#: Times the standard deviation of masked numbers: a peer of a hundred neighbours holds ten times one's noise, and two
-#: of them are compared.
+#: Factor of the noise's standard deviation: a peer with a hundred neighbors holds ten times the noise of one, and two
+#: peers are compared.
 _NOISY = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierCheck:
-    """What a peer knows by itself of how far one slice can be, as Euclidean lengths.
+    """Bounds for one slice, from the peer's own training; all lengths are Euclidean.
 
-    start    of the slice, when the peer came in, or took it over from others
-    first    of its first training step; 0 before that
-    steps    of the last ones, oldest first, as far as they count
-    path     of all of them together, and of a first one for each round that it missed
-    away     of those that it missed of late, halved with each round since
-    round    of the last
+    start    length of the slice when the peer came in, or took it over from others
+    first    length of its first training step; 0 before that
+    steps    lengths of the last steps as far as they count, oldest first
+    path     sum of all of them, and of a first step for each round that it missed
+    away     sum of first steps for the rounds missed lately, halved with each round since
+    round    round of the last step
     """
 
     start: float
@@ -63,7 +63,7 @@ class OutlierCheck:
     round: int = 0
 
     def after(self, step: float, round: int) -> OutlierCheck:
-        """When it has trained in a round, by a step of this length."""
+        """Return the check after a training step of this length in a round."""
         first = self.first or step
         usual = statistics.median(self.steps) if self.steps else first
         step = min(step, first, max(RISE * usual, first / FACTOR))
@@ -78,20 +78,20 @@ class OutlierCheck:
         )
 
     def near(self, length: float) -> float:
-        """How far from an estimate of this length an honest value may be."""
+        """Return how far an honest value may be from an estimate of this length."""
         usual = statistics.median(self.steps) if self.steps else self.start
         return max(FACTOR * max(usual, self.away), LENGTHS * max(length, self.start))
 
     @property
     def far(self) -> float:
-        """How long an honest value may be."""
+        """Upper bound of an honest value's length."""
         return LENGTHS * self.start + FACTOR * self.path if self.steps else FACTOR * self.start
 
     def refusal(self, implied_D: Tensor, estimate_D: Tensor, noise: float = 0.0) -> tuple[str, str] | None:
-        """Why this cannot be, if so: the code of the refusal, and a text.
+        """Return the code and text of a rejection if this value (D,) is not plausible beside this estimate (D,).
 
-        `noise`: the standard deviation of what averages begin with (`gossip/noise.py`), of which a peer that told
-        many neighbours holds the sum.
+        `noise` is the standard deviation of masked values (`gossip/noise.py`); a peer that sent them to many neighbors
+        holds their sum.
         """
         more = _NOISY * noise * math.sqrt(len(estimate_D))
         distance, length = float((implied_D - estimate_D).norm()), float(implied_D.norm())
@@ -104,6 +104,8 @@ class OutlierCheck:
 
 
 def length_of(slice_D: Tensor, all_n: Tensor) -> float:
-    """Length of a slice, or what it would be if the slice were as long as the whole is for its size: what hardly moves
-    at first, or begins with zeros, may be long later."""
+    """Return the length of a slice (D,), or its part of the length of the whole (n,) by size if that is longer.
+
+    A slice that hardly moves at first, or starts with zeros, may be long later.
+    """
     return max(float(slice_D.norm()), float(all_n.norm()) * math.sqrt(len(slice_D) / len(all_n)))

@@ -1,8 +1,8 @@
-"""How much we still listen to a neighbour after what we had to refuse: a pure machine, in ticks.
+"""Reputation of a neighbor: whether its messages are still taken after what had to be rejected. Pure, in ticks.
 
-Harmless refusals cost nothing: faults cause them. Ten suspicious ones within a minute pause the edge for a minute,
-and each further pause is twice as long, up to an hour. What no honest peer can send closes the edge at once; only a
-new life of this process, or of the roster's entry, opens it again.
+Harmless rejections cost nothing: faults cause them. Ten suspicious ones within a minute pause the edge for a minute,
+and each further pause is twice as long, up to an hour. A message that no honest peer can send closes the edge at once;
+only a restart of this process, or another key in the roster, opens it again.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from dataclasses import dataclass, replace
 
 from fedpeer.peer.wire.rejections import REJECTIONS
 
-#: Suspicious refusals within `_WINDOW_S` that pause an edge: a bug or a flipped bit makes one or two, an attack many.
+#: Suspicious rejections within `_WINDOW_S` that pause an edge: a bug or a flipped bit causes one or two, an attack
+#: many.
 SUSPICIOUS_MAX = 10
-#: Seconds over which they are counted, and of the first pause.
+#: Seconds over which they are counted, and seconds of the first pause.
 _WINDOW_S = 60.0
-#: Seconds of the longest pause: after it a repaired peer is heard again without anybody's help. A neighbour that
+#: Seconds of the longest pause: after it a repaired peer takes part again without anybody's help. A neighbor that
 #: behaved for as long begins with short pauses again.
 _PAUSE_MAX_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reputation:
-    """One neighbour's standing.
+    """One neighbor's reputation.
 
-    recent         ticks of its suspicious refusals since the last pause, within the window; at most `SUSPICIOUS_MAX`
-    pauses         in a row so far; `paused_until`: tick at which the last one ends
-    closed         for good
+    recent         ticks of its suspicious rejections since the last pause, within the window; at most `SUSPICIOUS_MAX`
+    pauses         number of pauses in a row; `paused_until`: tick at which the last one ends
+    closed         True if its messages are never taken again
     """
 
     recent: tuple[int, ...] = ()
@@ -36,11 +37,11 @@ class Reputation:
     closed: bool = False
 
     def listens(self, now: int) -> bool:
-        """Whether messages of this neighbour are taken at tick `now`."""
+        """Return whether messages of this neighbor are taken at tick `now`."""
         return not self.closed and now >= self.paused_until
 
     def after(self, code: str, now: int, tick_s: float) -> Reputation:
-        """The standing after a refusal of this code at tick `now`, with ticks of `tick_s` seconds."""
+        """Return the reputation after a rejection of this code at tick `now`, with ticks of `tick_s` seconds."""
         kind = REJECTIONS[code].kind
         if kind == "x":
             return replace(self, closed=True)

@@ -1,11 +1,11 @@
-"""Save, then speak: which effects may be carried out now, and what a peer gets back from its disk.
+"""Save, then send: which effects may be carried out now, and what a peer recovers from its disk.
 
-What has been said once may be said again at any time: a coordinator whose disk is slow still says that it is there, as
-far as it was when it last could (`Outbox.again`).
+An `Outbox` is between a node and whoever carries out its effects, real or simulated. Effects come out in the order in
+which the node gives them, and none passes a `Persist` that is not durable yet. How and when bytes become durable is not
+decided here.
 
-A `Outbox` stands between a node and whoever carries out its effects, real or simulated. Effects go in as the node gives
-them and come out in the same order, but nothing passes a `Persist` that is not durable yet. How bytes become durable,
-and when, is not known here.
+A message that was sent once may be sent again at any time: a coordinator whose disk is slow still sends its last
+heartbeat (`Outbox.again`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 
 from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send
 
-#: Effects that may wait behind a save before the node is fed no more events. One event gives some ten effects (a save,
-#: a share to each neighbour, an acknowledgement), so about ten events share one save of some milliseconds.
+#: Effects that may wait behind a save before the node gets no more events. One event gives about ten effects (a save, a
+#: share to each neighbor, an acknowledgement), so about ten events share one save of some milliseconds.
 WAITING_MAX = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """What a disk kept.
+    """What was on a disk.
 
-    snapshot   the newest that can be read; None: there was none yet
-    entries    saved after it, in order; read from the disk as they are iterated over, once
-    whole      False: something that was durable once is gone, so the peer has lost memory
-    spare      False: the newest snapshot was damaged, so no other stands behind the one that was read
-    remarks    what was noticed, to be logged and counted
+    snapshot   the newest readable one; None: there was none yet
+    entries    those saved after it, in order; read from the disk while they are iterated over, once
+    whole      False: something that was durable is lost, so the peer has lost memory
+    spare      False: the newest snapshot was damaged, so there is no older one behind the one that was read
+    remarks    notes and rejections to be logged and counted
     """
 
     snapshot: bytes | None
@@ -40,15 +40,15 @@ class Recovered:
 
 
 class Outbox:
-    """Holds back what must not be said yet.
+    """Queue that holds back what must not be sent yet.
 
-    Whoever carries out effects saves `batch()`, as often as it takes, and then calls `saved()`.
+    Whoever carries out effects makes `batch()` durable, with as many attempts as it takes, and then calls `saved()`.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[Effect] = deque()  # begins with a Persist, or is empty
         self._saving: tuple[Persist, ...] = ()
-        self._left: dict[tuple[str, str, str], Send] = {}  # by peer, group and kind, what left last and may stay true
+        self._left: dict[tuple[str, str, str], Send] = {}  # by peer, group and kind, the last such message sent
 
     @property
     def full(self) -> bool:
@@ -59,7 +59,7 @@ class Outbox:
         return not self._waiting
 
     def again(self, effects: Sequence[Effect]) -> tuple[list[Send], list[Effect]]:
-        """Return what may be said at once, in the place of what a save would hold back; and what is left to `put`."""
+        """Return messages to repeat at once in place of those that a save holds back, and what is left to `put`."""
         again, rest = list[Send](), list[Effect]()
         blocked = bool(self._waiting)
         for effect in effects:
@@ -71,14 +71,14 @@ class Outbox:
         return again, rest
 
     def put(self, effects: Sequence[Effect]) -> list[Effect]:
-        """Take over the effects of one step; those that may be carried out at once are returned."""
+        """Take over the effects of one step; return those that may be carried out at once."""
         self._waiting.extend(effects)
         return self._freed()
 
     def batch(self) -> tuple[Persist, ...]:
-        """What to make durable next, in one go: all entries that wait, up to a snapshot, or one snapshot.
+        """Return what to make durable next, together: all waiting entries up to a snapshot, or one snapshot.
 
-        The same again until `saved` is called; () when nothing waits.
+        The result stays the same until `saved` is called; () if nothing waits.
         """
         if not self._saving:
             for effect in self._waiting:
@@ -91,7 +91,7 @@ class Outbox:
         return self._saving
 
     def saved(self) -> list[Effect]:
-        """The batch is durable: what it held back may be carried out, in this order."""
+        """Return the effects that the batch held back, in order; it is durable now."""
         assert self._saving, "nothing was being saved"
         freed: list[Effect] = []
         for persist in self._saving:
@@ -101,7 +101,7 @@ class Outbox:
         return freed + self._freed()
 
     def _same(self, send: Send) -> Send | None:
-        """Return the last that has left and says as much, in the same lives."""
+        """Return the last message of this kind to this peer, if it was sent between the same incarnations."""
         before = self._left.get(_place(send))
         return before if before is not None and replace(before, message=send.message) == send else None
 

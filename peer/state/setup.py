@@ -20,9 +20,12 @@ from fedpeer.slicing.plan import Group
 
 @dataclass(frozen=True, eq=False)
 class PeerGroups:
-    """With whom a peer learns, by one roster: its groups, how each averages, and the groups of others; and the
-    consensus groups
-    in which rounds are coordinated."""
+    """A peer's groups by one roster.
+
+    groups               averaging groups of this peer, by id; `averaging`: how each averages
+    elsewhere            groups of other peers
+    consensus_by_group   consensus groups of this peer, in which rounds are coordinated
+    """
 
     roster: Roster
     groups: Mapping[str, PeerGroup]
@@ -32,7 +35,7 @@ class PeerGroups:
 
     @cached_property
     def mates(self) -> frozenset[str]:
-        """All who are in some group or consensus group of this peer's."""
+        """Ids of all peers of the roster in some group or consensus group of this peer, itself included."""
         members = [
             *(each.members for each in self.groups.values()),
             *(each.members for each in self.consensus_by_group.values()),
@@ -46,23 +49,23 @@ class PeerGroups:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setup:
-    """What is fixed for a process.
+    """What is fixed for a process of a peer.
 
-    federation   with everything filled in
-    contract     (32 bytes) digest of the learning contract in force; `held` is it, and how it came
-    circle       by the roster at the start; `peer_groups_of` makes it for a later roster
-    address      the URL others reach this peer by
+    federation   settings with all defaults filled in
+    contract     (32 bytes) digest of the learning contract in force; `held`: that contract, and how it came
+    peer_groups  by the roster at the start; `peer_groups_of` makes them for a later roster
+    address      URL under which others reach this peer
     models       partial models that it implements
-    seeds        ids of those who are greeted first, and the others only when they are known to be there, or after a
-                 while; none: all at once
+    seeds        ids of peers that are greeted first, the others after a while or once they are known to be alive;
+                 empty: all at once
     nonce        drawn at this start
-    reader       what its algorithm says of the state that training leaves
-    own_weights  whether each averaging begins anew, from the algorithm's own weights
-    secret       what masked shares come from; b"" where there are none
-    signed       the newest contract by the authority that is known; None: there is none but the file
-    unfit        why it cannot go over to the contract of this spelling; "": it can
-    part         what it does in the consensus groups of its circle: it is the client of a server, or one of the equals
-                 of groups that are averaged by coordinators; None: there are no consensus groups
+    reader       reads the state that training leaves
+    own_weights  each averaging starts anew, with the algorithm's own weights
+    secret       source of masked shares; b"": there are none
+    signed       newest known contract signed by the authority; None: there is only the file
+    unfit        returns why this peer cannot go over to the contract of this text; "": it can
+    part         its role in consensus groups: client of a server, or member of groups that average through
+                 coordinators; None: there are no consensus groups
     """
 
     me: str
@@ -83,5 +86,5 @@ class Setup:
     part: Literal["client", "averager"] | None = None
 
     def ticks(self, seconds: float) -> int:
-        """As many ticks as these seconds, at least one."""
+        """Return these seconds in ticks, at least one."""
         return max(1, round(seconds / self.federation.gossip.tick))

@@ -1,7 +1,7 @@
-"""The names under which journal entries and their fields lie on a disk, whatever they are called in the program.
+"""Names under which journal entries and their fields are stored, whatever they are called in the program.
 
-A class or a field of one may be renamed: its row then says the old name, and what an earlier release wrote is read as
-before. A tag is never used for another kind, nor a stored name for another field.
+If a class or a field is renamed, its row has the old name, and what an earlier release wrote is read as before. A tag
+is never used for another kind of entry, nor a stored name for another field.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Schema:
 
     made    the class
     names   stored name of each of its fields
-    later   fields that came after the first release that stored it: where they are empty they are not stored
+    later   fields that were added after the first release that stored it; not stored while empty
     """
 
     made: Any
@@ -29,15 +29,15 @@ class Schema:
     later: frozenset[str] = frozenset()
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """The values of its fields by their stored names."""
+        """Return the values of its fields by their stored names."""
         found = {name: getattr(value, name) for name in self.names}
         return {self.names[name]: each for name, each in found.items() if name not in self.later or each}
 
     def put_together(self, stored: Mapping[str, Any]) -> Any:
-        """The value again; fields that came later may be missing.
+        """Return the value that was stored; fields that were added later may be missing.
 
         Raises:
-            TypeError: a name that is not stored for this class, or a field without which there is none.
+            TypeError: a stored name is unknown, or a required field is missing.
         """
         unknown = stored.keys() - set(self.names.values())
         if unknown:
@@ -81,7 +81,7 @@ class _OpenedSchema(Schema):
 def _stored(made: Any, fields: str = "") -> Schema:
     """Return the schema of a class, its fields in the order in which they are stored.
 
-    `field=name` is stored under another name; `field?` came after the first release, and is stored where not empty.
+    `field=name` is stored under another name; `field?` was added after the first release, and is stored unless empty.
     """
     pairs = [each.rstrip("?").partition("=") for each in fields.split()]
     later = frozenset(each.rstrip("?") for each in fields.split() if each.endswith("?"))
@@ -122,5 +122,5 @@ PARCEL = _stored(NumberedTransfer, "seq round exchange weight form payload")
 OUTGOING = _stored(Outgoing, "made open acked_weight signed? reference_D=reference")
 INCOMING = _stored(Incoming, "taken taken_weight recent place signed? reference_D=reference")
 
-#: How far others can be, in a snapshot.
+#: The outlier check of a group in a snapshot.
 REACH = _stored(OutlierCheck, "start first steps path away round")

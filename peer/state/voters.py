@@ -1,4 +1,4 @@
-"""From a roster to those who decide in coordinated rounds."""
+"""Consensus groups and their voter sets, derived from a roster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EVERYONE = "everyone"
 
 @dataclass(frozen=True, eq=False)
 class ConsensusGroup:
-    """One consensus group, as one of its members has it.
+    """One consensus group, as one of its members sees it.
 
-    members      ids of all who learn in it
-    digest       (32 bytes) of what they learn; two peers that agree on it may learn together
-    voter set   those who decide in it by a roster
-    index_D      (D,) int64, where equals average by a coordinator: where the group's scalars lie in the peer's x_n
+    members      ids of the peers that learn in it
+    digest       (32 bytes) of what they learn; two peers with the same digest may learn together
+    voter_set    from a roster to the group's voter set
+    index_D      (D,) int64 places of the group's scalars in the peer's x_n, if it averages; None: it has a server
     """
 
     members: Set[str]
@@ -31,8 +31,10 @@ class ConsensusGroup:
 
 
 def voter_set(roster: Roster, among: Collection[str] | None = None) -> VoterSet:
-    """All peers of the roster, or those of a group, and those of them who count for majorities: all where none is a
-    voter."""
+    """Return the voter set of a roster: all its peers, or those `among`, with those that count for majorities.
+
+    If none of them is marked as a voter, all count.
+    """
     members = frozenset(roster.by_id if among is None else roster.by_id.keys() & set(among))
     voters = frozenset(entry.id for entry in roster.entries if entry.voter and entry.id in members)
     return VoterSet(roster.number, voters or members, members)
