@@ -1,4 +1,4 @@
-"""The admission policy of a running peer: what a message is held against at this moment (`message_policy.py`)."""
+"""Admission policy of a running peer: what a message is checked against at this moment (`message_policy.py`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePo
 from fedpeer.peer.wire.messages import Hello
 from fedpeer.peer.wire.roster import AUTHORITY
 
-#: Examples of one peer, where they are its weight, or what stands for them: more than any data set has, and exact in a
-#: float.
+#: Largest weight of one peer where weights are numbers of examples or an algorithm's own: more than any data set has,
+#: and exact in a float.
 WEIGHT_MAX = 1e12
 
 
 def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
-    """What a message from this other peer (None: not known without certificates) is held against now."""
+    """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
     neighbours = {group: _neighbours(state, group) for group in state.peer_groups.groups}
     rules = state.durable.rules
     forms = read_in(rules.form) | ({NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {})
@@ -50,7 +50,7 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
 
 
 def weight_limits(state: NodeState, group: str) -> WeightLimits:
-    """How much weight may go from one member of this group to another, and be held by one."""
+    """Return the limits of the weight that one member of this group may send another, and hold."""
     members, union = len(state.peer_groups.groups[group].members), state.peer_groups.averaging[group].overlay.union
     if state.setup.federation.learning.weights == "uniform" and not state.setup.own_weights:
         return WeightLimits.among(members, both_ways=not union.is_directed())
@@ -60,7 +60,7 @@ def weight_limits(state: NodeState, group: str) -> WeightLimits:
 def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> None:
     """Note by which roster a peer goes now, and up to which number its transfers may have been made under another.
 
-    On a channel no more than WINDOW are open, so who says that it has made more gains nothing.
+    At most WINDOW transfers are open on a channel, so a peer that states a higher number gains nothing.
     """
     other, went_over = state.others[peer], (hello.roster, incarnation)
     other.roster = hello.roster
@@ -75,15 +75,15 @@ def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> 
 def may_precede(state: NodeState, peer: str, group: str, number: int) -> bool:
     """Return whether the transfer of this number may have been made under another roster than ours.
 
-    Limits follow from how many members there are, so what was legal there may be beyond ours: that is refused, and
-    proves nothing.
+    Limits follow from the number of members, so what was legal there may be beyond ours: it is rejected, and proves
+    nothing against its sender.
     """
     other = state.others[peer]
     return other.roster != state.peer_groups.roster.number or number <= other.made_before[1].get(group, 0)
 
 
 def weight_refusal(state: NodeState, peer: str, group: str, share: NumberedTransfer) -> str | None:
-    """Return the code by which a share is refused for its weight; None if it is not."""
+    """Return the code by which a share is rejected for its weight; None if it is not."""
     limits, holding = weight_limits(state, group), state.durable.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
     before, told = holding.before.get(peer, 0.0), state.others.version_of(peer) > 1
@@ -94,7 +94,7 @@ def weight_refusal(state: NodeState, peer: str, group: str, share: NumberedTrans
 
 
 def _weight_max(state: NodeState, other: str | None, group: str) -> float:
-    """Return the most that a share of this peer can weigh, whichever roster it was made under."""
+    """Return the largest weight that a share of this peer can have, whichever roster it was made under."""
     if other is None or other not in state.others:
         return WEIGHT_MAX
     holding = state.durable.groups.get(group)
@@ -103,7 +103,7 @@ def _weight_max(state: NodeState, other: str | None, group: str) -> float:
 
 
 def _councils(state: NodeState) -> dict[str, ConsensusSpec]:
-    """Those of this peer, and by name those of others, in which it has no part."""
+    """Return the specs of this peer's consensus groups; those of other groups name only their members."""
     specs = {}
     if state.peer_groups.consensus_by_group:
         for id, group in state.peer_groups.elsewhere.items():
@@ -122,8 +122,11 @@ def _councils(state: NodeState) -> dict[str, ConsensusSpec]:
 
 
 def _neighbours(state: NodeState, group: str) -> frozenset[str]:
-    """Who may give us shares: along the overlay, or by an edge that it told us of; while somebody is missing, when
-    peers may repair the overlay differently, any member."""
+    """Return the members that may send us shares.
+
+    They have an edge to us in the overlay, or announced one. While a member is not available, any member may: peers may
+    repair the overlay differently.
+    """
     policy = state.peer_groups.averaging[group]
     members = policy.overlay.members
     if policy.exact or not all(peer == state.me or state.others.available(peer, group) for peer in members):

@@ -1,14 +1,18 @@
-"""How a running peer goes over to the next contract that its authority signed.
+"""Change of a running peer to the next contract that its authority signed.
 
-It hears of it as of a roster: from anybody, since it carries its own proof; keeps it, and passes it on. In its time it
-saves its whole state under the new contract, and its process begins anew on that state, as it would after any stop: so
-whatever is under way stays as it is, is repeated until it is acknowledged, and no mass is touched.
+It receives the contract as it does a roster: from any peer, since it carries its own proof. It stores it and passes it
+on. When the contract is due, it saves its whole state under it, and its process starts again on that state, as after
+any stop: whatever is under way stays as it is, is repeated until it is acknowledged, and no mass is touched.
 
-In time means: equals who keep step when they begin the round from which it holds, or the next one if they are past it;
-who keeps no step, or has finished, at once; and who comes late, when the others are past it. Members of consensus
-groups when they are in that round or see that others are, but not in the middle of a training: those who have gone over
-do not speak with those who have not, so who waited for the end of a round might wait for ever. What was trained before
-counts for the round for which it was trained.
+When it is due:
+
+- synchronous peers that average by themselves: when they begin the round from which it holds, or the next one if they
+  are past it;
+- asynchronous or finished peers: at once;
+- late joiners: when the others are past that round;
+- members of consensus groups: when they are in that round or see that others are, but not during a training. Peers
+  that have changed do not exchange messages with peers that have not, so a peer that waited for the end of a round
+  might wait forever. What was trained before counts for the round for which it was trained.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, co
 
 
 def on_signed_contract(state: NodeState, peer: str, text: bytes) -> SignedContract | None:
-    """The signed contract that somebody passes on, taken if it is a later one; None where it is refused."""
+    """Return the signed contract that a peer passes on, and adopt it if it is later; None if it is rejected."""
     try:
         signed = contract_from(text, state.peer_groups.roster.authority)
     except RosterError as error:
@@ -36,7 +40,7 @@ def on_signed_contract(state: NodeState, peer: str, text: bytes) -> SignedContra
 
 
 def take_over(state: NodeState, signed: SignedContract) -> None:
-    """Keep a contract that is later than all that are known, and tell the others; its signature was checked."""
+    """Store a contract that is later than all that are known, and pass it on; its signature was checked."""
     if signed.number <= state.contracts.number or signed.number in state.contracts.unfit:
         return
     reason = state.setup.unfit(signed.text)
@@ -55,7 +59,7 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
 
 
 def send_signed_contract(state: NodeState, peer: str) -> None:
-    """Pass the newest signed contract on, to every process of another once."""
+    """Send the newest signed contract to a peer, once to each of its processes."""
     other = state.others[peer]
     key = (other.generation, other.nonce, state.contracts.number)
     if state.contracts.signed is not None and other.sent_signed != key:
@@ -64,7 +68,7 @@ def send_signed_contract(state: NodeState, peer: str) -> None:
 
 
 def goes_over(state: NodeState) -> bool:
-    """Begin anew under the next contract, if it is time; whether this process ends for it."""
+    """Stop this process to start again under the next contract, if that is due; return whether it stopped."""
     signed, held = state.contracts.signed, state.setup.held
     if signed is None or signed.number <= held.number:
         return False
@@ -81,9 +85,9 @@ def goes_over(state: NodeState) -> bool:
 
 
 def gone_over(state: NodeState) -> None:
-    """The first step under another contract: the state is saved as one that goes by it.
+    """Save the state under the contract to which the last process changed, if it did.
 
-    The evaluation of the round before, for which the process that ended had no time, is made up for.
+    The evaluation of the round before is made up for: the process that ended had no time for it.
     """
     held, durable = state.setup.held, state.durable
     if held.before:

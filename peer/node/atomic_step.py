@@ -1,16 +1,15 @@
-"""A message is taken whole or not at all, also where our own program fails on it.
+"""Atomic steps: a message takes effect whole or not at all, also if our own program fails on it.
 
 A step that raises may have changed half of what it was about to change, in the durable state and beside it. So nothing
-of it stays: the durable state is put back to the copy that was taken before the step, the effects of the step are
-dropped (nothing of them was saved or said), and a new node is made on that durable state, as if this process had been
-killed before the message came and had been started again. That needs no proof of its own: only the durable state must
-survive, and a peer that is killed at any moment goes on exactly (`docs/reliability.md`, P3). It costs what a restart
-costs:
-others are greeted anew, and training under way is done again. Who sent the message pays as for any that is refused, and
-standing is carried over, so that nobody makes us start again and again.
+of it stays: the durable state is put back to the copy from before the step, the effects of the step are dropped (none
+was saved or sent), and a new node is made on that durable state, as if this process had been killed before the message
+arrived and had been started again. That needs no proof of its own: only the durable state must survive, and a peer that
+is killed at any moment goes on exactly (`docs/reliability.md`, P3). It costs what a restart costs: others are greeted
+anew, and training under way is done again. The sender is charged as for any rejected message, and reputations are
+carried over, so that nobody can make us start again and again.
 
-A mistake of ours elsewhere (time passes, training is done) has no sender who could be refused, and would come again in
-the next step: it is raised, and whoever runs the node ends it.
+A failure on another event (a tick, a training result) has no sender to charge, and would come again in the next step:
+it is raised, and whoever runs the node ends it.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from fedpeer.peer.state.events import Effect, Event, MessageReceived, OperatorCo
 
 
 class Steps:
-    """Steps of one peer. `node` is the one that lives now.
+    """Steps of one peer.
 
-    failed   told of each exception that a message met, and whose message it was
+    node     the present node; a failed step replaces it
+    failed   called with each exception that a message caused, and the message's sender
     """
 
     def __init__(self, node: Node, failed: Callable[[Exception, str], None]) -> None:
         self.node, self._failed = node, failed
 
     def step(self, event: Event) -> list[Effect]:
-        """What follows from an event."""
+        """Return the effects of an event."""
         if not isinstance(event, MessageReceived):
             return self.node.step(event)
         before = self.node.moment()

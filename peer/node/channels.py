@@ -1,8 +1,8 @@
-"""Transfers in and out: what is judged before a share is taken, what is acknowledged, what is said again.
+"""Transfers in and out: checks before a share is taken, acknowledgements, retransmissions.
 
-Checks stand in the order of cost and of suspicion: who and which life, which group, which number, which round,
-whether it is plausible. Only then is it taken, made durable and acknowledged. Everything refused stays open at its
-sender, which says it again, so a refusal never loses mass.
+Checks come in the order of cost and of suspicion: sender and generation, group, number, round, plausibility. Only then
+is a share taken, made durable and acknowledged. A rejected transfer stays open at its sender, which repeats it, so a
+rejection never loses mass.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from fedpeer.peer.state.entries import Acked, ShareApplied
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Ack, Transfer
 
-#: Rounds that two who keep step are apart at most, beside those that news needs to come round a group. What is made
-#: further ahead would wait for rounds that this peer may never reach as others do, and be missed by everybody.
+#: Most rounds between two peers in step, beside those that news needs to travel around a group. A share that was made
+#: further ahead would wait for a round that this peer may never reach as others do, and would be missed by everybody.
 _STEP_ROUNDS = 2
-#: Bytes of the shares that wait for exchanges to come, of all groups and all neighbours together; but two of each
-#: neighbour, who may be an exchange ahead in good order. What does not find room is added at once: that is another way
-#: to the same average, and loses nothing.
+#: Bytes of all shares that wait for later exchanges, of all groups and neighbors together; at least two of each
+#: neighbor, which may regularly be an exchange ahead. A share without room is added at once: that is another way to the
+#: same average, and loses nothing.
 WAITING_BYTES = 16 << 20
 _WAITING_MIN = 2
-#: Shares of one neighbour that wait, however small; news comes round a group of so many within as many exchanges.
+#: Most shares of one neighbor that wait, however small; news travels around a group of so many within as many
+#: exchanges.
 _WAITING_MAX = 256
-#: Bytes that a share which waits takes beside its numbers.
+#: Bytes of a waiting share beside its values.
 _PLACE_BYTES = 1024
 
 
 def ship(state: NodeState, repeats: Retransmissions, group: str, made: dict[str, NumberedTransfer]) -> None:
-    """Say new transfers."""
+    """Send new transfers."""
     for peer, share in made.items():
         repeats.sent((peer, group, share.seq), state.now)
         state.send(peer, _signed_transfer(state, peer, group, share))
 
 
 def _signed_transfer(state: NodeState, peer: str, group: str, share: NumberedTransfer) -> Transfer:
-    """With what shows later that this peer made it; the same whenever it is said to the same process."""
+    """Return the message of a transfer, signed by this peer; repeats to the same process are the same."""
     total = state.durable.groups[group].out[peer].weight_until(share.seq)
     signature = channel_signature(state, peer, group, "made", share.seq, total)
     return Transfer(group=group, share=share, total=total, signature=signature)
@@ -51,9 +52,10 @@ def _signed_transfer(state: NodeState, peer: str, group: str, share: NumberedTra
 def fitting(
     state: NodeState, group: str, to: Collection[str], fraction: float, start_weight: float | None = None
 ) -> tuple[tuple[str, ...], float]:
-    """Return the peers of `to` that may get a share now, and what part of the weight it may be: `fraction`, or less.
+    """Return the peers of `to` that may get a share now, and the fraction of the weight it may be: `fraction`, or less.
 
-    start_weight: what will be held; default: what is, with all that waits.
+    Args:
+        start_weight: weight that will be held; default: the weight held and waiting.
     """
     limits, holding = weight_limits(state, group), state.durable.groups[group]
     weight = holding.weight if start_weight is None else start_weight
@@ -66,13 +68,13 @@ def fitting(
     most = max(room.values(), default=0.0)
     if most <= 0:
         return (), fraction
-    # One share for all: as much as those bear who have room for about as much as anybody.
+    # All get the same share: as much as fits all peers with at least a quarter of the most room.
     share = min(fraction * weight, *(each for each in room.values() if each >= most / 4))
     return tuple(p for p in to if room[p] >= share), share / weight if share < fraction * weight else fraction
 
 
 def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
-    """Take it, or refuse it by name; whether it was taken."""
+    """Take a share or reject it by name; return whether it was taken."""
     group, share = transfer.group, transfer.share
     other, holding = state.others[peer], state.durable.groups[group]
 
@@ -80,8 +82,8 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
         state.refuse(code, peer, text, group=group, seq=share.seq)
         return False
 
-    # Who leaves takes nothing, or it would never have given everything; but from one who leaves as well, since each
-    # would wait for the other. What is refused comes back to its sender when all is handed over.
+    # A peer that leaves takes nothing, or it would never be empty; except from another one that leaves, since each
+    # would wait for the other. A rejected share comes back to its sender when everything is handed over.
     if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
         return refuse("early", "this peer hands everything over and goes")
     if not other.met:
@@ -103,7 +105,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if share.round > last + 1:
         return refuse("epoch_too_early", f"round {share.round}, and the last is {last}")
     if share.exchange > state.exchanges_max(group) and (share.round, share.exchange) >= holding.at:
-        # Nobody who goes by the same roster has so many; by another one they may, and it is taken when it is late.
+        # Under the same roster nobody has so many exchanges; under another one a peer may, and its share is taken late.
         known = not may_precede(state, peer, group, share.seq)
         most = state.exchanges_max(group)
         return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, and the last is {most}")
@@ -113,7 +115,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if not share.nothing:
         implied = implied_D(channel, share, state.durable.rules.form, len(state.durable.index[group]))
         noise = state.peer_groups.averaging[group].noise
-        # Who leaves, and has nothing any more, takes from others who leave.
+        # A peer that leaves and is empty takes from others that leave.
         own_D = holding.held.estimate_D if float(holding.held.weight) > NOTHING_HELD else implied
         far = state.durable.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
         if far is not None:
@@ -132,8 +134,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
 
 
 def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) -> bool:
-    """Whether a share of an exchange to come is kept until then: it is not for rounds that this peer may never reach as
-    others do, and there is room for it."""
+    """Return whether a share of a later exchange may wait: its round is not too far ahead, and there is room for it."""
     policy, holding = state.peer_groups.averaging[group], state.durable.groups[group]
     ahead = policy.every * (_STEP_ROUNDS + math.ceil(len(policy.overlay.members) / max(1, policy.exchanges)))
     if share.round > state.durable.round + ahead:
@@ -148,7 +149,7 @@ def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) 
 
 
 def acknowledge(state: NodeState, peer: str, group: str) -> None:
-    """Say what is taken; it is durable by then, since it was written before."""
+    """Acknowledge what is taken; it is durable when this is sent, since its entry was written before."""
     channel = state.durable.groups[group].into.get(peer, Incoming())
     signature = (
         channel_signature(state, peer, group, "taken", channel.taken, channel.taken_weight) if channel.taken else b""
@@ -160,7 +161,7 @@ def acknowledge(state: NodeState, peer: str, group: str) -> None:
 
 
 def _unlike(state: NodeState, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
-    """Why what a neighbour signed of a channel is not what is known of it here; None if it is."""
+    """Return the code of a rejection if a neighbor's signed channel state contradicts ours; None if it does not."""
     if not is_signed(state, peer, group, way, signed):
         return "bad_signature"
     if signed.weight != total:  # of another memory of the channel
@@ -170,7 +171,7 @@ def _unlike(state: NodeState, peer: str, group: str, way: Way, signed: Signed, t
 
 
 def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> None:
-    """Close what the neighbour has; knowing of more than was made means that somebody lost memory."""
+    """Close the transfers that a neighbor has; one that has more than were made shows that somebody lost memory."""
     other, holding = state.others[peer], state.durable.groups[ack.group]
     if not other.met:
         other.greet_soon(state.now)
@@ -194,14 +195,14 @@ def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> N
 
 
 def retransmit(state: NodeState, repeats: Retransmissions) -> None:
-    """Repeat what is overdue, the same bytes."""
+    """Repeat overdue transfers with the same bytes."""
     for peer, group, seq in repeats.due(state.now):
         waits = state.phase == "leaving" and state.others.leaving(peer)
         if group not in state.durable.groups or not (waits or state.others.expected(peer, group)):
             continue
         channel = state.durable.groups[group].out.get(peer, Outgoing())
         share = next((share for share in channel.open if share.seq == seq), None)
-        if share is None:  # of a channel that was closed: one of the two is a new incarnation
+        if share is None:  # its channel was closed: one of the two is a new incarnation
             repeats.drop((peer, group, seq))
             continue
         repeats.sent((peer, group, seq), state.now)
@@ -209,7 +210,7 @@ def retransmit(state: NodeState, repeats: Retransmissions) -> None:
 
 
 def resend_open(state: NodeState, repeats: Retransmissions, peer: str) -> None:
-    """To a neighbour just met: whatever it may not have."""
+    """Send a neighbor that was just met all transfers that it may not have."""
     repeats.forget(peer)
     for group, holding in state.durable.groups.items():
         if peer in holding.out and group in state.others[peer].agreed:

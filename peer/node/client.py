@@ -1,8 +1,8 @@
-"""One peer's client under an algorithm with a server: it trains in rounds, and settles those that are over.
+"""One peer's client under an algorithm with a server: it trains in rounds, and settles rounds that are over.
 
-Whoever holds the server after round r opens round r + 1 alone. A round is over for a client when its state is settled:
-its update was part of the server, or was not, which the model says itself. What was missed is not played again: who
-was away settles the newest round and goes on.
+A peer that holds the server's model after round r opens round r + 1 by itself. A round is over for a client when its
+state is settled: its update counted or did not, which the model itself states. Missed rounds are not repeated: a peer
+that was away settles the newest round and goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedpeer.peer.state.node_state import NodeState
 
 
 class RoundClient:
-    """See the top of this file."""
+    """One peer's client in coordinated rounds."""
 
     def __init__(self, state: NodeState, consensus: RoundConsensus) -> None:
         self.state, self.consensus = state, consensus
@@ -24,15 +24,15 @@ class RoundClient:
 
     @property
     def working(self) -> bool:
-        """Whether it trains, or settles a round."""
+        """True while it trains or settles a round."""
         return self._working
 
     def begin(self) -> None:
-        """The first round of this peer; or the next, after a start from its disk."""
+        """Begin this peer's first round; after a start from its disk, the next one."""
         self.state.write(Began(round=self.consensus.consensus_state.settled + 1))
 
     def go_on(self) -> None:
-        """Settle what is over, and train."""
+        """Settle a round that is over, or train in the one under way."""
         consensus, consensus_state = self.consensus, self.consensus.consensus_state
         if self._working or goes_over(self.state):
             return
@@ -45,7 +45,7 @@ class RoundClient:
             )
 
     def practised(self, done: ClientTrained) -> None:
-        """The training of a round is over; perhaps the round is too."""
+        """Store the update of a training, and offer it."""
         self._working = False
         self.state.write(
             UpdateMade(group=self.consensus.group, round=done.round, update=done.update, client=done.client)
@@ -55,7 +55,7 @@ class RoundClient:
         self.state.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)
 
     def settled(self, done: RoundFinished) -> None:
-        """The client's state after a round is known."""
+        """Store the client's state after a round, and begin the next."""
         state, learning = self.state, self.state.setup.federation.learning
         self._working = False
         state.write(ClientStateSaved(group=self.consensus.group, round=done.round, client=done.client, x_n=done.x_n))

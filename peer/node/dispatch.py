@@ -1,8 +1,8 @@
-"""Dispatch of messages: whether a peer listens to the sender now, and which part of the peer handles the message.
+"""Dispatch of messages: whether the sender is listened to now, and which part of the node handles the message.
 
-The connection has named the sender, and the message was read and admitted. What is left to check is memory: when a
-message is taken in, its declaration says (`MessageSpec.when`). Each kind has its case in `_dispatch`: membership,
-channels, coordinated rounds, the rounds of equals. A refusal that comes of different memories is cleared up by a Hello.
+The connection has verified the sender, and the message was read and admitted. What is left to check is memory:
+`MessageSpec.when` says when a message is taken. Each kind has its case in `_dispatch`: membership, channels,
+coordinated rounds, peer-to-peer rounds. A rejection that comes of different memories is cleared up by a Hello.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from fedpeer.peer.wire.messages import (
 )
 from fedpeer.peer.wire.roster import AUTHORITY, Roster
 
-#: Refusals that say no more than that somebody is a little ahead or behind.
+#: Rejections that only mean that somebody is a little ahead or behind.
 _USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
-#: Refusals that come from different memories of channels, lives and edges.
+#: Rejections that come from different memories of channels, generations and edges.
 _CLEARED_UP_BY_HELLO = {
     "stale_incarnation",
     "early",
@@ -57,10 +57,10 @@ _CLEARED_UP_BY_HELLO = {
 
 
 class Dispatch:
-    """The part of a node that takes messages in and hands them on.
+    """The part of a node that takes messages in and passes them to the part that handles them.
 
-    consensus groups   by group, those that the peer sits in; whoever changes the mapping changes who is asked
-    enrol      goes over to a roster that is news
+    consensus_by_group   consensus groups of this peer; the node may change the mapping
+    enrol                adopts a later roster
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Dispatch:
         self.work, self.consensus_by_group, self._enrol = work, consensus_by_group, enrol
 
     def on_event(self, received: MessageReceived) -> None:
+        """Handle a message, or drop or reject it."""
         state, peer = self.work.state, received.sender
         if peer == AUTHORITY and received.message.spec.from_authority:
             self._on_authority(received.message)
@@ -155,7 +156,7 @@ class Dispatch:
                 assert_never(message)
 
     def _sit(self, peer: str, message: ConsensusMessage | Update | ModelRequest | ModelReply) -> None:
-        """Something about coordinated rounds, by somebody who learns the same."""
+        """Pass a message about coordinated rounds to its group, if the two peers agree on the group."""
         consensus = self.consensus_by_group.get(message.group)
         if consensus is None or message.group not in self.work.state.others[peer].agreed:
             return
@@ -186,21 +187,22 @@ class Dispatch:
                 state.send(peer, Value(group=group, round=state.durable.round, value_D=value_D.to(torch.float32)))
 
     def _speak_older(self, peer: str) -> bool:
-        """Speak an older version of the wire with a peer that refused a frame; whether that explains the refusal.
+        """Address a peer that rejected a frame in an older version of the wire; return whether that explains the
+        rejection.
 
-        Several frames are on their way when the first of them is refused. Which one a refusal is about it does not say,
-        so for as long as two Hellos are apart at most those of the newer version are taken to be meant.
+        Several frames are under way when the first of them is rejected, and a rejection does not say which one it is
+        about. So within the longest time between two Hellos it is taken to mean frames of the newer version.
         """
         state, other = self.work.state, self.work.state.others[peer]
         if not other.speak_older(state.now):
             return state.now - other.older_at <= HELLO_MAX
         state.others.changed()
         state.note("info", "older_version", f"{peer} speaks version {other.version} of the wire", peer=peer)
-        other.compare, other.hello_at = True, state.now  # what it refused may have been the Hello
+        other.compare, other.hello_at = True, state.now  # the rejected frame may have been the Hello
         return True
 
     def _on_value(self, peer: str, value: Value) -> None:
-        """What a late joiner asked for, if it is no further away than anything can be that others have trained."""
+        """Take a value that this late joiner asked for, unless it is further away than others can have trained."""
         state, values = self.work.state, self.work.lifecycle.values
         if state.phase != "joining" or value.group not in values:
             return
@@ -216,7 +218,7 @@ class Dispatch:
         state.others[peer].seen_in(value.round, state.now)
 
     def _refused(self, peer: str, refused: RejectMessage) -> None:
-        """A neighbour did not take something. Whatever has to do with memory or lives is cleared up by a Hello."""
+        """Handle a neighbor's rejection; if it is about memory or generations, a Hello clears it up."""
         state = self.work.state
         if refused.code == "version_unsupported" and self._speak_older(peer):
             return

@@ -1,18 +1,18 @@
-"""One peer among equals whose groups average through coordinators: one training a round, shared by all its groups.
+"""A peer whose groups average through coordinators: one training per round, shared by all its groups.
 
 Each group has a consensus group of its own (`round_consensus.py`), whose rounds are the averagings: one after each
-training, or after every k-th. When a training is over, the slice of each group is kept as the update for that group's
-next round, and offered by its consensus group; when that round is in force, its mean takes the slice's place. When this
-is so in all groups the next training begins, from all of them together. So an update is always of trainings that began
-with the mean before it.
+training, or after every k-th. After a training, the slice of each group is stored as the update for that group's next
+round, and offered by its consensus group; when that round is in force, its mean replaces the slice. When this is done
+in all groups, the next training begins, from all of them together. So an update is always of trainings that began with
+the mean before it.
 
-Who comes back finds rounds in force that it took no part in: the newest mean is taken over as it is, between two
-trainings, and the peer goes on after the furthest of its groups. Groups that are behind come up to it
-by rounds in which nobody has trained anew; they are over as soon as everybody has sent.
+A peer that comes back finds rounds in force in which it took no part: it takes over the newest mean between two
+trainings, and goes on after the furthest of its groups. Groups that are behind catch up by rounds in which nobody has
+trained anew; these are over as soon as everybody has sent.
 
-A group may have no coordinator, since more than half of its voters are not there. Those for whom another group goes on
-do not wait for it for ever: they go on with their own values in it, say so, and wait for it again when somebody
-coordinates it or a mean of it comes. Where no group of a peer goes on, its rounds pause.
+A group may have no coordinator, because more than half of its voters are unreachable. Peers with another group that
+goes on do not wait for it forever: they go on with their own values in it, log that, and wait for it again when it has
+a coordinator or a mean of it arrives. If no group of a peer goes on, its rounds pause.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from fedpeer.peer.state.events import Evaluate, Train, Trained
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.mean_bytes import update_of
 
-#: Deadlines for which a group is waited for that somebody coordinates: the coordinator's own may begin when this
+#: Deadlines for which a group with a coordinator is waited for: the coordinator's own deadline may begin when this
 #: peer's is half over.
 _COORDINATED_DEADLINES = 2
 
 
 class GroupAverager:
-    """See the top of this file.
+    """One peer's rounds over all its consensus groups.
 
-    consensus groups   by group; whoever changes the mapping changes what is averaged from the next round on
+    consensus_by_group   the node may change the mapping; it counts from the next round on
     """
 
     def __init__(self, state: NodeState, consensus_by_group: Mapping[str, RoundConsensus]) -> None:
         self.state, self.consensus_by_group = state, consensus_by_group
         self._training = False
-        self._since: int | None = None  # when the first group was through with this round, and others were not
+        self._since: int | None = None  # tick at which the first group was done with this round, and others were not
         self._apart: dict[str, tuple[int, str | None]] = {}  # not waited for while this round and coordinator hold
 
     @property
     def _every(self) -> int:
-        """Rounds from one averaging to the next."""
+        """Number of rounds from one averaging to the next."""
         return self.state.setup.federation.gossip.every
 
     @property
     def _last(self) -> int:
-        """The last round after which there is an averaging; 0: there is none at all."""
+        """Last round that is followed by an averaging; 0: there is none."""
         return self.state.setup.federation.learning.rounds // self._every * self._every
 
     @property
     def working(self) -> bool:
-        """Whether a training is under way."""
+        """True while a training is under way."""
         return self._training
 
     def begin(self) -> None:
-        """The first round of this peer; or the next, where it has come back."""
+        """Begin this peer's first round; after a return, the next one."""
         settled = max((consensus.consensus_state.settled for consensus in self.consensus_by_group.values()), default=0)
         self.state.write(Began(round=min(settled * self._every + 1, self.state.setup.federation.learning.rounds)))
 
     def go_on(self) -> None:
-        """Go as far as possible: take means over, train, keep what came of it, begin the next round."""
+        """Go as far as possible: take over means, train, store the updates, begin the next round."""
         state, durable = self.state, self.state.durable
         if self._training or goes_over(state):
             return
@@ -83,24 +83,23 @@ class GroupAverager:
             self._next()
 
     def trained(self, done: Trained) -> None:
-        """The steps of a round are taken."""
+        """Store the result of a training."""
         if self._training and done.round == self.state.durable.round:
             self._training = False
             self.state.write(LocalTrained(round=done.round, x_n=done.x_n, s_k=done.s_k))
             for group, consensus in self.consensus_by_group.items():
-                if (
-                    consensus.consensus_state.settled * self._every >= done.round
-                ):  # it is through with the last: its mean stays
+                # A group that is done with its last round keeps its mean.
+                if consensus.consensus_state.settled * self._every >= done.round:
                     self.state.write(Averaged(group=group, round=consensus.consensus_state.settled))
 
     def _take_over(self) -> None:
-        """What is in force in a group replaces the peer's own values."""
+        """Replace the peer's own values by the means in force."""
         for group, consensus in self.consensus_by_group.items():
             if consensus.consensus_state.settled < consensus.applied:
                 self.state.write(Averaged(group=group, round=consensus.applied))
 
     def _study(self) -> None:
-        """The updates that came of the training: of each group for its next round, one only until that is over."""
+        """Store an update of the training for each group's next round; at most one until that round is over."""
         durable = self.state.durable
         for group, consensus in self.consensus_by_group.items():
             consensus_state = consensus.consensus_state
@@ -109,13 +108,13 @@ class GroupAverager:
                 self.state.write(UpdateMade(group=group, round=consensus_state.settled + 1, update=update, client=b""))
 
     def _weight(self, group: str) -> float:
-        """Of this peer in a group's mean: its algorithm's own, 1, or its number of examples."""
+        """Return this peer's weight in a group's mean: its algorithm's own, 1, or its number of examples."""
         durable, reader = self.state.durable, self.state.setup.reader
         own = None if durable.fresh else reader.weight(durable.s_k, durable.places[group])
         return durable.rules.start_weight if own is None else own
 
     def _over(self) -> bool:
-        """Whether this round is over in all groups that are waited for, and in one at least."""
+        """Return whether this round is over in all groups that are waited for, and in at least one."""
         state, round = self.state, self.state.durable.round
         due = round // self._every
         behind = [
@@ -138,15 +137,15 @@ class GroupAverager:
         return self.consensus_by_group[group].applied, self.consensus_by_group[group].coordinator
 
     def _patience(self, group: str) -> int:
-        """Ticks for which a group is waited for when another one is through."""
+        """Return the ticks for which a group is waited for once another one is done."""
         deadline = self.state.setup.ticks(self.state.setup.federation.gossip.deadline)
         if self.state.durable.round >= self._last:
-            return lingering(self.state)  # nothing waits for this peer, and who has finished stays so long
+            return lingering(self.state)  # a finished peer stays that long anyway
         led = self.consensus_by_group[group].coordinator is not None
         return _COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
 
     def _next(self) -> None:
-        """The round is over: what was averaged is evaluated if due, and the next begins."""
+        """End the round: evaluate if due, and begin the next."""
         state, durable, learning = self.state, self.state.durable, self.state.setup.federation.learning
         before, applied = (
             durable.round,

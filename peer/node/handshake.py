@@ -1,10 +1,10 @@
-"""How two peers meet: each says Hello with what it remembers of the channels between them, and both compare.
+"""Handshake of two peers: each sends a Hello with what it remembers of the channels between them, and both compare.
 
-Nothing is exchanged before each has the other's Hello with the lives and incarnations that hold now. What is compared
-can be old, since messages are delayed and overtaken; so only that counts which no delay can cause: if the other has
-taken a transfer that I do not remember making, or knows that I took one that I do not remember taking, then it was I
-who lost memory, since both are made durable before they are said. Each finds its own loss; the other's it learns from
-the new incarnation in the next Hello.
+No share is exchanged before each has the other's Hello with the present generations and incarnations. What is compared
+may be old, since messages are delayed and overtaken, so only differences count that no delay can cause: if the other
+peer has taken a transfer that this one does not remember making, or knows of one taken here that this one does not
+remember taking, then this peer has lost memory, since both are durable before they are sent. Each peer finds its own
+loss; it learns of the other's from the new incarnation in the next Hello.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from fedpeer.topology.graphs import TopologyError
 
 
 def greet(state: NodeState) -> None:
-    """Say Hello to all with whom there is reason to compare, each in its time.
+    """Send a Hello to each peer with which there is reason to compare, when it is due.
 
-    Who has finished still has what a peer needs that was away; one that was met has nothing more to compare.
+    A finished peer still has what a peer that was away needs; if the two have met, there is nothing more to compare.
     """
     for peer, other in state.others.items():
         due = (other.compare or not other.met) and other.hello_at <= state.now and peer in state.peer_groups.mates
@@ -49,7 +49,7 @@ def greet(state: NodeState) -> None:
 
 
 def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
-    """What this peer is, and what it remembers of its channels with that one."""
+    """Send a peer a Hello: what this peer is, and what it remembers of the channels between the two."""
     durable, setup = state.durable, state.setup
     shared = [group for group in state.peer_groups.groups.values() if peer in group.members]
     together = [*(group.id for group in shared), *_councils(state, peer)]
@@ -89,11 +89,11 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
 
 
 def _known_generation(state: NodeState, peer: str) -> int:
-    """Return the life to tell that peer as its own.
+    """Return the generation of that peer for a Hello to it; 0: none.
 
-    One that has to be reminded of an earlier generation is told a later number, so that it does not go on before it has
-    seen
-    what shows that; and none where nothing does."""
+    A peer that has to be reminded of an earlier start is sent a later number, so that it does not go on before it has
+    seen the proof; and 0 if there is no proof.
+    """
     other = state.others[peer]
     if other.reminded:
         return other.generation + 1 if state.durable.met_as[peer][2] else 0
@@ -101,7 +101,7 @@ def _known_generation(state: NodeState, peer: str) -> int:
 
 
 def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
-    """Compare; whether the two have met now."""
+    """Compare a Hello with what this peer remembers; return whether the two have met by it."""
     peer, durable = received.sender, state.durable
     other = state.others[peer]
     known = durable.met.get(peer, 0)
@@ -162,8 +162,8 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
         _take_back(state, peer, hello)
         return False
     if not hello.answer or not other.met or other.shown:
-        # An answer that does not name our incarnation yet is answered too; it then does, so this ends. So is the first
-        # one to a Hello that named the other's incarnation before this peer had heard a Hello of it.
+        # An answer that does not name our incarnation yet is answered, too; the next one does, so this ends. So is the
+        # first answer to a Hello that named the other's incarnation before this peer had received a Hello of it.
         other.shown = 0 if other.met else other.shown
         send_hello(state, peer, answer=hello.answer or other.met)
     if hello.roster < state.peer_groups.roster.number:
@@ -175,12 +175,12 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
 
 
 def _councils(state: NodeState, peer: str) -> set[str]:
-    """In which both are."""
+    """Return the ids of the consensus groups that this peer shares with that one."""
     return {id for id, consensus in state.peer_groups.consensus_by_group.items() if peer in consensus.members}
 
 
 def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
-    """It has left, and said for good what it has taken: what is still under way to it stays here."""
+    """Take back what is under way to a peer that has left; what it has taken is final."""
     for channel in hello.channels:
         holding = state.durable.groups.get(channel.group)
         if holding and peer in holding.out and holding.out[peer].open:
@@ -189,7 +189,7 @@ def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
 
 
 def _agree(state: NodeState, peer: str, hello: Hello) -> None:
-    """In which groups the two may average; where their contracts differ, each tells the other its own, once."""
+    """Note in which groups the two may average; if their contracts differ, send ours once, and name the groups."""
     other = state.others[peer]
     other.said = hello.contract, dict(hello.groups)
     mine = _together(state, peer)
@@ -211,12 +211,12 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
 
 
 def _together(state: NodeState, peer: str) -> set[str]:
-    """Groups and consensus groups in which both are."""
+    """Return the ids of the groups and consensus groups that this peer shares with that one."""
     return {id for id, group in state.peer_groups.groups.items() if peer in group.members} | _councils(state, peer)
 
 
 def _agreed(state: NodeState, peer: str, group: str) -> bool:
-    """Whether the two see the same scalars in a group, under contracts that say the same about it."""
+    """Return whether the two see the same scalars in a group, under contracts that agree about it."""
     other = state.others[peer]
     contract, groups = other.said
     if groups.get(group) != state.digest_under(contract, group):
@@ -230,7 +230,7 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
 
 
 def _send_contract(state: NodeState, peer: str) -> None:
-    """By which contract this peer goes, to every process of another once."""
+    """Send this peer's contract, once to each process of another peer."""
     other = state.others[peer]
     if other.told != (other.generation, other.nonce):
         other.told = other.generation, other.nonce
@@ -238,7 +238,7 @@ def _send_contract(state: NodeState, peer: str) -> None:
 
 
 def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
-    """Name all differences between the two contracts, and average where they say the same."""
+    """Compare a peer's contract with ours: report all differences, and average in the groups where they agree."""
     other, mine, text = state.others[peer], state.setup.held.text, contract.text
     if text.startswith(BEGINNING):
         signed = on_signed_contract(state, peer, text)
@@ -270,22 +270,21 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
 
 
 def on_roster(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """The roster, if it is a later one by the same authority.
+    """Return the roster that a peer passes on, if it is a later one by the same authority.
 
-    Who passes on another authority's, or one of another number than it said, pays for it: whoever goes by a roster has
-    checked it.
+    The sender is charged for one of another authority, or of another number than stated: it has checked its own roster.
     """
     return read_news(state, peer, news) if news.number > state.peer_groups.roster.number else None
 
 
 def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
-    """With whoever is not in the roster any more: what is open to it comes back, what it has is written off by name.
+    """Close the channels with revoked peers: what is open to them comes back, what they have is written off by name.
 
-    So with whoever came in again with another key: those in `anew`, and those whose signature of when they were met is
-    not by the key that they have now, where this peer was away meanwhile.
+    The same holds for peers that were admitted again with another key: those in `anew`, and, if this peer was away
+    meanwhile, those whose signature from when they were met is not by their present key.
 
-    Nobody can know what of the open transfers it has taken, since it is not asked any more. They come back whole, so
-    that mass is conserved among those who stay; what came from it was taken, and stays, with what of it still waits.
+    Nobody can know which open transfers a revoked peer has taken, since it is not asked any more. They come back whole,
+    so that mass is conserved among the remaining peers; what came from it stays, with what of it still waits.
     """
     durable = state.durable
     known = {p for holding in durable.groups.values() for p in (*holding.out, *holding.into)} | set(durable.met)
@@ -306,7 +305,7 @@ def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
 
 
 def _rekeyed(state: NodeState, peer: str) -> bool:
-    """Whether this peer was met when it had another key."""
+    """Return whether this peer was met when it had another key."""
     number, nonce, signature = state.durable.met_as.get(peer, (0, 0, b""))
     if not signature:
         return False
@@ -315,11 +314,11 @@ def _rekeyed(state: NodeState, peer: str) -> bool:
 
 
 def adopt_roster(state: NodeState, roster: Roster) -> None:
-    """Go by a later roster: who is new is greeted, who is gone is not spoken to, and the groups are what it says."""
+    """Go by a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
     before, keys = set(state.peer_groups.peers), {entry.id: entry.key for entry in state.peer_groups.roster.entries}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
     if state.me not in roster.by_id:
-        state.write(Left())  # the others close their books with it; should it be let in again, it comes late
+        state.write(Left())  # the others close their channels with it; if it is admitted again, it joins late
         state.effects.append(Enrol(roster))
         state.note("error", "put_out", f"{state.me} is not in roster {roster.number} any more")
         state.stop(2, f"{state.me} was put out of the federation by roster {roster.number}")
@@ -327,7 +326,7 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     try:
         state.goes_by(state.setup.peer_groups_of(roster))
     except (SlicingError, TopologyError) as error:
-        # The file's partial models or edges do not fit who is left: those who are go on as they were, by the new list.
+        # The file's partial models or edges do not fit the remaining peers: these keep their groups, by the new list.
         state.note("error", "roster", f"the groups stay as they were: {error}")
         state.peer_groups = replace(state.peer_groups, roster=roster)
     state.membership.set_roster([peer for peer in state.peer_groups.peers if peer not in anew])

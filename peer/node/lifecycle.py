@@ -1,4 +1,4 @@
-"""How a peer comes in and goes: gathering before the first round, joining late, lingering at the end, leaving."""
+"""How a peer comes and goes: gathering before the first round, joining late, lingering at the end, leaving."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ from fedpeer.peer.state.entries import Adopted, Left, MaskedShares, Opened, Real
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ValueRequest
 
-#: Seconds in which this process ran that `leave` may take before what is left is written off.
+#: Seconds of running time that leaving may take before what is left is written off.
 _LEAVE_S = 5.0
-#: Seconds in which a late joiner asks for values before it goes on with what it has.
+#: Seconds for which a late joiner asks for values before it goes on with what it has.
 JOIN_S = 10.0
-#: Seconds that a finished peer stays at least, so that the news of it gets about before it is gone.
+#: Seconds that a finished peer stays at least, so that the news spreads before it stops.
 _LINGER_MIN_S = 2.0
-#: Seconds that it waits for acknowledgements when all are done: who is gone by then has the share or will ask for it.
+#: Seconds that it waits for acknowledgements when all are done: a peer that has stopped by then has the share or will
+#: ask for it.
 _OWING_S = 5.0
-#: Ticks for which a peer that has left still tells so, to some at least, who pass it on; and between two Hellos by
-#: which its neighbours know what it has not taken.
+#: Ticks for which a peer that has left still announces that, at least to some, which pass it on; and ticks between two
+#: Hellos, by which its neighbors know what it has not taken.
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
-#: A finished peer stays for the others until none of them has come further for so many deadlines, or for as long as
-#: peers wait for one another at the beginning, if that is longer: what they still need is asked for again and again, at
-#: growing intervals, and may be lost again and again.
+#: A finished peer stays until none of the others has come further for this many deadlines, or for `gossip.gather` if
+#: that is longer: they ask for what they still need at growing intervals, and requests and replies may be lost.
 _LINGER_DEADLINES = 4
-#: Members that a late joiner asks for each value: the median of three lies between two honest ones where one lies.
+#: Members that a late joiner asks for each value: if one of three lies, the median lies between two honest values.
 _ASKED_FOR_VALUE = 3
 
 
 @dataclass
 class Lifecycle:
-    """What is remembered while coming or going.
+    """What a node remembers while it joins, lingers or leaves.
 
-    values, asked_at        of a late joiner: what members gave, by group and peer, and when they were asked
-    doubted                 whose value was refused, by group and peer: others are asked in their place
-    progress_at, furthest   of a finished peer: when one of the others last came further, and how far they are in all
-    all_done_at             tick at which the last of them was seen unfinished, or missing
-    heard_from              tick of this process's running time from which on nobody was missing, so that all can hear
-                            that this peer has finished
-    gone_at, farewells      tick at which this peer had left, and how often it has said so
-    lost                    whether something was written off then
+    values, asked_at        of a late joiner: values (D,) by group and member, and ticks at which they were asked for
+    doubted                 (group, peer) whose value was rejected: others are asked in their place
+    progress_at, furthest   of a finished peer: tick at which another peer last came further, and the sum of their
+                            rounds
+    all_done_at             tick at which one of them was last seen unfinished, or missing
+    received_from           tick of running time since which nobody is missing, so that all can learn that this peer has
+                            finished
+    gone_at, farewells      tick at which this peer had left, and number of its farewells
+    lost                    something was written off then
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -66,17 +67,20 @@ class Lifecycle:
 
 @dataclass(frozen=True, eq=False)
 class NodeParts:
-    """A node's parts, each with its own business."""
+    """The parts of a node that its phases need.
+
+    begin   begins a round as the first of this process
+    """
 
     state: NodeState
     rounds: RoundProgress
     repeats: Retransmissions
     lifecycle: Lifecycle
-    begin: Callable[[int], None]  # this round
+    begin: Callable[[int], None]
 
 
 def await_others(work: NodeParts) -> None:
-    """Wait for the others, for a while; then begin, or first take over the values of those who are further."""
+    """Wait for the others for a while; then begin, or first fetch the values of peers that are further."""
     state = work.state
     absent = sorted(p for p in state.mates if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
@@ -95,10 +99,10 @@ def await_others(work: NodeParts) -> None:
 
 
 def join_late(work: NodeParts) -> None:
-    """Ask three members of each group for its value; begin in their round when all are there, or the time is up.
+    """Ask three members of each group for its value; begin in their round when all have arrived, or time is up.
 
-    Of each coordinate the median is taken over. Where there are two values the third is this peer's own, so that one of
-    the two alone moves nothing beyond what lies between the other and that; where there is one, it is taken.
+    The median of each coordinate is taken over. Beside two values the third is this peer's own, so that neither of the
+    two alone moves it beyond the range of the other and its own; a single value is taken as it is.
     """
     state, lifecycle = work.state, work.lifecycle
     over = state.waited() >= state.setup.ticks(JOIN_S)
@@ -127,7 +131,7 @@ def join_late(work: NodeParts) -> None:
     taken = ", ".join(sorted(group for group, got in lifecycle.values.items() if got)) or "nobody"
     lifecycle.values.clear()
     lifecycle.doubted.clear()
-    if finished_without(state):  # nobody is left to average with, so what is taken over is the result
+    if finished_without(state):  # nobody is left to average with, so these values are the result
         text = f"behind: goes from round {state.durable.round} to the end with the values of {taken}"
         state.note("info", "caught_up", text, round=state.durable.round)
         round = state.setup.federation.learning.rounds + 1
@@ -141,16 +145,16 @@ def join_late(work: NodeParts) -> None:
 
 
 def lingering(state: NodeState) -> int:
-    """Return for how many ticks a finished peer stays while no other one comes further."""
+    """Return the ticks for which a finished peer stays while no other one comes further."""
     gossip = state.setup.federation.gossip
     return state.setup.ticks(max(_LINGER_DEADLINES * gossip.deadline, gossip.gather))
 
 
 def linger(work: NodeParts) -> None:
-    """Stay until the others are done too, or come no further, and everything said is acknowledged.
+    """Stay until the others are done, too, or come no further, and all transfers are acknowledged.
 
-    One that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and what
-    they have: it is waited for as long as at the beginning, `gossip.gather`.
+    A peer that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and
+    their result: it is waited for as long as at the beginning, `gossip.gather`.
     """
     state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
     waited, patience = state.waited(), round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
@@ -183,7 +187,7 @@ def linger(work: NodeParts) -> None:
 
 
 def leave_federation(work: NodeParts) -> None:
-    """Hand everything over, in equal parts to who is there; write off what nobody takes in time."""
+    """Hand everything over in equal parts to the available members; write off what nobody takes in time."""
     state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
     if durable.left:
         waited = state.now - lifecycle.gone_at
@@ -212,7 +216,7 @@ def leave_federation(work: NodeParts) -> None:
             else:
                 free, fraction = fitting(state, group, idle, 1 / len(idle))
                 shares = RealShares(fraction, whole=True)
-            if not free:  # all have what they may have of this peer, until they give it back
+            if not free:  # all have as much as they may have from this peer, until they give it back
                 continue
             at = max(round, durable.round)
             opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)

@@ -1,4 +1,4 @@
-"""What follows from membership: pings are said, changes taken up, and a second process of one's own is noticed."""
+"""Effects of membership: probes are sent, changes are noted, and a second process of this peer is noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpeer.rejection import Rejection
 
 
 def attend(state: NodeState, outs: list[Out]) -> None:
-    """Do what membership wants done."""
+    """Carry out the outputs of membership."""
     for out in outs:
         match out:
             case SendProbe(kind="ping"):
@@ -34,7 +34,7 @@ def attend(state: NodeState, outs: list[Out]) -> None:
 
 
 def _changed(state: NodeState, change: MemberChange) -> None:
-    """Somebody came, went or is doubted."""
+    """Take up a change of a peer's membership status."""
     other = state.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}
     text = f"{change.peer} is {change.after}, says {change.reason}"

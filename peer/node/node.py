@@ -1,12 +1,12 @@
-"""One whole peer as a machine: `Node.step(event)` gives the effects that follow, in a binding order.
+"""One whole peer as a machine: `Node.step(event)` returns the effects that follow, in a binding order.
 
-No socket, file, clock or thread is in it, and no draw that was not handed in, so a real process, a simulated one and
-a test run the same code. What must survive is in the `DurableState`; each change of it is persisted before anything
-that follows from it is said. The rest may be forgotten and is in `NodeState` and beside it: what others say
-(`dispatch.py`), who has been met (`handshake.py`), what is open on the channels and for how long (`channels.py`), where
-the rounds stand (`rounds.py`), who is there (`membership_effects.py`), how the peer comes and goes (`lifecycle.py`).
+It has no socket, file, clock or thread, and draws no random number that was not handed in, so a real process, a
+simulated one and a test run the same code. What must survive is in the `DurableState`; each change of it is persisted
+before any message that follows from it is sent. The rest may be forgotten: `NodeState`, and the parts beside it for
+messages (`dispatch.py`), handshakes (`handshake.py`), transfers (`channels.py`), rounds (`rounds.py`), membership
+(`membership_effects.py`), and coming and going (`lifecycle.py`).
 
-A step takes the event in and then goes on as far as it can. Which phases a node goes through, and when, is one table:
+A step takes the event in and then goes on as far as it can. The phases of a node and their transitions are one table:
 `peer/state/phases.py`.
 """
 
@@ -73,15 +73,16 @@ from fedpeer.peer.wire.messages import Message, Ping, PingRequest, Pong
 from fedpeer.peer.wire.roster import Roster
 from fedpeer.rejection import Rejection
 
-#: Ticks for which only the seeds are greeted: they tell who else is there within that time.
+#: Ticks for which only the seeds are greeted: within that time they say which other peers are alive.
 _SEEDS_FIRST_TICKS = 100
-#: A process that finds an empty disk takes its number from below this one, drawn; a second one does not get the same.
+#: A process that finds an empty disk starts from a random generation below this one; a second one does not get the
+#: same.
 _GENERATION_LEAP = 2**31
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a node goes on from (`Node.again`): its durable state and circle, and whether it had begun."""
+    """Durable state and groups from which a node goes on (`Node.again`); `active`: it had taken its first step."""
 
     durable: DurableState
     peer_groups: PeerGroups
@@ -91,13 +92,13 @@ class Moment:
 class Node:
     """One peer.
 
-    durable state   as it was recovered, or blank; `blank` says which
-    forgot   whether something that was durable is known to be gone
-    renews   whether a whole state is to be saved at once, since none stands behind the one that was read
-    course_of   what must be known of each of its consensus groups, by group, where there are any
+    durable   as it was recovered, or blank; `blank` says which
+    forgot    something that was durable is known to be lost
+    renews    save a whole snapshot at once, since there is none behind the one that was read
+    spec_of   returns the spec of a consensus group
 
-    `consensus_by_group` are those that it sits in, by group; `part` is what it does in them: as a client of a server,
-    or as one of the equals of their groups.
+    `consensus_by_group` are the peer's consensus groups, and `part` is its role in them: client of a server, or member
+    of groups that average through coordinators; None without consensus groups.
     """
 
     def __init__(
@@ -179,8 +180,11 @@ class Node:
         return self.state.durable
 
     def outlived(self, sender: str, message: Message) -> tuple[Claim, ...]:
-        """What a later process says that has taken over the identity of the one from whom this comes (E15), as its own
-        claim shows; () where there is none."""
+        """Return the statement of a later process with the sender's identity (E15), if the message's own claim is
+        older.
+
+        () if there is none.
+        """
         if not isinstance(message, Ping | PingRequest | Pong) or sender not in self.state.others:
             return ()
         said = self.state.membership.last_statement(sender)
@@ -191,18 +195,20 @@ class Node:
         return (said,) if any((advert.generation, advert.nonce) < known for advert in own) else ()
 
     def policy(self, other: str | None) -> MessagePolicy:
-        """What a message from this other peer (None: not known without certificates) is held against now."""
+        """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
         if other not in self.state.others.policies:
             self.state.others.policies[other] = policy_of(self.state, other)
         return self.state.others.policies[other]
 
     def moment(self) -> Moment:
-        """All that must survive, as it is now; later steps do not change it."""
+        """Return all that must survive, as it is now; later steps do not change it."""
         return Moment(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
 
     def again(self, moment: Moment) -> Node:
-        """This peer as if its process had been killed at that moment and started again. This node is not to be used
-        any more."""
+        """Return this peer as if its process had been killed at that moment and started again.
+
+        This node must not be used any more.
+        """
         return Node(
             replace(self.setup, peer_groups=moment.peer_groups),
             moment.durable,
@@ -215,7 +221,7 @@ class Node:
         )
 
     def step(self, event: Event) -> list[Effect]:
-        """Take one event in and go on as far as possible."""
+        """Take one event in and go on as far as possible; return the effects, in a binding order."""
         state = self.state
         if state.phase == "stopped":
             return []
@@ -264,16 +270,18 @@ class Node:
         return self.told()
 
     def told(self) -> list[Effect]:
-        """The effects that nobody has taken yet."""
+        """Return the effects that nobody has taken yet."""
         effects, self.state.effects = self.state.effects, []
         return effects
 
     # ------------------------------------------------------------------------------------------------- begin and end
 
     def _number(self, durable: DurableState) -> int:
-        """Of this process. Where promises are made a peer that finds an empty disk begins with a drawn number, so that
-        who
-        answers its Hello tells whether it heard from this process or from an earlier one."""
+        """Return the generation of this start.
+
+        In groups with a coordinator, a peer with an empty disk starts from a random number: whoever answers its Hello
+        shows by it which process it has met.
+        """
         leap = (
             self.setup.nonce % _GENERATION_LEAP
             if durable.generation == 0 and self.setup.peer_groups.consensus_by_group
@@ -282,11 +290,11 @@ class Node:
         return durable.generation + 1 + leap
 
     def _wake(self) -> None:
-        """The first step of this process."""
+        """Start this process on its durable state, and enter its first phase."""
         state = self.state
         state.start(self._number(state.durable))
         state.starts.amnesia = self._forgot or state.durable.rekeyed
-        close_books(state)  # by a roster that was there when it started
+        close_books(state)  # by the roster found at the start
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, state.peer_groups.roster)
         if state.phase == "stopped":
@@ -314,7 +322,7 @@ class Node:
                 train_round(state, self.rounds)
 
     def _begin(self, round: int) -> None:
-        """This round is the first of this process."""
+        """Begin this round as the first of this process."""
         if self.part is not None:
             self.part.begin()
         else:
@@ -378,7 +386,7 @@ class Node:
             state.advertise()
 
     def _among_strangers(self) -> bool:
-        """Whether this process has just started and has still to meet others, so that it would average alone."""
+        """Return whether this process has just started and not met the others yet, so that it would average alone."""
         state = self.state
         if not self._reacquainted:
             strangers = [p for p in state.mates if not state.others[p].met]
@@ -414,7 +422,7 @@ class Node:
         state.others.changed()
 
     def _seat(self) -> None:
-        """Sit in the consensus groups of the circle, and in no others."""
+        """Take part in the consensus groups of the roster, and in no others."""
         state = self.state
         gone = self.consensus_by_group.keys() - state.peer_groups.consensus_by_group.keys()
         for group in gone:

@@ -1,7 +1,7 @@
-"""From a federation's settings and a roster to a node: what a real process and every simulator do alike at a start.
+"""From a federation's settings and a roster to a node: the start of a real process and of a simulated one.
 
-The first weights, the groups and the randomness follow from the federation file and the seed alone, so peers on
-different machines, and simulated ones, make the same.
+Initial weights, groups and randomness follow from the federation file and the seed alone, so peers on different
+machines, and simulated ones, start alike.
 """
 
 from __future__ import annotations
@@ -56,14 +56,12 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.slicing.models import ModelGraph, SlicingError
 from fedpeer.topology.graphs import TopologyError
 
-#: Voters whose majority finds room on the wire.
+#: Most voters whose majority's signatures fit into a message.
 VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
 def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
-    """How this peer's durable state changes; `contract`: the spelling of the one in force, where there were others
-    before.
-    """
+    """Return how this peer's durable state changes; `contract`: text of the one in force if there were earlier ones."""
     earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
     by_examples = federation.learning.weights == "samples"
     return Rules(
@@ -90,14 +88,17 @@ def setup_of(
     held: HeldContract | None = None,
     signed: SignedContract | None = None,
 ) -> Setup:
-    """What is fixed for a process of peer `me`.
+    """Return what is fixed for a process of peer `me`.
 
-    `method` stands in for the federation's own algorithm, `address` for the URL in the roster. Peers whose address is
-    among the `seeds` are greeted first. `held`: the contract of the assembly's federation as a state keeps it;
-    `signed`: the newest by the authority.
+    Args:
+        method: in place of the federation's own algorithm.
+        address: in place of the URL in the roster.
+        seeds: addresses of peers that are greeted first.
+        held: the contract of the assembly's federation as it is stored.
+        signed: the newest contract signed by the authority.
 
     Raises:
-        RosterError: it has more voters than can sign a committed round.
+        RosterError: the roster has more voters than can sign a committed round.
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
@@ -126,7 +127,7 @@ def setup_of(
         consensus_by_group = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if kind.served else {}
         return PeerGroups(roster, groups, averaging, elsewhere, consensus_by_group)
 
-    # What the file says, before a peer's own network fills in what it leaves open.
+    # The file's own settings, before a peer's network fills in what it leaves open.
     text = text_of({**contract_of(assembly.options), **(remembered(held) if held else {})}, str(chosen))
     ours = enrolled(federation, {entry.id: entry.models for entry in roster.entries})
     return Setup(
@@ -148,7 +149,7 @@ def setup_of(
 
 
 def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: bytes, later: bytes) -> str:
-    """Why a peer of this contract cannot go over to a later one while it runs; "": it can."""
+    """Return why a peer of this contract cannot change to a later one while it runs; "": it can."""
     before, after = json.loads(text), json.loads(later)
     fixed = [each for each in differences(before, after) if not each.changes]
     if fixed:
@@ -174,7 +175,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
 
 
 def group_voter_set(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:
-    """Those who decide in the averaging group of this id by a roster."""
+    """Return the voter set of an averaging group by a roster."""
     if method.sharing != "partial models":
         return voter_set(roster)
     models = {entry.id: entry.models for entry in roster.entries}
@@ -183,23 +184,23 @@ def group_voter_set(federation: FederationSettings, method: Method, group: str, 
 
 
 def _network_digest(assembly: Assembly) -> bytes:
-    """(32 bytes) of what the network's tensors are: names, kinds and shapes."""
+    """Return the digest (32 bytes) of the network's tensors: names, kinds and shapes."""
     text = repr([(each.name, each.kind, tuple(each.shape)) for each in assembly.layout.tensors])
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
 def owner_of(setup: Setup) -> dict[str, str]:
-    """Whose state on disk it is: another peer's or federation's is not taken."""
+    """Return the owner of a state on disk: another peer's or federation's is rejected."""
     return {"peer": setup.me, "federation": setup.peer_groups.roster.federation_id.hex()}
 
 
 def _owner_key(setup: Setup) -> str:
-    """This peer's own key, in hex."""
+    """Return this peer's own key, in hex."""
     return setup.peer_groups.roster.by_id[setup.me].key.hex()
 
 
 def disk_bytes(persist: Persist, setup: Setup) -> bytes:
-    """What the disk keeps of it: a snapshot with its owner's name, or an entry."""
+    """Return the bytes for the disk: a snapshot with its owner, or an entry."""
     if isinstance(persist.content, DurableState):
         owner = owner_of(setup) | {"key": _owner_key(setup)}
         return snapshot_bytes(persist.content, owner, persist.held or replace(setup.held, before=b""))
@@ -223,16 +224,19 @@ def node_of(
     spec: AlgorithmSpec | None = None,
     patience: float = 1.0,
 ) -> Node:
-    """The node of a peer that found this on its disk; `start_n` (n,) are its initial parameters, and `spec` says what
-    it must know of an algorithm with a server. `patience`: how long it waits before it would coordinate a group's
-    averages (`capability.py`).
+    """Return the node of a peer that recovered this from its disk.
+
+    Args:
+        start_n: (n,) initial parameters.
+        spec: of an algorithm with a server; None: there is none.
+        patience: part of the longest wait before it stands for coordinator of a group's averages (`capability.py`).
 
     Raises:
-        SnapshotForeignError: the state is somebody else's.
+        SnapshotForeignError: the state belongs to another peer or federation.
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     if recovered.snapshot is None:
-        # Entries without a snapshot: the first one was not finished, or cannot be read any more.
+        # There may be entries without a snapshot: the first one was not finished, or cannot be read any more.
         durable = DurableState.blank(rules, index, start_n, state_size)
         durable.seated(*consensus_places(setup.peer_groups, b"" if spec is None else spec.client))
         for data in recovered.entries:

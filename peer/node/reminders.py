@@ -1,12 +1,13 @@
-"""What a peer may have forgotten of itself, and why it believes that: its own signature, and nothing else.
+"""Reminders of forgotten state: a peer believes that it forgot something only if shown its own signature.
 
-A Hello says what its sender remembers of the other, and may lie; so it changes no number of the one who hears it. Who
-remembers more of a peer than that peer's Hello says shows what the peer signed itself (`Reminder`): a start of its
-process with the incarnation of that time, a transfer or an acknowledgement on a channel between the two. The peer
-checks its own signature. Who says more than it shows is refused (`unproven`), and never charged, at any rate: that is
-what an honest peer says, and truly, of one that lost its memory, as often as it greets, where the last exchange was in
-version 1 of the wire, which has no signatures. What it signed and does not know it has forgotten, and comes back as a
-new incarnation; or another process with its identity has signed it, of which the later one goes on.
+A Hello states what its sender remembers of the recipient, and may lie; so it changes none of the recipient's numbers. A
+peer that remembers more of another one than that one's Hello states shows what the other has signed itself
+(`Reminder`):
+a start of its process with its incarnation at that time, or a transfer or an acknowledgement on a channel between the
+two. The other checks its own signature. A statement without such proof is rejected (`unproven`), but never charged: an
+honest peer may state it, truly, of one that lost its memory, with every Hello, if their last exchange was in version 1
+of the wire, which has no signatures. If the peer has forgotten what it signed, it comes back as a new incarnation; if
+another process with its identity has signed it, the later of the two goes on.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ChannelState, Hello, Reminder
 from fedpeer.rejection import Rejection
 
-#: Channels of which a reminder says something; one is enough to find out.
+#: Most channels in a reminder; one is enough to find out.
 _LANES_MAX = 2
 
 # ------------------------------------------------------------------------------------------------------------- to sign
 
 
 def own_signature(state: NodeState) -> bytes:
-    """(64 bytes) of what this peer is now."""
+    """Return the signature (64 bytes) of this peer's incarnation, generation and nonce."""
     durable = state.durable
     now = durable.incarnation, durable.generation, state.setup.nonce
     if state.starts.signature[0] != now:
@@ -44,7 +45,10 @@ def own_signature(state: NodeState) -> bytes:
 
 
 def channel_signature(state: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
-    """(64 bytes) of how far this peer is on a channel to or from that one; nothing for who could not read it."""
+    """Return the signature (64 bytes) of this peer's place on a channel to or from that one.
+
+    b"" if that one speaks a version of the wire without signatures.
+    """
     if state.others.version_of(peer) < 2:
         return b""
     durable = state.durable
@@ -53,7 +57,7 @@ def channel_signature(state: NodeState, peer: str, group: str, way: Way, number:
 
 
 def is_signed(state: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
-    """Whether that peer signed this of a channel between the two, as they know each other now."""
+    """Return whether that peer signed this of a channel between the two, under their present incarnations."""
     durable = state.durable
     ends = (peer, durable.met.get(peer, 0)), (state.me, durable.incarnation)
     return state.verify(
@@ -62,7 +66,7 @@ def is_signed(state: NodeState, peer: str, group: str, way: Way, signed: Signed)
 
 
 def is_its_own(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
-    """Whether the numbers of a Hello are signed by its sender; one of an older version of the wire is not signed."""
+    """Return whether the numbers of a Hello are signed by its sender, or not at all (older versions of the wire)."""
     text = generation_text(_federation(state), received.sender, received.incarnation, hello.generation, hello.nonce)
     return not hello.signature or state.verify(received.sender, text, hello.signature)
 
@@ -75,10 +79,10 @@ def _federation(state: NodeState) -> bytes:
 
 
 def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
-    """Show the sender of a Hello what it signed and does not say any more.
+    """Send the sender of a Hello proof of what it has signed but no longer states.
 
-    Where promises are made, a process that knows nobody, of a peer that was met before as another process, has lost its
-    disk; until it has seen what shows that, nobody of those may take it for the one that they know.
+    In groups with a coordinator, a process that knows nobody, of a peer that was met before as another process, has
+    lost its disk; until it has seen the proof, no peer may take it for the process that it knows.
     """
     peer, durable = received.sender, state.durable
     other, shown = state.others[peer], _remembered(state, peer)
@@ -98,7 +102,7 @@ def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
 
 
 def _remembered(state: NodeState, peer: str) -> GenerationProof | None:
-    """The last start that this peer signed: of those heard of in this process, else of the one that it was met as."""
+    """Return the last start that this peer signed, as received by this process, else as of when it was met."""
     other, durable = state.others[peer], state.durable
     if other.proof is not None:
         return other.proof
@@ -136,7 +140,7 @@ def _proof(group: str, way: Way, signed: Signed) -> ChannelProof:
 
 
 def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder) -> None:
-    """Something that this peer is said to have signed: what follows from it, if it has."""
+    """Check what this peer is shown of itself, and act on it if this peer has signed it."""
     shown = reminder.generation
     if shown is not None:
         text = generation_text(_federation(state), state.me, shown.incarnation, shown.generation, shown.nonce)
@@ -146,8 +150,8 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
         incarnation = state.durable.incarnation
         other_self(state, received.sender, shown.incarnation, shown.generation, shown.nonce)
         if state.durable.incarnation == incarnation:
-            # Nothing was forgotten: an earlier process was met, and ended before it had met the other in turn. By
-            # naming the other's incarnation, the next Hello says that this was seen.
+            # Nothing was forgotten: the other met an earlier process, which ended before it had met the other in turn.
+            # By naming the other's incarnation, the next Hello shows that this peer has seen that.
             other = state.others[received.sender]
             other.shown = received.incarnation
             other.greet_soon(state.now)
@@ -168,10 +172,10 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
 
 
 def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) -> bool:
-    """Whether this peer does not know what it signed of a channel."""
+    """Return whether this peer does not know what it signed of a channel."""
     holding = state.durable.groups[proof.group]
     out, into = holding.out.get(received.sender, Outgoing()), holding.into.get(received.sender, Incoming())
-    if received.incarnation != state.durable.met.get(received.sender):  # with another memory of its, which we never met
+    if received.incarnation != state.durable.met.get(received.sender):  # another incarnation, which we never met
         out, into = Outgoing(), Incoming()
     if proof.way == "taken":
         return proof.number > into.taken or (proof.number == into.taken and proof.weight != into.taken_weight)
@@ -179,12 +183,15 @@ def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) ->
 
 
 def other_self(state: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
-    """This peer signed that it is this incarnation in the start of this number, which it may not know. `sender` shows
-    it, or nobody in particular ("").
+    """Act on the proof that this peer has signed this incarnation and start, which it may not know.
 
-    Of two living processes with one identity the one that started later goes on (E15). A process that has just started
-    began after all others: it takes the next number. What an earlier process signed and this disk does not know is
-    memory that was lost.
+    Of two running processes with one identity the one that started later goes on (E15). A process that has just started
+    is the later one: it takes the next generation. State that an earlier process signed and this disk does not have is
+    lost memory.
+
+    Args:
+        sender: the peer that shows the proof; "": nobody in particular.
+        number: generation of that start; `nonce`: its nonce.
     """
     durable = state.durable
     if number > durable.generation + LIFE_AHEAD_MAX or incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
@@ -210,7 +217,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
 
 
 def born_again(state: NodeState, incarnation: int, why: str) -> None:
-    """This peer lost memory: a new incarnation, which everybody has to meet anew."""
+    """Take a new incarnation, since memory was lost; all peers have to meet it anew."""
     state.write(Reborn(incarnation=incarnation))
     state.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")
     state.advertise()
@@ -220,7 +227,7 @@ def born_again(state: NodeState, incarnation: int, why: str) -> None:
 
 
 def unproven_reminder(state: NodeState, received: MessageReceived, hello: Hello) -> str | None:
-    """What a Hello says of this peer that only this peer's own signature could show; None: nothing."""
+    """Return what a Hello states of this peer that only its own signature could prove; None: nothing."""
     durable = state.durable
     if received.to_incarnation > durable.incarnation:
         return f"incarnation {received.to_incarnation}, and this is {durable.incarnation}"

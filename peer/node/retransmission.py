@@ -1,19 +1,19 @@
-"""When to say a transfer again: timers of what was sent and not acknowledged, in ticks.
+"""Retransmission timers of transfers that are not acknowledged yet, in ticks.
 
-A transfer that is lost is repeated until it is acknowledged. How long to wait follows from how long answers took
-lately (Jacobson and Karels 1988, as in RFC 6298), with the wait doubled after a repeat and bounded at both ends.
-Forgotten at a restart: everything that is open is said again then.
+A transfer is repeated until it is acknowledged. The wait follows from how long acknowledgements took lately (Jacobson
+and Karels 1988, as in RFC 6298); it is doubled after a repeat, and bounded at both ends. Timers are forgotten at a
+restart: all open transfers are sent again then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Ticks. Below the first, a busy neighbour would be asked again before it could answer; above the second, a link that
-#: has come back would rest for longer than a person believes that it works (5 s at 25 ms).
+#: Bounds of a wait, in ticks. Below the first, a busy neighbor would get repeats before it could answer; above the
+#: second, a link that has come back would stay idle for longer than a person takes for normal (5 s at 25 ms).
 WAIT_MIN, WAIT_MAX = 8, 200
-#: Times the usual wait that the waits between repeats grow to. They double to ease a crowded link, and no further: of a
-#: dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
+#: Factor of the usual wait up to which waits between repeats grow. They double to ease a crowded link, but no further:
+#: of a dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
 _GROWTH_MAX = 4
 
 #: (peer, group, seq)
@@ -30,20 +30,23 @@ class _Timer:
 
 @dataclass
 class Retransmissions:
-    """Timers of open transfers, and of each neighbour how long its answers take."""
+    """Timers of open transfers, and the usual times of each neighbor's acknowledgements.
+
+    smoothed, varies   by neighbor, mean of these times and of their deviations, in ticks
+    """
 
     timers: dict[_Key, _Timer] = field(default_factory=dict)
     smoothed: dict[str, float] = field(default_factory=dict)
     varies: dict[str, float] = field(default_factory=dict)
 
     def wait(self, peer: str) -> float:
-        """Ticks after which an answer of this peer is overdue."""
+        """Return the ticks after which an acknowledgement of this peer is overdue."""
         if peer not in self.smoothed:
             return float(2 * WAIT_MIN)
         return min(max(self.smoothed[peer] + 4 * self.varies[peer], WAIT_MIN), WAIT_MAX)
 
     def sent(self, key: _Key, now: int) -> None:
-        """A transfer was said for the first time, or again."""
+        """Start the timer of a transfer that was sent, or lengthen it if it was sent again."""
         timer = self.timers.get(key)
         if timer is None:
             self.timers[key] = _Timer(now, now, self.wait(key[0]))
@@ -65,20 +68,20 @@ class Retransmissions:
                 self.smoothed[peer] += (took - self.smoothed[peer]) / 8
 
     def missed(self, peer: str, group: str, seq: int) -> None:
-        """It has come to them before what was made earlier: the link carries, so that is not waited for any longer."""
+        """Shorten the waits of transfers to a peer that has received this later one: the link works, they were lost."""
         for key, timer in self.timers.items():
             if key[:2] == (peer, group) and key[2] < seq:
                 timer.wait = min(timer.wait, self.wait(peer))
 
     def drop(self, key: _Key) -> None:
-        """This transfer is not open any more."""
+        """Remove the timer of a transfer that is not open any more."""
         del self.timers[key]
 
     def forget(self, peer: str) -> None:
-        """Nothing is open to this peer any more, or all of it is to be said anew."""
+        """Remove all timers of a peer: nothing is open to it any more, or all of it is sent anew."""
         for key in [key for key in self.timers if key[0] == peer]:
             del self.timers[key]
 
     def due(self, now: int) -> list[_Key]:
-        """What is to be said again now, oldest number first."""
+        """Return the transfers that are to be sent again now, lowest number first."""
         return sorted(key for key, timer in self.timers.items() if now - timer.last >= timer.wait)

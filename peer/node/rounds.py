@@ -1,9 +1,8 @@
-"""The two ways to go on: synchronous rounds with a soft barrier, and training and exchanging without any.
+"""Peer-to-peer rounds: synchronous ones with a soft barrier, and asynchronous ones with none.
 
-Both only decide and write entries; they are called after every event and go as far as they can. Every wait has a limit
-and ends in going on without those who are missing, which is said in one line: they are late for the rest of this
-averaging, what they sent is added when it comes, and they catch up by taking part in the round in which the others
-are.
+Both only decide and write entries; they are called after every event and go as far as they can. Every wait has a limit,
+after which the peer goes on without the missing ones and logs that in one line. These are late for the rest of this
+averaging; their shares are added when they arrive, and they catch up by taking part in the round of the others.
 """
 
 from __future__ import annotations
@@ -28,39 +27,42 @@ from fedpeer.peer.state.neighbors import DOUBT_TICKS
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.topology.repair import repaired
 
-#: The part of the deadline for which a share is waited for whose sender is in the next round already.
+#: Part of the deadline for which a share is waited for if its sender is in the next round already.
 _AHEAD_PARTS = 10
-#: The part of the deadline for which an acknowledgement is waited for. Others wait for this peer's share meanwhile, a
-#: deadline at most: if it waited as long, whoever acknowledges nothing would make it late for all.
+#: Part of the deadline for which an acknowledgement is waited for. Others wait for this peer's share meanwhile, at most
+#: a deadline: if it waited as long, a peer that acknowledges nothing would make it late for all.
 _ACK_PARTS = 2
-#: Ticks between two pushes of an asynchronous peer: an answer takes a few, and a channel rests until it is there.
+#: Ticks between two pushes of an asynchronous peer: an acknowledgement takes a few, and the channel rests until then.
 _PUSH_EVERY = 4
-#: Deadlines for which the averaging of one round may last before it is said that rounds have stalled.
+#: Deadlines for which the averaging of one round may last before the peer logs that rounds have stalled.
 _STALLED_DEADLINES = 2
-#: Weight at the end of a round, in parts of what this peer began with, outside of which it is said that weight has
-#: gathered somewhere.
+#: Range of the weight at the end of a round, in units of this peer's start weight; outside of it the peer logs that
+#: weight has gathered somewhere.
 WEIGHT_LEAST, WEIGHT_MOST = 0.2, 2.0
-#: Trainings after which an asynchronous peer that averages by drift pushes though it has hardly moved, so that weight
-#: comes back to those who move more than others.
+#: Trainings after which an asynchronous peer with event-triggered averaging pushes although it has hardly moved, so
+#: that weight comes back to peers that move more than others.
 QUIET_TRAININGS = 8
 
 
 @dataclass
 class RoundProgress:
-    """Where the peer is in its rounds, beside what the durable state says.
+    """Progress of a peer in its rounds, beside what is durable.
 
-    opened_at    tick at which each group's exchange was opened
-    late         members that this round goes on without, and since when; as long as nothing is heard of one, the next
-                 rounds do too
-    silent       by group, whose share did not come, and since when they were waited for, until they acknowledge ours
-    skipped      by group, neighbours that the open exchange has not given to, since they could not be reached
-    pushed_at    tick of each group's last push; `news`: groups with something that was not pushed yet
-    pushed_D     by group, what it held at its last push, where averages go by drift, and how many trainings ago
-    training     whether a `Train` is out
-    alone        trainings beyond the first in this round, taken because nobody answers; `alone_since`: tick of this
-                 process's running time at which it found itself alone; None: it is not
-    trained_at   tick of this process's running time at which this round's training was over; None: it is not
-    astray       groups of which it was said that far too little or too much weight is held here
+    opened_at    by group, tick at which its exchange was opened
+    late         members that this round goes on without, and since which tick; while nothing comes from one, the next
+                 rounds go on without it, too
+    silent       by group, neighbors whose share did not arrive, and since which tick it was expected; until they
+                 acknowledge ours
+    skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
+    pushed_at    by group, tick of its last push; `news`: groups with something that was not pushed yet
+    pushed_D     by group, its estimate at its last push, and the number of trainings since; event-triggered only
+    training     a `Train` is under way
+    disagreement by group, distance to the furthest neighbor relative to the own norm, in the last averaging
+    alone        trainings beyond the first in this round, taken because nobody answers
+    alone_since  tick of running time at which the peer found itself alone; None: it is not
+    said_alone, said_stalled   it was logged that the peer is alone, that the round has stalled
+    trained_at   tick of running time at which this round's training was over; None: it is not
+    astray       groups for which it was logged that far too little or too much weight is held here
     """
 
     opened_at: dict[str, int] = field(default_factory=dict)
@@ -80,16 +82,16 @@ class RoundProgress:
     astray: set[str] = field(default_factory=set)
 
     def alone_for(self, state: NodeState) -> int:
-        """Return the ticks for which this peer has been alone in its round; 0 where it is not, or for a moment only."""
+        """Return the ticks for which this peer has been alone in its round; 0 if it is not, or only for a moment."""
         return state.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
 
     def stalled_for(self, state: NodeState) -> int:
-        """Return the ticks for which the averaging of this round lasts; 0 until that is remarkable."""
+        """Return the ticks for which the averaging of this round lasts; 0 until it counts as stalled."""
         return state.ran - self.trained_at if self.trained_at is not None and self.said_stalled else 0
 
 
 def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
-    """The next round: what was averaged goes into the parameters, is evaluated if due, and is trained on."""
+    """Begin a round: the averages go into the parameters, which are evaluated if due and trained on."""
     durable, learning = state.durable, state.setup.federation.learning
     state.write(Began(round=round))
     rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
@@ -123,10 +125,10 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
 
 
 def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str, float]) -> None:
-    """Say when far too little or too much weight is held here at the end of a round, and when that is over."""
+    """Log when far too little or too much weight is held here at the end of a round, once until that is over."""
     start_weight = state.durable.rules.start_weight
     for group, weight in weights.items():
-        if _begins_with(state, group) is not None:  # each averaging begins with the right one
+        if _begins_with(state, group) is not None:  # each averaging starts with the right weight
             continue
         part = weight / start_weight
         if WEIGHT_LEAST <= part <= WEIGHT_MOST:
@@ -138,7 +140,7 @@ def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str
 
 
 def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
-    """Say when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
+    """Log when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
     if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not state.synchronous:
         return
     lasted = state.ran - rounds.trained_at
@@ -152,7 +154,7 @@ def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
 
 
 def train_round(state: NodeState, rounds: RoundProgress) -> None:
-    """Have the steps of this round taken; again after a restart, since a `Train` that was under way is forgotten."""
+    """Have the steps of this round taken; again after a restart, since a `Train` under way is forgotten."""
     durable = state.durable
     if goes_over(state):
         return
@@ -191,19 +193,19 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
 
 
 def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> None:
-    """The steps are taken. They are booked under the round in which the others are, if this peer fell behind."""
+    """Store the result of a training; if this peer fell behind, under the round of the others."""
     if not rounds.training or event.round != state.durable.round:
         return
     rounds.training = False
     round = state.durable.round
     if state.synchronous and furthest(state) > round + lead(state) and not finished_without(state):
-        # The others are in the middle of theirs and do not wait for us; in the next one they will.
+        # The others are in the middle of their round and do not wait for us; in the next one they will.
         round = min(furthest(state) + 1, state.setup.federation.learning.rounds)
         text = f"behind: round {state.durable.round} counts as round {round}, to which the others come next"
         state.note("info", "caught_up", text, round=round)
     leapt = round > state.durable.round
     state.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
-    if leapt:  # peers that leap at the same moment would otherwise each think the others behind, and give them nothing
+    if leapt:  # else peers that leap at the same moment would each think the others behind, and give them nothing
         state.advertise()
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
@@ -214,7 +216,7 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> No
 
 
 def average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> bool:
-    """Take every group as far as it can go; whether the averaging of this round is over in all of them."""
+    """Take every group as far as it can go; return whether the averaging of this round is over in all of them."""
     over = [
         _average(state, rounds, repeats, group) for group in state.durable.groups
     ]  # all of them go on, not the first
@@ -254,7 +256,7 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
 
 
 def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> bool:
-    """Whether a missing share may still come in time: not from who is gone, was late already, or is past this."""
+    """Return whether a missing share may still arrive in time: its sender is not gone, late or past this exchange."""
     holding = state.durable.groups[group]
     if peer in rounds.late or not state.others.expected(peer, group):
         return False
@@ -262,8 +264,8 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if other.round > round + ahead(state) or behind(state, group, peer):
         return False
     if other.round > round and mutual(state, group):
-        # Who goes on to the next round has our share of the last exchange and made one for us. In an earlier exchange
-        # there is no such share; in the last one it is under way, or it was never made: then we do not wait for long.
+        # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there
+        # is no such share; in the last one it is under way, or was never made: then we do not wait for long.
         patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
         if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
             return False
@@ -271,10 +273,10 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
 
 
 def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequence[str] = (), parts: int = 1) -> bool:
-    """Whether this wait has lasted as long as any may: a deadline, or one of so many parts of it.
+    """Return whether this wait has lasted for a deadline, or for one of so many `parts` of it.
 
-    For those who are in earlier rounds it begins again with each round that they reach: a peer that was alone for a
-    while is ahead of all, and would stay so for good if it went on at every deadline.
+    It starts again with each round that a peer in an earlier round (`behind`) reaches: a peer that was alone for a
+    while is ahead of all, and would stay so forever if it went on at every deadline.
     """
     since = rounds.opened_at.setdefault(group, state.now)
     others = (state.others[peer] for peer in behind)
@@ -283,20 +285,20 @@ def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequen
 
 
 def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str, exchange: int) -> bool:
-    """Begin an exchange, if the channels are free; for an acknowledgement that is still under way it waits a little."""
+    """Begin an exchange if the channels are free, after a short wait for acknowledgements; return whether it began."""
     round, holding = state.durable.round, state.durable.groups[group]
     policy = among_the_living(state, group)
     plan = _turn(state, policy, exchange)
     anew = _begins_with(state, group)
-    # Whose averagings begin anew is drained for one of them at most; and where weights differ widely, who starts with
-    # much comes down to the mean, which may be a small part of that.
+    # If averagings start with a weight of their own, a peer is exhausted for at most one of them; and if weights differ
+    # widely, a peer that starts with much comes down to the mean, which may be a small part of it.
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     inactive = policy.drift is not None and (tired or not _awake(holding, exchange, policy.drift))
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
-    # From everybody else an acknowledgement is still under way (it travels beside the shares): to skip a neighbour for
-    # that would leave it waiting, and make another average than the matrices say.
+    # An acknowledgement may still be under way beside the shares: skipping a neighbor for that would leave it waiting,
+    # and give another average than the mixing matrices.
     slow = [peer for peer, channel in channels.items() if resting(channel) and peer not in rounds.late]
     if slow:
         if not _overdue(state, rounds, group, slow, _ACK_PARTS):
@@ -305,7 +307,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     to, fraction = tuple(p for p, channel in channels.items() if not resting(channel)), plan.fraction
     if not inactive:
         to, fraction = fitting(state, group, to, fraction, anew if exchange == 0 else None)
-    # A neighbour that gets nothing cannot give a share for a share, so nobody waits for it.
+    # A neighbor that gets no share does not give one in return, so nobody waits for it.
     expect = tuple(peer for peer in plan.expect if not (peer in beyond and both_ways))
     cut = _silent(state, rounds, group)
     opened = Opened(
@@ -326,9 +328,9 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
 
 
 def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str) -> None:
-    """Give a share of the open exchange to neighbours that could not be reached when it was opened, and now can.
+    """Give a share of the open exchange to neighbors that could not be reached when it was opened, and now can.
 
-    Such a neighbour may wait for a share of this exchange or of an earlier one. Without a share of this one it would
+    Such a neighbor may wait for a share of this exchange or of an earlier one. Without a share of this one it would
     wait for a whole deadline, and this peer, in a later exchange, for it.
     """
     if not rounds.skipped.get(group):
@@ -357,13 +359,13 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
 
 
 def _turn(state: NodeState, policy: Averaging, exchange: int) -> Turn:
-    """Return what this peer does in an exchange of its round; one without others keeps everything."""
+    """Return this peer's part in an exchange of its round; a peer without others keeps everything."""
     alone = len(policy.overlay.members) == 1
     return Turn((), 1.0, ()) if alone else turn(policy, state.me, state.durable.round - 1, exchange)
 
 
 def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, int]:
-    """Return whose share did not come, and since when they were waited for, until they acknowledge ours."""
+    """Return the neighbors whose share did not arrive and that have not acknowledged ours, and since which tick."""
     holding = state.durable.groups[group]
     silent = rounds.silent.get(group, {})
     rounds.silent[group] = {p: since for p, since in silent.items() if holding.out.get(p, Outgoing()).open}
@@ -371,10 +373,10 @@ def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, in
 
 
 def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collection[str]) -> set[str]:
-    """Return those who get no share now: they may be beyond a cut, or are not in step with this peer.
+    """Return the peers that get no share now: they may be on the other side of a partition, or are not in step.
 
-    Between us and who is silent there may be a cut, for hours, and what is under way to the other side is missed on
-    this one: who has not acknowledged the last share gets no second one, nor a first who may be over there too.
+    A partition may last for hours, and mass under way to its other side is missed on this one: a silent peer that has
+    not acknowledged the last share gets no second one, and a peer that may be on the same side as it gets no first one.
     """
     silent = _silent(state, rounds, group)
     since = min(silent.values(), default=-1)
@@ -384,8 +386,10 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
 
 
 def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
-    """Whether this peer gives in an exchange: it has moved since it last averaged, or was woken in this averaging. Who
-    does not know what it had then gives."""
+    """Return whether this peer gives in an exchange: it has moved since it last averaged, or was activated.
+
+    A peer that does not know what it had then gives, too.
+    """
     if exchange > 0 or holding.settled_D is None:
         return exchange == 0 or holding.active
     return bool(has_moved(holding.held.estimate_D, holding.settled_D.to(holding.held.value_D.dtype), drift))
@@ -410,7 +414,7 @@ def _shares(
 
 
 def _begins_with(state: NodeState, group: str) -> float | None:
-    """The weight with which each averaging of this group begins; None where weights are carried on."""
+    """Return the weight with which each averaging of this group starts; None: weights are carried on."""
     durable = state.durable
     weight = None if durable.fresh else state.setup.reader.weight(durable.s_k, durable.index[group])
     if weight is not None:
@@ -419,7 +423,7 @@ def _begins_with(state: NodeState, group: str) -> float | None:
 
 
 def among_the_living(state: NodeState, group: str) -> Averaging:
-    """The group's averaging among those who are there, by the overlay repaired; the group's own if all of them are."""
+    """Return the group's averaging among the expected members, on a repaired overlay if some are missing."""
     policy = state.peer_groups.averaging[group]
     if group not in state.others.living:
         alive = {p for p in policy.overlay.members if p == state.me or state.others.expected(p, group)}
@@ -429,13 +433,13 @@ def among_the_living(state: NodeState, group: str) -> Averaging:
 
 
 def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool) -> None:
-    """How far the neighbours are from this peer, relative to its norm, as their last shares show it."""
+    """Note how far the neighbors are from this peer, relative to its norm, by their last shares."""
     holding = state.durable.groups[group]
     if not last:
         return
     own_D = holding.held.estimate_D
     shares = [mass for place, mass in holding.waiting.items() if place[:2] == holding.at]
-    if not shares and state.durable.rules.drifts:  # nobody has moved: it is as it was
+    if not shares and state.durable.rules.drifts:  # nobody has moved: the disagreement is as it was
         return
     far = max((float((mass.estimate_D - own_D).norm()) for mass in shares), default=0.0)
     rounds.disagreement[group] = far / max(float(own_D.norm()), 1e-30)
@@ -445,8 +449,10 @@ def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool)
 
 
 def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> None:
-    """Give shares to all neighbours whose channels are free, where there is news and the last push is a while ago. By
-    drift, there is news where a group has moved, by training or by what came, since it was last pushed."""
+    """Give shares to all neighbors with free channels, in groups with news whose last push is a while ago.
+
+    With event-triggered averaging a group has news if it has moved, by training or by shares, since its last push.
+    """
     for group in sorted(rounds.news):
         if state.now - rounds.pushed_at.get(group, -_PUSH_EVERY) < _PUSH_EVERY:
             continue
@@ -454,8 +460,9 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
         me = policy.overlay.members.index(state.me)
         neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
         idle = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
-        # What was trained meanwhile is added to what came. Who keeps less than a half is moved past the others by that:
-        # where training goes far from where it began, peers then swing about the mean, further each time.
+        # The result of training is added to the shares that arrived meanwhile. A peer that keeps less than half is
+        # moved past the others by that: if training goes far from where it began, peers swing about the mean, further
+        # each time.
         free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbours))) if idle else ((), 0.0)
         tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(
             holding.held, holding.out.values()
@@ -475,7 +482,7 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
 
 
 def _worth_telling(state: NodeState, rounds: RoundProgress, group: str, drift: float) -> bool:
-    """Whether a group has moved since it was last pushed, or that is long ago, or was in another generation."""
+    """Return whether to push a group: it moved since its last push, which was long ago, or by an earlier process."""
     before_D, trainings = rounds.pushed_D.get(group, (None, 0))
     if before_D is None or trainings >= QUIET_TRAININGS:
         return True

@@ -1,7 +1,7 @@
-"""What a peer does under an algorithm with a server: training as a client, closing a round, settling.
+"""Work of a peer under an algorithm with a server: training as a client, aggregating a round, finishing it.
 
-All of it is functions of what is handed in, states as bytes (`leaf_bytes.py`). A job says who the clients of its round
-are: when the roster changes their number does, and with it the algorithm that was built for so many.
+All of it is functions of its arguments, with states as bytes (`leaf_bytes.py`). A job names the clients of its round:
+with the roster their number may change, and with it the algorithm, which is built for a number of clients.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from fedpeer.peer.state.events import (
 from fedpeer.peer.wire.leaf_bytes import LeafForm
 from fedpeer.rejection import Rejection
 
-#: Jobs of a round with a server, and what they give.
+#: Jobs of a round with a server, and their results.
 RoundWork: TypeAlias = TrainClient | AggregateUpdates | FinishRound
 RoundWorked: TypeAlias = ClientTrained | UpdatesAggregated | RoundFinished
 
 
 @dataclass(frozen=True, eq=False)
 class ServerSide:
-    """A client's part, and the server's, which any peer may have to play.
+    """Work of a client, and of the server, which any peer may have to do.
 
-    algorithm   for the number of clients at the start; `among` builds it for another one
+    algorithm   for the number of clients at the start; `among` builds it for another number
+    server, client, update   forms of their states as bytes
     """
 
     learner: Learner
@@ -62,11 +63,12 @@ class ServerSide:
         peers: Sequence[str],
         patience: float,
     ) -> ServerSide:
-        """Return that of an algorithm built for these peers; `rebuilt` builds it for another number of them.
+        """Return the work of an algorithm that was built for these peers.
 
         Args:
-            client: its state before the first round.
-            patience: how long this peer waits before it stands for coordinator (`capability.py`).
+            rebuilt: builds the algorithm for another number of clients.
+            client: this client's state before the first round.
+            patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
         """
         clients, learning = tuple(sorted(peers)), learner.assembly.federation.learning
 
@@ -150,5 +152,5 @@ class ServerSide:
 
 
 def _batches(learner: Learner, clients: Sequence[str], round: int) -> Batches:
-    """The batches of one peer, as the vector engine has them."""
+    """Return the batches of one peer, the same as the vector engine's."""
     return learner.batches(round, clients.index(learner.peer))

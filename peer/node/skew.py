@@ -1,24 +1,24 @@
-"""How far apart the round numbers of synchronous peers may be, and who is in step with whom.
+"""Skew of round numbers: how far apart those of synchronous peers may be, and which peers are in step.
 
-A round number is a logical clock. It says which shares belong together, so a number that nobody else comes near is of
-no use: whoever has it would wait for everybody, and everybody for it. Two rules bound the skew.
+A round number is a logical clock. It says which shares belong together, so a number that no other peer comes near is of
+no use: its peer would wait for all others, and they for it. Two rules bound the skew.
 
-**Nobody runs ahead.** A peer begins the next round only if some other peer was seen in the last one (`may_begin`). So
-every number is at most one above the largest number of somebody else, and a peer that nobody answers keeps its number.
-It trains on, under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number never
-blocks the others: they have seen it, so they may come up to it, and then it has seen them.
+**No peer runs ahead.** A peer begins the next round only if some other peer was seen in the last one (`may_begin`). So
+every number is at most one above the largest number of another peer, and a peer that nobody answers keeps its number.
+It goes on training under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number
+never blocks the others: they have seen it, so they may come up to it, and then it has seen them.
 
-**Nobody stays behind.** A peer that finds two others in a later round (or the only other one that is there) books its
-training under the next one (`furthest`). Two are asked because one alone might say anything.
+**No peer stays behind.** A peer that finds two others in a later round (or the only other one that is present) counts
+its training for the round after that (`furthest`). Two are required because a single one might state anything.
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
 (`in_step`). A peer that took shares and gave none back would end up with the weight of all.
 
 `tests/peer/node/test_skew.py` checks both rules in a model of three peers, through all orders of events.
 
-Whoever comes back when all others have finished takes over their result (`finished_without`).
+A peer that comes back when all others have finished takes over their result (`finished_without`).
 
-Asynchronous peers have no rounds in common. Each keeps its number while none of the others is there.
+Asynchronous peers have no rounds in common. Each keeps its number while none of the others is present.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ import networkx as nx
 
 from fedpeer.peer.state.node_state import NodeState
 
-#: Rounds by which the news of a peer may be late along directed phases and matchings, where an exchange does not go
-#: both ways: a peer without a partner in one round has one in the next.
+#: Rounds by which news of a peer may be late along directed phases and matchings, where an exchange does not go both
+#: ways:
+#: a peer without a partner in one round has one in the next.
 _ONE_WAY_ROUNDS = 2
 
 
 def may_begin(state: NodeState, round: int) -> bool:
-    """Return whether this peer may go on to this round, by what it has seen of the others.
+    """Return whether this peer may go on to this round, by the rounds in which it has seen the others.
 
-    Peers that have finished or left are no longer waited for: whoever is the last one goes on alone.
+    Peers that have finished or left are no longer waited for: the last peer goes on alone.
     """
     learning = [peer for peer in state.mates if state.membership.status(peer) not in ("finished", "left")]
     if not learning or not state.durable.groups:
@@ -50,13 +51,13 @@ def may_begin(state: NodeState, round: int) -> bool:
 
 
 def furthest(state: NodeState) -> int:
-    """Return the round that at least two of the others have reached, or the only other one that is there."""
+    """Return the round that at least two of the others have reached, or the only other one that is present."""
     there = [peer for peer, other in state.others.items() if other.met and state.others.present(peer)]
     return min(followed(map(state.others.round_of, there)), state.setup.federation.learning.rounds)
 
 
 def finished_without(state: NodeState) -> bool:
-    """Return whether the others that are there have finished, and this peer is too far behind to have been in step."""
+    """Return whether all others that are present have finished, and this peer is too far behind to be in step."""
     if not state.synchronous or state.durable.round + lead(state) >= state.setup.federation.learning.rounds:
         return False
     there = [state.membership.status(peer) for peer in state.mates if state.others.present(peer)]
@@ -77,23 +78,25 @@ def followed(others: Iterable[int]) -> int:
 def in_step(state: NodeState, group: str, peer: str) -> bool:
     """Return whether this peer and that one can exchange shares of this peer's round.
 
-    A neighbour that is further behind than anybody in step can be has to catch up first. Where every exchange goes both
-    ways, a neighbour that has begun a later round has given all its shares of this one.
+    A neighbor that is further behind than any peer in step can be has to catch up first. If every exchange goes both
+    ways, a neighbor that has begun a later round has given all its shares of this one.
     """
     later = mutual(state, group) and state.others[peer].round > state.durable.round
     return not (later or behind(state, group, peer))
 
 
 def behind(state: NodeState, group: str, peer: str) -> bool:
-    """Return whether a neighbour is further behind than anybody in step can be. Along phases and matchings that is not
-    known: a neighbour may not have been met in an exchange for many rounds."""
+    """Return whether a neighbor is further behind than any peer in step can be.
+
+    Along phases and matchings that is not known: the two may not have had an exchange for many rounds.
+    """
     return mutual(state, group) and state.others.round_of(peer) + ahead(state) < state.durable.round
 
 
 def ahead(state: NodeState) -> int:
-    """Return how many rounds a neighbour can be ahead of a peer that is not late at all.
+    """Return how many rounds a neighbor can be ahead of a peer that is not late at all.
 
-    Where each exchange goes both ways with all neighbours, those up to the next averaging. Along directed phases and
+    If each exchange goes both ways with all neighbors, the rounds up to the next averaging. Along directed phases and
     matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
     averagings = max([1, *(_detour(state, group) for group in state.peer_groups.averaging if not mutual(state, group))])
@@ -101,10 +104,10 @@ def ahead(state: NodeState) -> int:
 
 
 def lead(state: NodeState) -> int:
-    """Return how many rounds anybody can be ahead of a peer that has just trained, and goes on without nobody.
+    """Return how many rounds a peer can be ahead of one that has just trained, while no peer is left behind.
 
-    Where each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens
-    the first: so none, but in groups that are wider than they have exchanges, and in rounds without an averaging.
+    If each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens the
+    first: so none, except in groups that are wider than they have exchanges, and in rounds without an averaging.
     """
     leads = [0]
     for group, policy in state.peer_groups.averaging.items():

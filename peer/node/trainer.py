@@ -1,12 +1,11 @@
-"""The work of one peer: training, evaluation, and a server's part where the algorithm has one.
+"""Trainer of one peer: training, evaluation, and the server's part if the algorithm has one.
 
-All of it is functions of what is handed in, so it may be done in any thread, one job at a time, and repeated. States
-are bytes (`leaf_bytes.py`) to everybody else. What equals keep between rounds is a tensor (k,), so that durable state,
-journal and snapshots hold it: the state of an optimiser as it is, float32, any other as the bytes of its leaves. Before
-the first training there is none: the state that the algorithm starts with follows from the parameters.
+All of it is functions of its arguments, so it may run in any thread, one job at a time, and be repeated. For everything
+else states are bytes (`leaf_bytes.py`). The training state of a peer without a server is a tensor (k,), so that durable
+state, journal and snapshots can hold it: that of an optimizer as it is, float32, any other as the bytes of its leaves.
+Before the first training there is none: the algorithm's first state follows from the parameters.
 
-A job of a server says who the clients of its round are: when the roster changes their number does, and with it the
-algorithm that was built for so many. The numbers are those of the vector engine: the same batches, keys and order.
+Results are those of the vector engine: the same batches, keys and order.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ from fedpeer.slicing.plan import Plan
 
 
 class Training(StateReader):
-    """Whatever does a peer's work.
+    """Interface of a peer's work.
 
-    examples     how many it has to train on
-    steps        updates in a round
-    state_size   k, numbers of state before the first training
+    examples     number of training examples
+    steps        local steps per round
+    state_size   k, length of the training state before the first training
     """
 
     examples: int
@@ -59,18 +58,18 @@ class Training(StateReader):
 
     @property
     def spec(self) -> AlgorithmSpec | None:
-        """What a node must know of an algorithm with a server; None: peers are equals."""
+        """Spec of an algorithm with a server; None: it has none."""
         return None
 
     @abstractmethod
     def start(self) -> Tensor:
-        """Return (N,) what is averaged, before the first round: the initial parameters, and V - 1 vectors beside."""
+        """Return the averaged vectors (N,) before the first round: the initial parameters, and V - 1 others beside."""
 
     @abstractmethod
     def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        """Return what is averaged (N,) and the state (k,) after the local steps of round 1, 2, ... from `x_n` (N,).
+        """Return the averaged vectors (N,) and the state (k,) after the local steps of round 1, 2, ... from `x_n` (N,).
 
-        `fresh`: there is no state yet. What came in is unchanged.
+        `fresh`: there is no state yet. Arguments are not changed.
         """
 
     @abstractmethod
@@ -110,14 +109,14 @@ class LocalTrainer(Training):
     ) -> None:
         """
         Args:
-            load: finds a reader's own algorithm.
-            peers: among whom.
-            patience: how long it waits before it stands for coordinator (`capability.py`).
-            secret: what its noise comes from.
+            load: finds a user's own algorithm.
+            peers: ids of all peers of the federation.
+            patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
+            secret: source of its noise.
 
         Raises:
-            ChoiceError, AlgorithmError, RobustError, PrivacyError: the method's settings do not fit, or those of
-                aggregation and privacy; the message says what to change.
+            ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
+                privacy do not fit; the message says what to change.
         """
         self.learner, self.examples, self.steps = learner, learner.examples, learner.steps
         context, learning = learner.context(len(peers)), learner.assembly.federation.learning
@@ -176,18 +175,18 @@ class LocalTrainer(Training):
         return x_n if own_n is None else own_n.cpu(), x_n
 
     def _begun(self, values_n: Tensor) -> Any:
-        """The state before the first training."""
+        """Return the state before the first training."""
         return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.learner.device))
 
     def _dry_run(self, begun: Any, plan: Plan) -> None:
-        """Train a round on a few examples: what does not fit the network shows before anybody is met."""
+        """Train a round on a few examples: an algorithm that does not fit the network fails before the start."""
         learner, received = self.learner, self.algorithm.start_averaged(self._start_n.to(self.learner.device))
         trained, _ = self.algorithm.train(begun, received, small(learner.batches(1)), [learner.key(1)])
         for group in plan.groups:
             self.algorithm.weights(trained, group.indices[group.members[0]])
 
     def _stored(self, state: Any) -> Tensor:
-        """(k,) a state of equals, as the node keeps it."""
+        """Return a training state as the node stores it, (k,)."""
         if isinstance(state, TrainingState):
             return state.optimizer_k.cpu()
         return torch.frombuffer(bytearray(self.form.written(state)), dtype=torch.uint8)
