@@ -170,7 +170,7 @@ def test_the_matching_is_that_of_one_edge_after_the_other(name: str) -> None:
         ("ring", 0, {}, "write a number from 1 to 10,000,000"),
         ("k-regular", 20, {"degree": 20}, "there are only 20 peers; use 19 or less"),
         ("small-world", 5000, {"rewire": 2.0}, "rewire = 2.0: write a number from 0 to 1"),
-        ("edges", 20, {"edges": ("peer1-peer2",)}, "a crowd needs a graph such as k-regular:4"),
+        ("edges", 20, {"edges": ("peer1-peer2",)}, "a large simulation needs a graph such as k-regular:4"),
         ("k-regular", 1500, {"degree": 1200}, "too much to be drawn for 1,500 peers; use 187 or less, or"),
     ],
 )
