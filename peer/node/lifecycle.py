@@ -127,7 +127,9 @@ def join_late(work: NodeParts) -> None:
             values = [*got.values()]
             if len(values) % 2 == 0:
                 values.append(state.durable.x_n[state.durable.index[group]].to(values[0].dtype))
-            state.write(Adopted(group=group, value_D=torch.stack(values).median(0).values))
+            state.write(
+                Adopted(group=group, value_D=_in_place_of_its_own(state, group, torch.stack(values).median(0).values))
+            )
     taken = ", ".join(sorted(group for group, got in lifecycle.values.items() if got)) or "nobody"
     lifecycle.values.clear()
     lifecycle.doubted.clear()
@@ -142,6 +144,19 @@ def join_late(work: NodeParts) -> None:
     state.enter("learning")
     work.begin(round)
     state.advertise()
+
+
+def _in_place_of_its_own(state: NodeState, group: str, value_D: Tensor) -> Tensor:
+    """Return the estimate (D,) of a peer that has not begun, as if it had put in this value instead of its own.
+
+    Shares that it has taken meanwhile stay what they are, so that the group's total changes by its own part only.
+    """
+    durable = state.durable
+    if durable.round > 0 or finished_without(state):
+        return value_D
+    holding, own_D = durable.groups[group], durable.x_n[durable.index[group]]
+    total_D = holding.held.value_D + holding.put * (value_D.double() - own_D.double())
+    return (total_D / holding.held.weight).to(value_D.dtype)
 
 
 def lingering(state: NodeState) -> int:

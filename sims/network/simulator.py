@@ -254,13 +254,13 @@ class Simulator:
 
     def _step(self, peer: str, process: SimulatedProcess, event: Event) -> None:
         again, effects = process.outbox.again(process.machine.step(event))
+        facts = [(effect, self._driver.fact(peer, effect)) for effect in effects]
         self.stepped(peer, process.machine)
         for send in again:
             self.said(peer, send)
             self._note("repeated", peer, type(send.message).__name__, send.to, self._post(peer, send))
-        for effect in effects:
-            kind = effect.kind if isinstance(effect, Persist) else "say"
-            self._note("asked", peer, kind, self._driver.fact(peer, effect))
+        for effect, fact in facts:
+            self._note("asked", peer, effect.kind if isinstance(effect, Persist) else "say", fact)
         self._carry_out(peer, process, process.outbox.put(effects))
         self._save(peer, process)
 

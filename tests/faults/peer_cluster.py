@@ -19,11 +19,13 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
+from fedpeer.gossip.mass import Mass
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.node.trainer import Training
 from fedpeer.peer.state.durable_state import DurableState, GroupState
-from fedpeer.peer.state.events import Effect, Note
+from fedpeer.peer.state.entries import Adopted
+from fedpeer.peer.state.events import Effect, Note, Persist
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import Roster, sign
 from fedpeer.sims.network.disk import DiskRules
@@ -154,7 +156,7 @@ class PeerCluster:
             first = self.signed(1, roster)
             self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
-        self.simulator = Simulator(made.peers, self.node_factory.driver(fact=fact), faults, DiskRules())
+        self.simulator = Simulator(made.peers, self.node_factory.driver(fact=self._watched(fact)), faults, DiskRules())
         self.simulator.stepped = self._stepped
         self.wrong: list[str] = []
         self.far = 0.0
@@ -162,7 +164,7 @@ class PeerCluster:
         self._drifts = drift != 0.0
         self._seen: dict[str, tuple[GroupState, ...]] = {}
         self._dead: dict[str, DurableState] = {}
-        self._joining: set[str] = set()
+        self._joining: dict[str, DurableState] = {}  # as they were after their last step
         groups = self.node_factory.setups[made.peers[0]].peer_groups.groups
         self.groups = tuple(groups)
         began_MD = {
@@ -227,7 +229,9 @@ class PeerCluster:
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
         if machine.phase == "joining" and machine.durable.round == 0:
-            self._joining.add(peer)
+            self._joining[peer] = machine.durable.copy()
+        elif self._joining.pop(peer, None):
+            self._stay_inside(peer, machine.durable)
         held = tuple(machine.durable.groups.values())
         if held != self._seen.get(peer):
             self._seen[peer] = held
@@ -243,24 +247,34 @@ class PeerCluster:
             self._compare(group, "weight", abs(there - put) / put)
         if self.forgetful or self._drifts:
             return
-        self._count_adopted(durable_states)
         for group, there_D in audit.values(durable_states).items():
             put_D = self.truth[group] * len(
                 self.node_factory.setups[self.simulator.peers[0]].peer_groups.groups[group].members
             )
             self._compare(group, "value", float((there_D - put_D).abs().max()))
 
-    def _count_adopted(self, durable_states: Mapping[str, DurableState]) -> None:
-        """Let the true mean follow a late joiner, which puts in the value that it took over and not its own."""
-        for peer, durable in durable_states.items():
-            if durable.round == 0 or peer not in self._joining:
-                continue
-            self._joining.remove(peer)
-            self._stay_inside(peer, durable)
-            for group, holding in durable.groups.items():
-                own_D = self.start[peer][self._places(peer, group)].double()
-                members = len(self.node_factory.setups[peer].peer_groups.groups[group].members)
-                self.truth[group] = self.truth[group] + (holding.held.value_D - own_D) / members
+    def _watched(self, fact: Callable[[str, Effect], object]) -> Callable[[str, Effect], object]:
+        """Let the true mean follow a late joiner, which puts in the value that it adopts and not its own."""
+
+        def watch(peer: str, effect: Effect) -> object:
+            if isinstance(effect, Persist) and effect.kind == "entry" and peer in self._joining:
+                durable, entry = self._joining[peer], effect.content
+                before = {group: holding.held for group, holding in durable.groups.items()}
+                durable.apply(entry)  # type: ignore[arg-type]
+                if isinstance(entry, Adopted):
+                    self._count_adopted(peer, entry.group, durable.groups[entry.group].held - before[entry.group])
+            return fact(peer, effect)
+
+        return watch
+
+    def _count_adopted(self, peer: str, group: str, change: Mass) -> None:
+        """The change is that of the peer's own part alone, which is now a value between those of the others."""
+        (least_D, most_D), own_D = self._hull[group], self.start[peer][self._places(peer, group)].double()
+        assert float(change.weight) == 0.0
+        put_D = own_D + change.value_D / self.node(peer).durable.rules.start_weight
+        assert float(torch.maximum(least_D - put_D, put_D - most_D).max()) <= HULL_SLACK, f"{peer} put in {put_D}"
+        members = len(self.node_factory.setups[peer].peer_groups.groups[group].members)
+        self.truth[group] = self.truth[group] + change.value_D / members
 
     def _compare(self, group: str, what: str, far: float) -> None:
         self.far = max(self.far, far)

@@ -39,7 +39,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "leaving": (range(1), range(1, 2)),
     "leaving_slowly": (range(1), range(1, 2)),
     "joining": (range(0), range(1, 2)),
-    "slow_asynchronous": (range(0), range(1)),
+    "slow_asynchronous": (range(0), range(10, 11)),  # one joins late and has taken shares before
     "slow_synchronous": (range(0), range(1)),
     # One hears of the new member before it hears of the roster.
     "roster_changes": (range(0), (0, 30)),
