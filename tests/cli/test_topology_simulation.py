@@ -6,13 +6,13 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedpeer.experiments.scalar_gossip import scale
 from tests.cli.conftest import Fedpeer
+from tests.forked import python
 
 
 def test_a_crowd_averages(fedpeer: Fedpeer) -> None:
@@ -88,21 +88,13 @@ def test_graphs_are_drawn_under_both_names(fedpeer: Fedpeer) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_shows_how_far_it_came() -> None:
-    code = "from fedpeer.cli.main import main; import sys; sys.argv = ['fedpeer', *sys.argv[1:]]; main()"
+    code = "from fedpeer.cli import main, topology_simulation; topology_simulation._LINE_EVERY = 0.1; main.main()"
     words = ["topology", "simulate", "--graph", "ring", "--peers", "50000", "--exchanges-max", "100000000"]
     with subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            code.replace("main()", "from fedpeer.experiments.scalar_gossip import simulation; main()"),
-            *words,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [*python(), "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        assert "exchange" in process.stderr.readline(), "the line that is written every ten seconds"
+        assert "exchange" in process.stderr.readline(), "a line is written every so often"
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate()
     assert process.returncode == 130

@@ -135,6 +135,7 @@ def lines(folder: Path, peer: str) -> list[dict[str, object]]:
 
 
 def wait_for(folder: Path, what: str) -> None:
+    """Look until all logs have such a line: other processes write them, and no event tells that a file has grown."""
     until = time.monotonic() + PATIENCE
     while not all(any(line["what"] == what for line in lines(folder, peer)) for peer in peers_of(folder)):
         assert time.monotonic() < until, what

@@ -45,7 +45,7 @@ def there(pid):
     except OSError:
         return False
 
-def stop():
+def stop():  # who is not a process's parent can only look whether it is there
     pid = int(running.read_text())
     os.kill(pid, getattr(signal, service["KillSignal"]))
     end = time.monotonic() + float(service["TimeoutStopSec"])

@@ -96,7 +96,10 @@ class Reader:
         return ""
 
     def until(self, config: str, holds: Callable[[dict[str, Any]], object]) -> None:
-        """Wait until the peer's status, from where `fedpeer status` has it, is as wanted."""
+        """Look until the peer's status, from where `fedpeer status` has it, is as wanted.
+
+        A peer tells its status when it is asked, and its dashboard is not there before the peer is.
+        """
         end, said = time.monotonic() + PATIENCE_S, ""
         while time.monotonic() < end:
             assert self.running[config].poll() is None, (self.folder / f"{Path(config).stem}.log").read_text()

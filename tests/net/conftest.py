@@ -16,6 +16,8 @@ from tests.net.relay import Relay
 
 #: Of a small part of a second each; who is done waits for those who are not.
 ROUNDS = 20
+#: Settings of rounds that no test waits for, each as short as it can be.
+ENDLESS: dict[str, Any] = {"rounds": 100_000, "steps": 50}
 #: Settings of rounds of about a second each, long enough that what is done to the network is felt in the middle.
 LONG: dict[str, Any] = {"steps": 4000, "lr": 0.01}
 
@@ -25,7 +27,7 @@ def federation(
     rounds: int = ROUNDS,
     deadline: float = 20,
     mode: str = "synchronous",
-    steps: int = 500,
+    steps: int = 250,
     lr: float = 0.1,
     averaging: str = "",
 ) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import fedpeer_command
-from tests.net.conftest import LONG, ROUNDS, all_reach, started
+from tests.net.conftest import ENDLESS, LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in, mass_errors
 from tests.net.peers import ENVIRONMENT, Peer, finish, run
@@ -39,7 +39,7 @@ def test_one_leaves_and_the_others_finish(made: Made) -> None:
 
 
 def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made, hosts: Hosts, tmp_path: Path) -> None:
-    peers = started(made(rounds=100_000), round=2)
+    peers = started(made(**ENDLESS), round=2)
     leaves(peers.pop())
     all_reach(peers, peers[0].done + 2)
     office, machine = tmp_path / "office", tmp_path / "machines"
@@ -80,7 +80,7 @@ BOOKS_CLOSED_S = 10.0
 def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path: Path) -> None:
     """At once after `fedpeer revoke` those who stay are killed: what lies in their stores is what they put in less what
     they wrote off by name."""
-    everybody = made(rounds=100_000)
+    everybody = made(**ENDLESS)
     peers = started(everybody, round=3)
     gone, rest = peers[-1], peers[:-1]
     out = run(hosts, "north", tmp_path, "revoke", gone.id, "--in", str(tmp_path / "office"))

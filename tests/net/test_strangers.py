@@ -20,7 +20,7 @@ from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Ack, Message, RejectMessage, Transfer
-from tests.net.conftest import federation
+from tests.net.conftest import ENDLESS, federation
 from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts
 from tests.net.masses import ledger_in
@@ -29,8 +29,6 @@ from tests.net.peers import Peer, settle, until
 pytestmark = pytest.mark.slow
 
 STRANGER, FLOODER = (str(Path(__file__).with_name(name)) for name in ("stranger.py", "flooder.py"))
-#: Rounds that no test waits for.
-ENDLESS = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Town:
 def simulator(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     folder = tmp_path_factory.mktemp("town")
     with Hosts([*WARDS, "guest"]) as hosts:
-        yield Town(hosts, folder, settle(hosts, folder, write_tables(folder), federation(rounds=ENDLESS), LABEL))
+        yield Town(hosts, folder, settle(hosts, folder, write_tables(folder), federation(**ENDLESS), LABEL))
 
 
 class Speaker:
