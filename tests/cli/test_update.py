@@ -29,7 +29,7 @@ name: wards
 network: {mlp: {layers: [64, 4, 10]}}
 partial_models:
   everyone: {neurons: {input: all, hidden1: 2, output: all}}
-learning: {LEARNING optimizer: {sgd: {lr: 0.05}}, batch_size: 4, steps_between_averaging: 5, rounds: 40}
+learning: {LEARNING optimizer: {sgd: {lr: 0.05}}, batch_size: 4, steps_between_averaging: 5, rounds: ROUNDS}
 gossip: {GOSSIP topology: complete, exchanges: 2, deadline: 60, gather: 30, tick: 0.02}
 simulation: {peers: COUNT, dataset: digits, split: iid}
 """
@@ -40,9 +40,10 @@ def made(fedpeer: Fedpeer) -> Path:
     return federation(fedpeer)
 
 
-def federation(fedpeer: Fedpeer, peers: int = 2, learning: str = "", gossip: str = "") -> Path:
+def federation(fedpeer: Fedpeer, peers: int = 2, learning: str = "", gossip: str = "", rounds: int = 40) -> Path:
     """A new federation; its file is new.yaml, too."""
-    text = FILE.replace("LEARNING ", learning).replace("GOSSIP ", gossip).replace("COUNT", str(peers))
+    text = FILE.replace("LEARNING ", learning).replace("GOSSIP ", gossip)
+    text = text.replace("COUNT", str(peers)).replace("ROUNDS", str(rounds))
     for name in ("federation.yaml", "new.yaml"):
         Path(name).write_text(text, encoding="utf-8")
     first = str(free_ports(peers))
@@ -188,8 +189,8 @@ def test_who_joins_after_an_update_learns_with_the_others_and_copies_nothing(fed
     """The newest contract and the model that the federation starts from come with the admission."""
     Path("models").mkdir()
     save_file({"hidden1.weight": torch.ones(4, 64), "hidden1.bias": torch.ones(4)}, "models/first.safetensors")
-    folder = federation(fedpeer, 2, 'start: "file:models/first.safetensors", ')
-    rewritten(("rounds: 40", "rounds: 60"), ("exchanges: 2", "exchanges: 3, wire: int8"))
+    folder = federation(fedpeer, 2, 'start: "file:models/first.safetensors", ', rounds=8)
+    rewritten(("rounds: 8", "rounds: 12"), ("exchanges: 2", "exchanges: 3, wire: int8"))
     shutil.copytree("models", "elsewhere/models")
     Path("new.yaml").rename("elsewhere/new.yaml")
     updated = fedpeer("update", "elsewhere/new.yaml", "--in", "fed")
@@ -206,14 +207,14 @@ def test_who_joins_after_an_update_learns_with_the_others_and_copies_nothing(fed
     with running(folder) as peers:
         assert "peer5" in peers
         ended(folder, peers)
-    judge(folder, 1, 60)
+    judge(folder, 1, 12)
     assert not [line for peer in peers for line in lines(folder, peer) if line["what"] == "plan_mismatch"]
 
 
 @pytest.mark.slow
 def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpeer: Fedpeer) -> None:
     """It comes back as a later incarnation, and all of its weight is accounted for."""
-    folder = federation(fedpeer, 3)
+    folder = federation(fedpeer, 3, rounds=20)
     with running(folder) as peers:
         wait_for(folder, "round")
     address = json.loads((folder / "roster.json").read_bytes())["entries"][1]["address"]
@@ -226,7 +227,7 @@ def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpee
     shutil.copytree("before/peer2-state", folder / "peer2" / "peer2-state")
     with running(folder) as peers:
         ended(folder, peers)
-    judge(folder, 0, 40)
+    judge(folder, 0, 20)
     assert "let in again" in str(next(line for line in lines(folder, "peer2") if line["what"] == "reborn")["text"])
     assert ledger_in(folder / "peer2" / "peer2.yaml").incarnation == 2
 
