@@ -99,7 +99,7 @@ def training_of(context: Workbench, *, estimator: Estimator, samples: int) -> Ba
     """
     check_gradients(context.module)
     if context.layout.n != context.layout.n_parameters:
-        raise AlgorithmError("the network keeps running statistics, of which there is no distribution; use norm=none")
+        raise AlgorithmError("the network keeps running statistics, which have no distribution; use norm=none")
     layers = linear_stack.recognise(context.module)
     closed = layers and estimator == "local" and context.optimizer.plain_sgd and context.loss.delta is not None
     if closed and layers is not None:
@@ -145,9 +145,13 @@ class _Loop:
             raise AlgorithmError(str(problem)) from problem
         self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
         if not list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]:
-            raise AlgorithmError("the network uses one tensor in several places, which have no common distribution")
+            raise AlgorithmError(
+                "the network uses one tensor in several places, which have no common distribution; use separate tensors"
+            )
         if not all(parameter.requires_grad for parameter in self._module.parameters()):
-            raise AlgorithmError("the network has parameters that are not trained; a distribution is over all of them")
+            raise AlgorithmError(
+                "the network has parameters that are not trained, but the posterior covers all of them; train them all"
+            )
         self._layout: FlatLayout = context.layout
         self._loss: Loss = context.loss
         self._optimizer: OptimizerChoice = context.optimizer

@@ -15,11 +15,11 @@ def check_liars(rule: str, updates: int, liars: int) -> None:
             asked of every rule, so that one can replace another).
     """
     if liars < 0:
-        raise RobustError(f"{rule} with f = {liars}: a number of liars is 0 or more")
+        raise RobustError(f"{rule}: liars = {liars}: write 0 or more")
     if updates < 2 * liars + 3:
         most = (updates - 3) // 2
-        way_out = f"lower f to {most}" if most >= 0 else "take the plain mean"
+        way_out = f"lower liars to {most}" if most >= 0 else "take the plain mean"
         raise RobustError(
-            f"{rule} with f = {liars} liars takes 2 f + 3 = {2 * liars + 3} updates, and there are {updates}; "
-            f"{way_out}, or let more peers take part in a round"
+            f"{rule}: liars = {liars} needs 2 * liars + 3 = {2 * liars + 3} updates in a round, and there are "
+            f"{updates}; {way_out}, or let more peers take part in a round"
         )

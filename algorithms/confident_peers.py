@@ -94,8 +94,8 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
         inside_D = (index_D >= self.span.start) & (index_D < self.span.stop)
         if inside_D.any() and not inside_D.all():
             raise AlgorithmError(
-                "an averaging group holds numbers of both base and head, which are averaged by weights of their own; "
-                "let one partial model claim all, and another, which depends on it, the head's layer"
+                "an averaging group holds numbers of both base and head, which need different weights; let one partial "
+                "model claim the whole network, and another one, which depends on it, the head's layer"
             )
         return (client.tau if inside_D.all() else client.examples).to(torch.float64)
 

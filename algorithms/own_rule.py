@@ -50,7 +50,7 @@ def check_gradients(module: nn.Module) -> None:
     """
     if learns(module):
         raise AlgorithmError(
-            f"it needs gradients, and {type(module).__name__} learns by a rule of its own; take local, "
+            f"this algorithm needs gradients, but {type(module).__name__} has its own learning rule; take local, "
             "partial-averaging, full-averaging, fedavg, fedper or ifca, or another network"
         )
 
@@ -63,11 +63,11 @@ def rate_of(optimizer: OptimizerChoice) -> float:
     """
     if not optimizer.plain_sgd:
         raise OptimizerError(
-            f'optimizer "{optimizer.kind}": this network learns by a rule of its own, which takes a rate and nothing '
+            f'optimizer "{optimizer.kind}": this network has its own learning rule, which takes a rate and nothing '
             "else; write sgd,lr=..."
         )
     if optimizer.lr > 2:
-        raise OptimizerError(f"lr = {optimizer.lr:g}: at more than 2 weights would leave [-1, 1]; write 0 to 2")
+        raise OptimizerError(f"lr = {optimizer.lr:g}: above 2 weights would leave [-1, 1]; write 0 to 2")
     return optimizer.lr
 
 

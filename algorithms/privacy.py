@@ -129,7 +129,9 @@ def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1
     try:
         from opacus.accountants.analysis import rdp
     except ImportError:
-        raise PrivacyError("epsilon under chance needs opacus; run pip install fedpeer[privacy]") from None
+        raise PrivacyError(
+            "epsilon with participation below 1 needs opacus; run pip install fedpeer[privacy]"
+        ) from None
     spent = rdp.compute_rdp(q=participation, noise_multiplier=noise, steps=rounds, orders=_ORDERS)
     with warnings.catch_warnings():  # it warns of an order at the end of the list, which is as true a bound as any
         warnings.simplefilter("ignore", UserWarning)

@@ -54,7 +54,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
 
     def __init__(self, inner: Algorithm, privacy: Privacy, *, participants: int, secret: bytes = b"") -> None:
         if not inner.moved:
-            raise _not_private(f"protects the changes of a model, and clients of {_name(inner)} send no model alone")
+            raise _not_private(f"protects changes of a model, but clients of {_name(inner)} do not send a model alone")
         assert participants >= 1, "a round has a participant"
         self.inner, self.privacy, self.participants_count, self.secret = inner, privacy, participants, secret
         self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
@@ -104,7 +104,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         sent = leaves_of(update)
         bare = [name for name in sent if name not in (*self.moved, *self.counts)]
         if bare:
-            raise _not_private(f"does not cover all: clients of {_name(self.inner)} would send {bare[0]} as it is")
+            raise _not_private(f"is incomplete: clients of {_name(self.inner)} would send {bare[0]} as it is")
         widths = [sent[name].shape[-1] for name in self.moved]
         change_D = torch.cat([_change(sent[name], told[name]) for name in self.moved], -1)
         private_D = clipped(change_D, self.privacy.clip)

@@ -87,7 +87,7 @@ def mean_of_krum(updates_KD: Tensor, *, liars: int, kept: int | None = None) -> 
     near = len(updates_KD) - liars - 2
     kept = near if kept is None else kept
     if not 1 <= kept <= near:
-        raise RobustError(f"multi-Krum keeps 1 to K - f - 2 = {near} of {len(updates_KD)} updates, not {kept}")
+        raise RobustError(f"multi-krum: kept = {kept}: write 1 to K - f - 2 = {near}, for {len(updates_KD)} updates")
     order_K = krum_scores(updates_KD, liars=liars).sort(stable=True).indices  # ties: the first peer's, as in Krum
     return uniform_mean(_checked(updates_KD)[order_K[:kept].sort().values])
 

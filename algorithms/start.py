@@ -80,7 +80,7 @@ def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     found = {name: value for name, value in own.items() if tensors[name].dim() == value.dim()}
     if not found:
         known, there = ", ".join(list(module.state_dict())[:3]), ", ".join(list(tensors)[:3])
-        raise ValueError(f"none of its tensors fits the network, which has {known}; it has {there}")
+        raise ValueError(f"none of its tensors fits the network: the network has {known}, the model {there}")
     with torch.no_grad():
         for name, value in found.items():
             both = tuple(slice(min(sizes)) for sizes in zip(value.shape, tensors[name].shape, strict=True))

@@ -61,11 +61,11 @@ def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Rej
             return Rejection("wrong_shape", f"{name} is missing")
     for name in update:
         if name not in template:
-            return Rejection("wrong_shape", f"{name[:_SHOWN]!r} is none of {', '.join(template)}")
+            return Rejection("wrong_shape", f"{name[:_SHOWN]!r} is unknown; an update has {', '.join(template)}")
     for name, wanted in template.items():
         if update[name].shape != wanted.shape:
             found = tuple(update[name].shape)
-            return Rejection("wrong_shape", f"{name} has shape {found}, and it is {tuple(wanted.shape)}")
+            return Rejection("wrong_shape", f"{name} has shape {found}, and should have {tuple(wanted.shape)}")
     for name, wanted in template.items():
         if update[name].dtype != wanted.dtype:
             return Rejection("wrong_dtype", f"{name} is {_type(update[name])}, and should be {_type(wanted)}")
@@ -88,7 +88,7 @@ def _counts(update: Mapping[str, Tensor], names: Sequence[str], most: int) -> Re
     for name in names:
         leaf = update[name].to(widest(update[name].device))
         if not ((leaf >= 1) & (leaf <= most) & (leaf == leaf.floor())).all():
-            text = f"{name} = {_first(leaf):g}: a number of examples is whole, from 1 to {most:,}"
+            text = f"{name} = {_first(leaf):g}, and must be a whole number from 1 to {most:,}"
             return Rejection("bad_sample_count", text)
     return None
 
@@ -97,7 +97,7 @@ def _positive(update: Mapping[str, Tensor], names: Sequence[str]) -> Rejection |
     for name in names:
         low = update[name].min()
         if not low > 0:
-            return Rejection("bad_precision", f"{name} goes down to {float(low):g}, and must be above 0 throughout")
+            return Rejection("bad_precision", f"the least number of {name} is {float(low):g}, and all must be above 0")
     return None
 
 
@@ -153,7 +153,7 @@ def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]
     if middle == 0:
         return [None] * len(lengths)
     return [
-        Rejection("too_far", f"it moved by {each:.3g}, and {limit:g} times this round's median is {limit * middle:.3g}")
+        Rejection("too_far", f"it moved by {each:.3g}; the limit is {limit * middle:.3g}, {limit:g} times the median")
         if each > limit * middle
         else None
         for each in lengths

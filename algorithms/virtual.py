@@ -170,7 +170,7 @@ def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
     """
     match index:
         case "none":
-            assert kept == size, "what is left out has to be told"
+            assert kept == size, "the places of pruned weights must be sent"
             bits = 0
         case "bitmap":
             bits = size

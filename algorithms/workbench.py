@@ -27,7 +27,7 @@ Mean: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def _no_further_draws(name: str) -> Tensor:
-    raise AssertionError(f"no further initial parameters were to be drawn, and {name} are asked for")
+    raise AssertionError(f"no further initial parameters can be drawn here, and {name} are needed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Workbench:
         """
         if not self.optimizer.plain_sgd:
             raise AlgorithmError(
-                f"it takes plain gradient steps, and learning.optimizer is {self.optimizer.kind} with "
+                f"this algorithm takes plain gradient steps, but learning.optimizer is {self.optimizer.kind} with "
                 f"{', '.join(self.optimizer.settings)}; write sgd,lr=..."
             )
         return self.optimizer.lr
@@ -96,7 +96,7 @@ class Workbench:
             raise AlgorithmError(f'head: the network has no module "{missing[0]}"; known: {", ".join(known)}')
         head_D = torch.cat([torch.arange(span.start, span.stop) for span in spans])
         if len(head_D) == self.layout.n:
-            raise AlgorithmError("the whole network is its head, and nothing is left to be shared; take more layers")
+            raise AlgorithmError("head: it is the whole network, so nothing is left to share; take more layers")
         return head_D
 
     def base_D(self, modules: Sequence[str] = ()) -> Tensor:

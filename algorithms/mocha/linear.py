@@ -33,7 +33,7 @@ def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
             f"{name} learns linear models with one output; write network: linear, and for two classes loss: binary"
         )
     if not context.loss.classifies and not squared:
-        raise AlgorithmError(f"{name} tells two classes apart with this loss; for numbers write loss=squared")
+        raise AlgorithmError(f"{name}: this loss is for two classes; for numbers write loss=squared")
 
 
 def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
@@ -49,5 +49,5 @@ def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask
 
 def number_of(batches: Batches) -> Tensor:
     """Return the clients' numbers, () or (B,), which are also the numbers of their tasks."""
-    assert batches.number is not None, "a task is told by its client's number"
+    assert batches.number is not None, "a task has its client's number"
     return batches.number

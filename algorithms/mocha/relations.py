@@ -56,16 +56,18 @@ class Relations:
     def __post_init__(self) -> None:
         require("lam", self.lam, self.lam > 0, "a number above 0")
         require("ridge", self.ridge, self.ridge >= 0, "0 or more")
-        require("floor", self.floor, 0 <= self.floor <= 1, "a part from 0 to 1")
+        require("floor", self.floor, 0 <= self.floor <= 1, "a number from 0 to 1")
         require("eta", self.eta, self.eta > 0, "a number above 0")
         require("sparsity", self.sparsity, self.sparsity > 0, "a number above 0")
         if self.kind == "clustered":
-            most = f"a number above 0 and up to {self.tasks}, that of the clients"
+            most = f"a number above 0 and up to {self.tasks}, the number of clients"
             require("clusters", self.clusters, 0 < self.clusters <= self.tasks, most)
         if self.kind == "mean-regularised" and self.ridge == 0:
-            raise AlgorithmError("mean-regularised leaves the mean of all models free; write ridge=... above 0 too")
+            raise AlgorithmError(
+                "omega = mean-regularised does not regularise the mean of all models; write ridge=... above 0 too"
+            )
         if self.kind == "global" and self.ridge:
-            raise AlgorithmError("a global model has one weight of regularisation; write lam=... alone")
+            raise AlgorithmError("omega = global has a single weight of regularisation; write lam=... alone")
 
     @property
     def learned(self) -> bool:

@@ -193,7 +193,9 @@ class Coupled:
         if float((matrix_TT - matrix_TT.T).abs().max()) > _ROUNDING * largest:
             return Rejection("bad_task_matrix", "the coupling of the tasks is not symmetric")
         if float(matrix_TT.diagonal().min()) <= 0:
-            return Rejection("bad_task_matrix", "the coupling of the tasks has a diagonal that is not above 0")
+            return Rejection(
+                "bad_task_matrix", "the coupling of the tasks has a number on its diagonal that is not above 0"
+            )
         least = float(torch.linalg.eigvalsh(matrix_TT)[0])
         if least < -_ROUNDING * largest * len(matrix_TT):
             return Rejection("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
@@ -328,8 +330,10 @@ class Mocha(DualMethod):
         super().__post_init__()
         require("passes", self.passes, self.passes > 0, "a number above 0")
         if not 0 < self.low <= self.high:
-            raise AlgorithmError(f"low = {self.low}, high = {self.high}: write parts above 0, low up to high")
-        require("drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... names who never answers")
+            raise AlgorithmError(f"low = {self.low}, high = {self.high}: write parts above 0, low at most high")
+        require(
+            "drop", self.drop, 0 <= self.drop < 1, "a probability below 1; dropped=... are clients that never answer"
+        )
         within = all(0 <= number < self.context.clients for number in self.dropped)
         require("dropped", self.dropped, within, f"numbers of clients, 0 to {self.context.clients - 1}")
 

@@ -47,7 +47,7 @@ class Cocoa(DualMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require("theta", self.theta, 0 < self.theta < 1, "a part between 0 and 1")
+        require("theta", self.theta, 0 < self.theta < 1, "a number between 0 and 1")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return curvatures(coupling_TT, self.sigma)
@@ -78,7 +78,7 @@ class MinibatchSdca(DualMethod):
         super().__post_init__()
         require("batch", self.batch, self.batch >= 1, "1 or more")
         most = self.batch * self.context.clients
-        require("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, all batches together")
+        require("beta", self.beta, 0 < self.beta <= most, f"a number above 0 and up to {most}, batch times clients")
 
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
         return coupling_TT.diagonal()
@@ -144,7 +144,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
         require("batch", self.batch, self.batch >= 1, "1 or more")
         require("beta", self.beta, self.beta > 0, "a number above 0")
         if self.omega == "global":
-            raise AlgorithmError("minibatch-sgd needs Omega itself, and one model for all has none; take another omega")
+            raise AlgorithmError("omega = global has no Omega, which minibatch-sgd needs; take another omega")
 
     def start_server(self, values_n: Tensor) -> PrimalServer:
         w_TF = values_n.new_zeros((self.context.clients, len(values_n)), dtype=torch.float64)

@@ -82,18 +82,20 @@ class PersonalHeads:
         check_gradients(self.context.module)
         if self.context.loss.name != "cross-entropy":
             raise AlgorithmError(
-                f"learning.loss is {self.context.loss.name}; write cross-entropy, for its heads classify"
+                f"learning.loss is {self.context.loss.name}, but the heads of pFedVEM classify; write cross-entropy"
             )
         if not self.sigma > 0:
-            raise AlgorithmError(f"sigma = {self.sigma}: a standard deviation is above 0")
+            raise AlgorithmError(f"sigma = {self.sigma}: write a number above 0")
         if not self.head_lr >= 0:
             raise AlgorithmError(f"head_lr = {self.head_lr}: write 0 or more")
         if not 0 <= self.momentum < 1:
-            raise AlgorithmError(f"momentum = {self.momentum}: write 0 or more, and less than 1")
+            raise AlgorithmError(f"momentum = {self.momentum}: write 0 or more and less than 1")
         if self.head_epochs < 1 or self.samples < 1:
-            raise AlgorithmError(f"head_epochs = {self.head_epochs}, samples = {self.samples}: write 1 or more of both")
+            raise AlgorithmError(
+                f"head_epochs = {self.head_epochs}, samples = {self.samples}: write 1 or more for both"
+            )
         if len(self.head) > 1:
-            raise AlgorithmError(f"head: {', '.join(self.head)} are {len(self.head)} layers; its head is a single one")
+            raise AlgorithmError(f"head: {', '.join(self.head)} are {len(self.head)} layers; write a single one")
         assert self._base, "head and base are there"
 
     @cached_property

@@ -125,15 +125,15 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         if not self.beta >= 0:
             raise AlgorithmError(f"beta = {self.beta:g}: write 0 or more")
         if self.gamma is not None and not 0 < self.gamma <= 1:
-            raise AlgorithmError(
-                f"gamma = {self.gamma:g}: write a number above 0, up to 1, the weight of the new factor"
-            )
+            raise AlgorithmError(f"gamma = {self.gamma:g}: write a number above 0 and up to 1")
         if self.samples < 1:
             raise AlgorithmError(f"samples = {self.samples}: write 1 or more")
         if not 0 <= self.prune < 100:
-            raise AlgorithmError(f"prune = {self.prune:g}: write a percentile, from 0 (nothing) up to, but not, 100")
+            raise AlgorithmError(
+                f"prune = {self.prune:g}: write a percentile of 0 (nothing is pruned) or more, below 100"
+            )
         if self.exponent == "n/N" and self.context.examples < 1:
-            raise AlgorithmError("exponent = n/N: how many examples all hold together is not known here; write 1/K")
+            raise AlgorithmError("exponent = n/N needs the number of examples of all clients, unknown here; write 1/K")
         assert self._training, "built now, so that what it refuses is refused now"
 
     @cached_property

@@ -38,7 +38,7 @@ class SequentialVirtual(Virtual):
     def __post_init__(self) -> None:
         if not self.lateral:
             raise AlgorithmError(
-                "its clients have layers of their own beside the server's; write network: lateral-mlp, or take virtual"
+                "virtual-2019 needs private layers beside the server's; write network: lateral-mlp, or take virtual"
             )
         super().__post_init__()
 

@@ -121,9 +121,9 @@ def test_it_is_the_only_way_for_such_a_network(device: str, block: int) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
-        (OptimizerChoice("Adam", {"lr": 0.1}), ["Adam", "rule of its own", "sgd,lr="]),
-        (OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9}), ["SGD", "rule of its own", "sgd,lr="]),
-        (OptimizerChoice("SGD", {"lr": 0.1, "weight_decay": 0.1}), ["rule of its own"]),
+        (OptimizerChoice("Adam", {"lr": 0.1}), ["Adam", "its own learning rule", "sgd,lr="]),
+        (OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9}), ["SGD", "its own learning rule", "sgd,lr="]),
+        (OptimizerChoice("SGD", {"lr": 0.1, "weight_decay": 0.1}), ["its own learning rule"]),
         (OptimizerChoice("SGD", {"lr": 2.1}), ["lr = 2.1", "0 to 2"]),
         (OptimizerChoice("SGD", {"lr": -0.1}), ["lr = -0.1"]),
     ],
@@ -159,5 +159,5 @@ WAYS: tuple[Way, ...] = ("single sample", "stack", "mapped", "loop")
     ids=[*WAYS, "gradient", "Bayesian", "head alone", "correction"],
 )
 def test_what_needs_gradients_is_refused(ask: Callable[[], object]) -> None:
-    with pytest.raises(AlgorithmError, match="needs gradients, and Associative learns by a rule of its own"):
+    with pytest.raises(AlgorithmError, match="needs gradients, but Associative has its own learning rule"):
         ask()

@@ -43,9 +43,14 @@ WRONG = [
         lambda found: {k: v for k, v in found.items() if k != "model_n"}, "wrong_shape", "model_n is missing", id="less"
     ),
     pytest.param(
-        put("extra" * 50, torch.ones(1)), "wrong_shape", "is none of model_n, factor.xi_n, examples", id="more"
+        put("extra" * 50, torch.ones(1)),
+        "wrong_shape",
+        "is unknown; an update has model_n, factor.xi_n, examples",
+        id="more",
     ),
-    pytest.param(put("model_n", torch.ones(5)), "wrong_shape", r"has shape \(5,\), and it is \(4,\)", id="longer"),
+    pytest.param(
+        put("model_n", torch.ones(5)), "wrong_shape", r"has shape \(5,\), and should have \(4,\)", id="longer"
+    ),
     pytest.param(put("model_n", torch.ones(1, 4)), "wrong_shape", r"has shape \(1, 4\)", id="block"),
     pytest.param(put("model_n", torch.ones(4).double()), "wrong_dtype", "is float64, and should be float32", id="type"),
     pytest.param(
@@ -55,7 +60,7 @@ WRONG = [
     pytest.param(
         put("examples", torch.tensor(0)),
         "bad_sample_count",
-        "examples = 0: a number of examples is whole, from 1",
+        "examples = 0, and must be a whole number from 1 to",
         id="R13-none",
     ),
     pytest.param(put("examples", torch.tensor(-7)), "bad_sample_count", "examples = -7", id="R13-negative"),
@@ -65,13 +70,13 @@ WRONG = [
     pytest.param(
         put("factor.xi_n", torch.tensor([1.0, 0.0, 2.0, 3.0]).double()),
         "bad_precision",
-        "goes down to 0",
+        "least number of factor.xi_n is 0,",
         id="R14-flat",
     ),
     pytest.param(
         put("factor.xi_n", torch.tensor([1.0, -0.25, 2.0, 3.0]).double()),
         "bad_precision",
-        "goes down to -0.25",
+        "least number of factor.xi_n is -0.25,",
         id="R14-below",
     ),
 ]
@@ -98,7 +103,7 @@ def test_a_count_is_whole_in_whatever_type_it_travels() -> None:
     assert fault({"examples": torch.tensor(3.0)}, template) is None
     halves = fault({"examples": torch.tensor(3.5)}, template)
     assert halves == Rejection(
-        "bad_sample_count", "examples = 3.5: a number of examples is whole, from 1 to 10,000,000,000"
+        "bad_sample_count", "examples = 3.5, and must be a whole number from 1 to 10,000,000,000"
     )
     assert fault({"examples": torch.tensor(3.0)}, template, examples_max=2) is not None
 

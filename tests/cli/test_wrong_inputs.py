@@ -116,7 +116,7 @@ FILES: list[Any] = [
     ("learning: {weights: sample}", ["line 1:21", '"sample"', '"samples"']),
     ("learning: {aggregation: krumm}", ["line 1:25", "krumm", 'did you mean "krum"?']),
     ("learning: {aggregation: krum}", ["line 1:25", "needs liars", "krum,liars=..."]),
-    ("learning: {aggregation: 'krum,liars=-1'}", ["line 1:25", "f = -1", "0 or more"]),
+    ("learning: {aggregation: 'krum,liars=-1'}", ["line 1:25", "liars = -1", "0 or more"]),
     ("learning: {aggregation: 'centred-clipping,radius=0'}", ["line 1:25", "radius = 0", "above 0"]),
     ("learning: {privacy: gauss}", ["line 1:21", "gauss", 'did you mean "gaussian"?']),
     ("learning: {privacy: 'gaussian,noise=-1'}", ["line 1:21", "noise = -1", "0 or more"]),
@@ -147,7 +147,7 @@ FILES: list[Any] = [
     ),
     pytest.param(
         "learning: {aggregation: 'trimmed-mean,liars=2', participation: 0.5}\nsimulation: {peers: 12}",
-        ["line 1:25", "f = 2 liars takes 2 f + 3 = 7 updates, and there are 6", "lower f to 1"],
+        ["line 1:25", "liars = 2 needs 2 * liars + 3 = 7 updates in a round, and there are 6", "lower liars to 1"],
         id="C09-liars",
     ),
     pytest.param(

@@ -147,4 +147,6 @@ def test_algorithms_that_need_gradients_say_so_and_the_others_run(method: str) -
         return
     with pytest.raises(AlgorithmError) as refusal:
         prepare_simulation(options)
-    assert FIRST.get(method, "lateral-mlp" if method == "virtual-2019" else "rule of its own") in str(refusal.value)
+    assert FIRST.get(method, "lateral-mlp" if method == "virtual-2019" else "its own learning rule") in str(
+        refusal.value
+    )
