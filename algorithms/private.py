@@ -99,14 +99,14 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
     def relations(self, server: Any) -> Tensor | None:
         return self.inner.relations(server)
 
-    def _private(self, update: Any, told: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
+    def _private(self, update: Any, broadcast: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
         """Return the update with clipped changes, noise and counts of 1; leading dimensions as those of the clients."""
         sent = leaves_of(update)
         bare = [name for name in sent if name not in (*self.moved, *self.counts)]
         if bare:
             raise _not_private(f"is incomplete: clients of {_name(self.inner)} would send {bare[0]} as it is")
         widths = [sent[name].shape[-1] for name in self.moved]
-        change_D = torch.cat([_change(sent[name], told[name]) for name in self.moved], -1)
+        change_D = torch.cat([_change(sent[name], broadcast[name]) for name in self.moved], -1)
         private_D = clipped(change_D, self.privacy.clip)
         deviation = self.privacy.deviation(self.participants_count)
         if deviation:
@@ -115,7 +115,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         leaving = {name: torch.ones_like(sent[name]) for name in self.counts if name in sent}
         first = 0
         for name, width in zip(self.moved, widths, strict=True):
-            leaving[name] = (told[name] + private_D[..., first : first + width]).to(sent[name].dtype)
+            leaving[name] = (broadcast[name] + private_D[..., first : first + width]).to(sent[name].dtype)
             first += width
         return rebuilt(update, leaving)
 

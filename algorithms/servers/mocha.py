@@ -217,7 +217,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
     def start_client(self, values_n: Tensor, examples: Tensor) -> MochaClient:
         nothing, few = values_n.new_zeros(values_n.shape[:-1], dtype=torch.float64), self.context.examples_max
         none = nothing.to(torch.int64)
-        assert int(examples.max()) <= few, "the bench knows the most examples of a client"
+        assert int(examples.max()) <= few, "the context knows the most examples of a client"
         alpha_S = nothing.unsqueeze(-1).repeat(*[1] * nothing.dim(), few)
         return MochaClient(values_n, alpha_S, none - 1, nothing, nothing, none)
 
@@ -231,10 +231,10 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         if not client.number.dim():
             return self._alone(client, broadcast, batches, keys[0])
         rows = range(len(client.number))
-        nodes, said = zip(
+        nodes, updates = zip(
             *(self._alone(take_rows(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
         )
-        return stack_states(nodes), stack_states(said)
+        return stack_states(nodes), stack_states(updates)
 
     def close(self, server: MochaServer, updates: MochaUpdate) -> MochaServer:
         v_TF = added(server.v_TF, updates.number, updates.delta_v_F)

@@ -52,7 +52,7 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        assert self.context.lr > 0, "the control variates are gradients, told from steps"
+        assert self.context.lr > 0, "the control variates are gradients, computed from steps"
 
     def start_server(self, values_n: Tensor) -> ControlledModel:
         return ControlledModel(values_n, torch.zeros_like(values_n))
