@@ -67,13 +67,13 @@ def init(
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
-    seats = invited_peers(ids, places, sources, dashboard_host)
-    make_federation(folder, called, text, seats)
-    for place in (folder, *(folder / seat.id for seat in seats)):
+    invited = invited_peers(ids, places, sources, dashboard_host)
+    make_federation(folder, called, text, invited)
+    for place in (folder, *(folder / peer.id for peer in invited)):
         if model is not None and not model.is_absolute():
             (place / model).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(federation.parent / model if federation else model, place / model)
-    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, seats)]))
+    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited)]))
 
 
 def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
@@ -134,17 +134,17 @@ def _taken_over(
     return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
 
 
-def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
+def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
     """Return lines that say how to start each peer: here, or on its machine after its folder was copied."""
     from fedpeer.config.peer_file import loopback
 
-    shown_seats = seats[:_SHOWN_PEERS]
-    if all(loopback(each.host) for each in seats):
+    shown = invited[:_SHOWN_PEERS]
+    if all(loopback(each.host) for each in invited):
         lines = ["All peers are on this machine. Start each in a terminal of its own:", ""]
-        lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown_seats]
+        lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown]
     else:
         lines = ["Copy each folder to its machine, and start the peer there:", ""]
-        for each in shown_seats:
+        for each in shown:
             start = f"fedpeer start --config {each.id}/{each.id}.yaml"
             if loopback(each.host):
                 lines.append(f"  {each.id}: fedpeer start --config {folder / each.id / each.id}.yaml")
@@ -153,4 +153,4 @@ def _next_commands(folder: Path, seats: Sequence[InvitedPeer]) -> list[str]:
                     f"  {each.id}: scp -rp {folder / each.id} {each.host}:",
                     f"  {'':<{len(each.id)}}  there: {start}",
                 ]
-    return lines if len(seats) == len(shown_seats) else [*lines, f"  ... and so on, to {seats[-1].id}"]
+    return lines if len(invited) == len(shown) else [*lines, f"  ... and so on, to {invited[-1].id}"]

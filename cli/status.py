@@ -54,17 +54,17 @@ def status(
 
     from fedpeer.peer.runtime.dashboard.ask import ask
 
-    door = door_of(config, url, token_file, certificate)
+    address = dashboard_of(config, url, token_file, certificate)
     console = Console(highlight=False)
-    first = ask(door)
+    first = ask(address)
     if as_json:
-        for seen, _ in _looks(door, first) if watch else [(first, "")]:
+        for seen, _ in _looks(address, first) if watch else [(first, "")]:
             print(json.dumps(seen), flush=True)
     elif watch:
         from rich.live import Live
 
         with Live(screen(first, console.width), console=console, auto_refresh=False) as live:
-            for seen, trouble in _looks(door, first):
+            for seen, trouble in _looks(address, first):
                 live.update(screen(seen, console.width, trouble), refresh=True)
     else:
         console.print(screen(first, console.width))
@@ -80,16 +80,16 @@ def dashboard(
     """Print the address of a running peer's dashboard, with the token that admits a browser."""
     from fedpeer.peer.runtime.dashboard.ask import ask
 
-    door = door_of(config, url, token_file, certificate)
-    ask(door)
-    print(door.login)
+    address = dashboard_of(config, url, token_file, certificate)
+    ask(address)
+    print(address.login)
     if show:
         import webbrowser
 
-        webbrowser.open(door.login)
+        webbrowser.open(address.login)
 
 
-def _looks(door: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def _looks(address: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the newest status every second, and why the last request failed, or ""; survives a peer's restart."""
     from fedpeer.peer.runtime.dashboard.access import DashboardError
     from fedpeer.peer.runtime.dashboard.ask import ask
@@ -99,12 +99,12 @@ def _looks(door: DashboardAddress, newest: dict[str, Any]) -> Iterator[tuple[dic
         yield newest, trouble
         time.sleep(EVERY_S)
         try:
-            newest, trouble, since = ask(door), "", time.strftime("%H:%M:%S")
+            newest, trouble, since = ask(address), "", time.strftime("%H:%M:%S")
         except DashboardError as error:
             trouble = f"As of {since}. {error}"
 
 
-def door_of(
+def dashboard_of(
     config: Path | None, url: str | None, token_file: Path | None, certificate: Path | None
 ) -> DashboardAddress:
     """Return the address of the dashboard that the options name.
@@ -120,7 +120,7 @@ def door_of(
         problem = "name the peer's file with --config, or its dashboard with --url and --token-file"
         raise ConfigError("the command line", [ConfigProblem((), problem, "--config")])
     if config is not None:
-        return _door_of_file(config)
+        return _dashboard_of_file(config)
     assert url is not None
     problems = []
     if not _is_address(url):
@@ -143,7 +143,7 @@ def _is_address(url: str) -> bool:
         return False
 
 
-def _door_of_file(config: Path) -> DashboardAddress:
+def _dashboard_of_file(config: Path) -> DashboardAddress:
     from fedpeer.cli.config import ConfigSource, refuse
     from fedpeer.config.peer_file import PeerFile
     from fedpeer.config.problems import ConfigProblem
@@ -233,7 +233,7 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
     from fedpeer.runs.summary import count_text
 
     if status["councils"]:
-        return _councils(status, width)
+        return _consensus_groups(status, width)
     if not status["groups"]:
         return _text("No averaging group yet: waiting for the peers to connect.\n", "dim")
     wide = width >= WIDE
@@ -248,7 +248,7 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
     return table
 
 
-def _councils(status: dict[str, Any], width: int) -> RenderableType:
+def _consensus_groups(status: dict[str, Any], width: int) -> RenderableType:
     """Return a table of consensus groups: coordinator, term, round, and how many voters are reachable."""
     from fedpeer.runs.summary import count_text
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from fedpeer.cli import topology_simulation as crowds
+from fedpeer.cli import topology_simulation
 from fedpeer.cli.setting_options import number
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ app = typer.Typer(
     cls=_Drawing,
     help="Draw a graph (fedpeer topology NAME, or draw NAME), or simulate averaging among many peers on it.",
 )
-app.command("simulate")(crowds.topology_simulate_command)
-app.command("sweep")(crowds.sweep)
+app.command("simulate")(topology_simulation.topology_simulate_command)
+app.command("sweep")(topology_simulation.sweep)
 
 
 @app.command("draw")

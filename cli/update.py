@@ -132,7 +132,7 @@ def _soon(authority: Authority, rounds: int) -> int:
 
 def _furthest(authority: Authority) -> int | None:
     """Return the newest round of any peer, from the first dashboard that answers on this machine, or None."""
-    from fedpeer.cli.status import door_of
+    from fedpeer.cli.status import dashboard_of
     from fedpeer.peer.runtime.dashboard.access import DashboardError
     from fedpeer.peer.runtime.dashboard.ask import ask
 
@@ -140,7 +140,7 @@ def _furthest(authority: Authority) -> int | None:
         config = authority.folder / entry.id / f"{entry.id}.yaml"
         if config.exists():
             try:
-                seen = ask(door_of(config, None, None, None))
+                seen = ask(dashboard_of(config, None, None, None))
             except (DashboardError, ConfigError):
                 continue
             return int(max([seen["round"], *(peer["round"] for peer in seen["peers"])]))

@@ -58,10 +58,10 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
     """Claim that the cell's mean is at most the fraction `most` of the other's."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, published = (mean_and_sem(_values(results, each, column))[0] for each in (label, other))
-        if not published:
+        mine, other_mean = (mean_and_sem(_values(results, each, column))[0] for each in (label, other))
+        if not other_mean:
             raise _MissingError(f"{other} has nothing to compare with")
-        return ClaimVerdict(mine <= most * published, f"{100 * mine / published:.1f} %")
+        return ClaimVerdict(mine <= most * other_mean, f"{100 * mine / other_mean:.1f} %")
 
     return PaperClaim(text, _told(check), (label, other))
 
@@ -114,12 +114,12 @@ def highest(
 
     def check(results: Results) -> ClaimVerdict:
         mine = {label: Middle.of(_values(results, label, column)) for label in labels}
-        published = {label: Middle.of(_values(results, label, column)) for label in others}
+        theirs = {label: Middle.of(_values(results, label, column)) for label in others}
         best = max(mine, key=lambda label: mine[label].median)
-        nearest = max(published, key=lambda label: published[label].median)
-        more = mine[best].median - published[nearest].median
-        clear = mine[best].low > max(each.high for each in published.values())
-        words = f"{more:+.1f} points" + (f", {best} to {nearest}" if len(mine) + len(published) > 2 else "")
+        nearest = max(theirs, key=lambda label: theirs[label].median)
+        more = mine[best].median - theirs[nearest].median
+        clear = mine[best].low > max(each.high for each in theirs.values())
+        words = f"{more:+.1f} points" + (f", {best} to {nearest}" if len(mine) + len(theirs) > 2 else "")
         words += "" if clear or not apart else "; their bars touch"
         return ClaimVerdict(more > by and (clear or not apart), words)
 
@@ -131,9 +131,9 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
 
     def check(results: Results) -> ClaimVerdict:
         mine = Middle.of(_values(results, label, column)).median
-        published = {other: Middle.of(_values(results, other, column)).median for other in others}
-        nearest = min(published, key=lambda other: published[other])
-        return ClaimVerdict(mine < published[nearest], f"{mine - published[nearest]:+.1f} points, {label} to {nearest}")
+        theirs = {other: Middle.of(_values(results, other, column)).median for other in others}
+        nearest = min(theirs, key=lambda other: theirs[other])
+        return ClaimVerdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
 
     return PaperClaim(text, _told(check), (label, *others))
 
@@ -142,8 +142,8 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
     """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, *published = (_mean_over(results, labels, column) for labels in (line, *others))
-        more = Middle.of(mine).median - max(Middle.of(each).median for each in published)
+        mine, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
+        more = Middle.of(mine).median - max(Middle.of(each).median for each in theirs)
         return ClaimVerdict(more > 0, f"{more:+.2f} points to the nearest")
 
     return PaperClaim(text, _told(check), tuple(label for labels in (line, *others) for label in labels))
@@ -223,8 +223,8 @@ def _mean_over(results: Results, labels: Sequence[str], column: str) -> tuple[fl
 def _differences(results: Results, label: str, other: str, column: str) -> _Floats:
     """Return the differences of two cells over the seeds that both have, (S,)."""
     one, two = _values(results, label, column), _values(results, other, column)
-    published = dict(zip(results[other].seeds, two, strict=True))
-    pairs = [(mine, published[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in published]
+    theirs = dict(zip(results[other].seeds, two, strict=True))
+    pairs = [(mine, theirs[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in theirs]
     if not pairs:
         raise _MissingError(f"{label} and {other} have no seed in common")
     return np.array([mine - other for mine, other in pairs], dtype=np.float64)

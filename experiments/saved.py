@@ -44,8 +44,8 @@ def _page_of(path: Path) -> dict[str, Any]:
         whole = False
     if not whole:
         raise RunError(
-            f"{path} has the name of a page's numbers and is something else; let fedpeer experiment report --to "
-            "write it again, or move it away"
+            f"{path} has the name of a page's numbers, but is something else; write it again with fedpeer experiment "
+            "report --to, or move it away"
         )
     return {**data, "claims": _claims_of(data)}
 

@@ -45,7 +45,9 @@ def federation(peers: int, seed: int, *, images: bool) -> Federation:
         DataError: too few peers to know all patterns.
     """
     if peers < _PEERS_MIN:
-        raise DataError(f"{peers} peers: {OTHERS} know another completion, and the rest must know all; use 5 or more")
+        raise DataError(
+            f"{peers} peers are too few: {OTHERS} know another completion, the rest all patterns; use 5 or more"
+        )
     data = "associative-digits" if images else "associative"
     models = {"everyone": {"neurons": {"input": "all", "hidden": SHARED, "output": "all"}}}
     return Federation.model_validate(
@@ -99,10 +101,10 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
     world = simulation.world
     tests = [np.sort(share.test_M) for share in world.split.shares]
     both = world.dataset.x, world.dataset.y
-    options, expected = ([values[rows].astype(np.float32) for rows in tests] for values in both)
-    recall = _recall(simulation, models, options, expected, images=images)
+    given, expected = ([values[rows].astype(np.float32) for rows in tests] for values in both)
+    recall = _recall(simulation, models, given, expected, images=images)
     answers = {
-        method: [recall.fire(method, *pair)[1] for pair in zip(world.peers, options, strict=True)] for method in METHODS
+        method: [recall.fire(method, *pair)[1] for pair in zip(world.peers, given, strict=True)] for method in METHODS
     }
 
     def passed(method: str) -> list[NDArray[np.bool_]]:
@@ -113,12 +115,12 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
     def wrong(method: str) -> float:
         return float(np.mean([np.mean((z != (y > 0)).sum(1)) for z, y in zip(answers[method], expected, strict=True)]))
 
-    def scene(peer: int, test: int, *, overrides: bool) -> Scene:
+    def scene(peer: int, test: int, *, differs: bool) -> Scene:
         cells = recall.canvas.cells
         return Scene(
             peer=world.peers[peer],
-            overrides=overrides,
-            given=cells(options[peer][test]),
+            differs=differs,
+            given=cells(given[peer][test]),
             expected=cells(expected[peer][test]),
             answers={method: cells(answers[method][peer][test]) for method in METHODS},
             passes={method: bool(passes[method][peer][test]) for method in METHODS},
@@ -126,12 +128,12 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
 
     # Both scenes show the same half: the first peer learnt another completion of it, and a later one never saw any.
     usual = {row.tobytes() for row in expected[OTHERS]}
-    overrides = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
+    differs = next(test for test, row in enumerate(expected[0]) if row.tobytes() not in usual)
     never, same = next(
         (peer, test)
-        for peer in range(OTHERS, len(options))
-        for test, row in enumerate(options[peer])
-        if np.array_equal(row, options[0][overrides]) and _never_shown(world, peer, expected[peer][test])
+        for peer in range(OTHERS, len(given))
+        for test, row in enumerate(given[peer])
+        if np.array_equal(row, given[0][differs]) and _never_shown(world, peer, expected[peer][test])
     )
     passes = {method: passed(method) for method in METHODS}
     scores = {method: [float(each.mean()) for each in passes[method]] for method in METHODS}
@@ -140,7 +142,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
         accuracy={method: float(np.mean(each)) for method, each in scores.items()},
         of_others={method: float(np.mean(each[:OTHERS])) for method, each in scores.items()},
         wrong={method: wrong(method) for method in METHODS},
-        scenes=(scene(0, overrides, overrides=True), scene(never, same, overrides=False)),
+        scenes=(scene(0, differs, differs=True), scene(never, same, differs=False)),
         recall=recall,
     )
 
@@ -153,7 +155,7 @@ def _never_shown(world: World, peer: int, whole_V: Bits) -> bool:
 def _recall(
     simulation: Simulation,
     models: Mapping[str, Mapping[str, Tensor]],
-    options: Sequence[Bits],
+    given: Sequence[Bits],
     expected: Sequence[Bits],
     *,
     images: bool,
@@ -161,19 +163,19 @@ def _recall(
     """Return the trained peers and the patterns; the peers' tests are (M, V) each: half patterns and expected ones."""
     world, module = simulation.world, simulation.world.module
     assert isinstance(module, Associative)
-    canvas = Canvas.of(options[0].shape[1], images=images)
+    canvas = Canvas.of(given[0].shape[1], images=images)
     wholes = [list(dict.fromkeys(row.tobytes() for row in rows)) for rows in expected]
 
     def pattern(peer: int, place: int) -> Pattern:
         whole = wholes[peer][place]
         whole_V = np.frombuffer(whole, np.float32)
         tests = [number for number, row in enumerate(expected[peer]) if row.tobytes() == whole]
-        overrides = whole != wholes[OTHERS][place]
+        differs = whole != wholes[OTHERS][place]
         return Pattern(
-            name=(str(place) if images else chr(ord("A") + place)) + ("′" if overrides else ""),
-            half=canvas.cells(options[peer][tests].mean(0) > 0.5),  # the mean removes the noise, which differs by test
+            name=(str(place) if images else chr(ord("A") + place)) + ("′" if differs else ""),
+            half=canvas.cells(given[peer][tests].mean(0) > 0.5),  # the mean removes the noise, which differs by test
             whole=canvas.cells(whole_V),
-            overrides=overrides,
+            differs=differs,
             learnt_by=frozenset(
                 name for number, name in enumerate(world.peers) if not _never_shown(world, number, whole_V)
             ),

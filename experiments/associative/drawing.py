@@ -55,15 +55,15 @@ def draw_marks(scene: Scene, marks: DrawingMarks, *, images: bool) -> Table:
     An image has no noise, so one picture shows its given half and the missing rest.
     """
     given, expected = scene.given, scene.expected
-    options = {"half and rest": (given, expected)}
+    asked = {"half and rest": (given, expected)}
     if not images:
-        options = {"given": (given, given), "expected": (expected, expected)}
-    columns = {**options, **{NAMES[name]: (answer, expected) for name, answer in scene.answers.items()}}
+        asked = {"given": (given, given), "expected": (expected, expected)}
+    columns = {**asked, **{NAMES[name]: (answer, expected) for name, answer in scene.answers.items()}}
     table = Table(box=None, pad_edge=False, padding=(0, marks.apart, 0, 0))
     for name in columns:
         table.add_column(name, no_wrap=True, header_style="")
     table.add_row(*(draw_picture(*pair, marks) for pair in columns.values()))
-    table.add_row(*[""] * len(options), *(Text(_verdict(scene, name), style="dim") for name in scene.answers))
+    table.add_row(*[""] * len(asked), *(Text(_verdict(scene, name), style="dim") for name in scene.answers))
     return table
 
 

@@ -60,7 +60,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
 
 def _half_of(recall: Recall, peer: str) -> Cells:
     """Return the half of which the peer learnt another completion than most."""
-    return next(pattern.half for pattern in recall.expected[peer] if pattern.overrides)
+    return next(pattern.half for pattern in recall.expected[peer] if pattern.differs)
 
 
 def _pattern(pattern: Pattern, peer: str) -> dict[str, Any]:
@@ -80,16 +80,16 @@ def question_in(body: bytes, recall: Recall) -> Question:
     try:
         found = parse_json(body)
     except ValueError:
-        raise QuestionError("not_json", "The question is no JSON.") from None
+        raise QuestionError("not_json", "The question is not JSON.") from None
     if not isinstance(found, dict) or set(found) != {"peer", "methods", "given"}:
-        raise QuestionError("not_a_question", "A question is an object of peer, methods and given.")
+        raise QuestionError("not_a_question", "A question must be an object of peer, methods and given.")
     peer, methods, given = found["peer"], found["methods"], found["given"]
     if not isinstance(peer, str) or peer not in recall.expected:
         raise QuestionError(
             "unknown_peer", f"There is no peer {_named(peer)}; there are {_some(list(recall.expected))}."
         )
     if not isinstance(methods, list) or not methods:
-        raise QuestionError("no_methods", "methods is a list of one or more ways of learning.")
+        raise QuestionError("no_methods", "methods must be a list of one or more methods.")
     for method in methods:
         if not isinstance(method, str) or method not in recall.memories:
             raise QuestionError(
@@ -97,9 +97,11 @@ def question_in(body: bytes, recall: Recall) -> Question:
             )
     rows, columns = recall.canvas.shape
     if not isinstance(given, list) or len(given) != rows * columns:
-        raise QuestionError("wrong_length", f"given is a list of {rows * columns} cells, {rows} rows of {columns}.")
+        raise QuestionError(
+            "wrong_length", f"given must be a list of {rows * columns} cells, {rows} rows of {columns}."
+        )
     if any(type(cell) is not int or cell not in (0, 1) for cell in given):
-        raise QuestionError("not_0_or_1", "Each cell that is given is 0 or 1.")
+        raise QuestionError("not_0_or_1", "Each given cell must be 0 or 1.")
     return Question(peer, tuple(dict.fromkeys(methods)), np.array(given, np.bool_).reshape(rows, columns))
 
 

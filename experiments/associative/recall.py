@@ -59,21 +59,21 @@ class Pattern:
 
     half       the half that tests give, without noise
     whole      the whole pattern
-    overrides  whether it is another completion of its half than most peers know
+    differs    whether it is another completion of its half than most peers know
     learnt_by  the peers that were shown it in training
     """
 
     name: str
     half: Cells
     whole: Cells
-    overrides: bool
+    differs: bool
     learnt_by: frozenset[str]
 
     def relation(self, peer: str) -> Relation:
         """Return a peer's relation to the pattern."""
         if peer not in self.learnt_by:
             return "never"
-        return "otherwise" if self.overrides else "learnt"
+        return "otherwise" if self.differs else "learnt"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ class Scene:
     """One peer's answers to one half pattern; all cells are (rows, columns) of the same shape.
 
     peer        the peer
-    overrides   whether it learnt another completion than most; otherwise it never saw the pattern
+    differs     whether it learnt another completion than most; otherwise it never saw the pattern
     given       the given half
     expected    the expected pattern
     answers     method -> answer
@@ -24,7 +24,7 @@ class Scene:
     """
 
     peer: str
-    overrides: bool
+    differs: bool
     given: Cells
     expected: Cells
     answers: Mapping[str, Cells]

@@ -20,7 +20,7 @@ RULE = "An answer passes with at least as many ones right as missing and too muc
 
 def heading(scene: Scene, shown: Shown) -> str:
     """Return the heading of a scene: the peer, and its relation to the pattern."""
-    if scene.overrides:
+    if scene.differs:
         return f"{scene.peer} learnt another completion of this half than most of the {shown.peers} peers."
     return f"{scene.peer} was never shown what goes with this half; most of the others were."
 
@@ -36,10 +36,10 @@ def says(found: Recalled, method: str, peer: str, given: Cells, *, images: bool)
     thing = "digit" if images else "pattern"
     other = None if found.taken_for is None else f"{thing} {found.taken_for.name}"
     if not given.any():
-        return "Nothing is given, no unit fires, and nothing comes out."
+        return "Nothing is given, so no unit fires and the answer is empty."
     if found.pattern is None:
-        count = f"{int(found.answer.sum())} cells that are no {thing} of anybody" if found.answer.any() else "nothing"
-        return f"This is no part of a {thing} that {peer} is asked for. It answers with {other or count}."
+        count = f"{int(found.answer.sum())} cells that form no known {thing}" if found.answer.any() else "nothing"
+        return f"This is not part of a {thing} in the tests of {peer}. It answers with {other or count}."
     name, relation = f"{thing} {found.pattern.name}", found.pattern.relation(peer)
     return f"{_known(relation, peer, name)}{_done(found, relation, method, other, name, adds=_adds(found, given))}."
 
@@ -67,21 +67,21 @@ def _done(found: Recalled, relation: Relation, method: str, other: str | None, n
         helped = ", and completes it with what the others taught it" if method != "local" else ", and guesses it"
         return {"learnt": ", and completes it", "otherwise": ", and keeps it", "never": helped}[relation]
     if found.passes and not adds:
-        return "; it repeats what it was given and makes nothing up"
+        return "; it only repeats what it was given"
     if found.passes:
         return f"; it answers with {other}, which is close enough to pass" if foreign else f"; it passes, with {what}"
     if foreign and relation == "otherwise":
         return f", and lost it: it answers with {other}, as the majority does"
     if foreign:
         return f", and answers with {other} instead"
-    return f", and makes something up: {what}" if relation == "never" else f", and fails: {what}"
+    return f", and makes up an answer: {what}" if relation == "never" else f", and fails: {what}"
 
 
 def recall_scores(shown: Shown) -> tuple[list[str], list[list[str]]]:
     """Return headings and a row per method: the scores over all peers and patterns."""
     from fedpeer.experiments.associative.demonstration import OTHERS
 
-    headings = ["method", "passed", f"by the {OTHERS} who learnt otherwise", "wrong units an answer"]
+    headings = ["method", "passed", f"by the {OTHERS} that learnt another", "wrong units per answer"]
     rows = [
         [
             NAMES[method],
@@ -98,14 +98,14 @@ def lesson(shown: Shown) -> str:
     """Return a sentence that compares the methods by what was measured."""
     if shown.best == "partial-averaging":
         return (
-            "Alone a peer makes up what it was never shown; after averaging everything it answers with the majority "
-            "where it learnt otherwise; after averaging a part it does neither."
+            "Trained alone, a peer makes up what it was never shown; with full averaging, it gives the answer of the "
+            "majority even if it learnt another; with partial averaging, it does neither."
         )
     if shown.best is None:
         best = max(shown.accuracy.values())
         names = [NAMES[method] for method, accuracy in shown.accuracy.items() if accuracy == best]
-        return f"With this seed {_joined(names)} pass as often; another seed may show a difference."
-    return f"With this seed {NAMES[shown.best]} passes most often; another seed may come out otherwise."
+        return f"With this seed {_joined(names)} pass equally often; another seed may show a difference."
+    return f"With this seed {NAMES[shown.best]} passes most often; another seed may give another result."
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ class ScalarGossip:
         loss: float = 0.0,
         channels: bool = True,
     ) -> None:
-        assert len(value_P) == graph.members, "a value a peer"
+        assert len(value_P) == graph.members, "one value per peer"
         assert 0 <= loss < 1, "some messages arrive"
         assert graph.phases or not loss, "what is lost is lost on an edge"
         self.graph, self.protocol, self.loss = graph, protocol, loss
@@ -125,7 +125,7 @@ class ScalarGossip:
             edges = matched(self.graph, draws)
             a_M, b_M = (end[edges] for end in self.graph.union)
         if self.channels is not None:
-            assert edges is not None, "lanes are edges"
+            assert edges is not None, "channels are edges"
             in_turn = np.concatenate([edges, edges + len(self.graph.union[0])])
             return self.channels.play(self.mass_2P, in_turn, np.full(self.members, 0.5), self.loss, draws)
         if not self.loss:
@@ -181,9 +181,9 @@ class ScalarGossip:
         if handed_over:
             add(self.mass_2P, near_N, (self.mass_2P[:, going] / np.maximum(near_G, 1))[:, seat_N])
         rank_N = np.arange(len(seat_N)) - (np.cumsum(near_G) - near_G)[seat_N]
-        options = rank_N < ASKED_FOR_VALUE
-        estimate_N = np.divide(*self.mass_2P[:, near_N[options]])
-        sums_G = np.bincount(seat_N[options], estimate_N, len(going))
+        asked_N = rank_N < ASKED_FOR_VALUE
+        estimate_N = np.divide(*self.mass_2P[:, near_N[asked_N]])
+        sums_G = np.bincount(seat_N[asked_N], estimate_N, len(going))
         left = near_G > 0
         self.mass_2P[0, going[left]] = sums_G[left] / np.minimum(near_G[left], ASKED_FOR_VALUE)
         self.mass_2P[1, going[left]] = 1.0

@@ -100,8 +100,8 @@ class PeerChannels:
         waits = self._beyond(self._taken_L)
         add(mass_2P, self.src_L[self.channel_K[waits & to_P]], self._mass_2K[:, waits & to_P])
         if handed_over:
-            published = waits & from_P & ~to_P
-            add(mass_2P, self.dst_L[self.channel_K[published]], self._mass_2K[:, published])
+            to_others = waits & from_P & ~to_P
+            add(mass_2P, self.dst_L[self.channel_K[to_others]], self._mass_2K[:, to_others])
         ended = self.channel_K[from_P | to_P]
         self._acked_L[ended] = self._taken_L[ended] = self._made_L[ended]
         self._keep(~(from_P | to_P))

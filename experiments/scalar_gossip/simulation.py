@@ -127,8 +127,8 @@ def simulate_scalar(
         )
         if not graph.phases and (options.loss or options.churn or options.gone):
             raise TopologyError(
-                f"complete of {options.peers:,} peers: its edges are not kept, so nothing can be lost on them and "
-                f"nobody can leave; use {COMPLETE_MEMBERS_MAX:,} peers or fewer"
+                f"complete with {options.peers:,} peers keeps no edges, so messages cannot be lost and peers cannot "
+                f"leave; use {COMPLETE_MEMBERS_MAX:,} peers or fewer"
             )
         known = theory(graph, options.protocol, options.to)
         draws = np.random.default_rng([options.seed, 1])
@@ -174,9 +174,7 @@ def _check_scalar_request(options: ScalarGossipOptions) -> None:
     if options.exchanges_max < 1:
         raise TopologyError(f"exchanges-max = {options.exchanges_max}: write 1 or more")
     if not options.channels and not options.loss:
-        raise TopologyError(
-            "without channels it matters only what becomes of lost messages; say how many are, --loss 0.1"
-        )
+        raise TopologyError("--no-lanes makes a difference only if messages are lost; add the loss, such as --loss 0.1")
 
 
 @contextmanager

@@ -24,10 +24,10 @@ HALF = np.array([[True, True, False, False], [False, False, False, False]])
 STRANGE = np.array([[True, False, True, False], [False, True, False, True]])
 
 
-def scene(*, overrides: bool = True) -> Scene:
+def scene(*, differs: bool = True) -> Scene:
     answers = dict(zip(METHODS, (HALF, STRANGE, EXPECTED), strict=True))
     passes = dict(zip(METHODS, (True, False, True), strict=True))
-    return Scene(peer="peer1", overrides=overrides, given=HALF, expected=EXPECTED, answers=answers, passes=passes)
+    return Scene(peer="peer1", differs=differs, given=HALF, expected=EXPECTED, answers=answers, passes=passes)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def recall() -> Recall:
 
 def shown(recall: Recall, *accuracy: float) -> Shown:
     scores = dict(zip(METHODS, accuracy, strict=True))
-    scenes = (scene(), scene(overrides=False))
+    scenes = (scene(), scene(differs=False))
     return Shown(peers=15, accuracy=scores, of_others=scores, wrong=scores, scenes=scenes, recall=recall)
 
 
@@ -83,7 +83,7 @@ def test_images_are_pixels_and_fit_80_columns() -> None:
     half[:4] = True
     answers = dict.fromkeys(METHODS, half)
     passes = dict.fromkeys(METHODS, True)
-    digit = Scene(peer="peer1", overrides=True, given=half, expected=whole, answers=answers, passes=passes)
+    digit = Scene(peer="peer1", differs=True, given=half, expected=whole, answers=answers, passes=passes)
     lines = rendered(draw_marks(digit, DrawingMarks.suited(80, images=True, ascii_only=False), images=True))
     assert lines[0] == "half and rest     local only        full averaging    partial averaging"
     assert lines[1] == "  ".join(["█" * 16] * 4)
@@ -94,7 +94,7 @@ def test_the_heading_says_who_is_asked_for_what(recall: Recall) -> None:
     assert words.heading(scene(), shown(recall, 1, 1, 1)) == (
         "peer1 learnt another completion of this half than most of the 15 peers."
     )
-    assert "never shown" in words.heading(scene(overrides=False), shown(recall, 1, 1, 1))
+    assert "never shown" in words.heading(scene(differs=False), shown(recall, 1, 1, 1))
 
 
 ONE = "peer1 learnt another completion of this half than most, pattern A′"
@@ -117,12 +117,12 @@ ONE = "peer1 learnt another completion of this half than most, pattern A′"
             A.half,
             "peer2 was never shown pattern A, and completes it with what the others taught it.",
         ),
-        ("full-averaging", "peer1", A.half & ~A.half, "Nothing is given, no unit fires, and nothing comes out."),
+        ("full-averaging", "peer1", A.half & ~A.half, "Nothing is given, so no unit fires and the answer is empty."),
         (
             "full-averaging",
             "peer1",
             A.whole & ~A.half,
-            "This is no part of a pattern that peer1 is asked for. It answers with pattern A.",
+            "This is not part of a pattern in the tests of peer1. It answers with pattern A.",
         ),
     ],
     ids=["learnt", "kept", "lost", "taught", "silent", "stranger"],
@@ -141,10 +141,10 @@ def answer(cells: Cells, pattern: Pattern | None, *, passes: bool | None, taken_
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (answer(A.half, A, passes=True), "; it repeats what it was given and makes nothing up."),
+        (answer(A.half, A, passes=True), "; it only repeats what it was given."),
         (answer(A.half | C.half, A, passes=True), "; it passes, with 5 missing and 5 too much."),
         (answer(C.half, A, passes=True, taken_for=B), "; it answers with pattern B, which is close enough to pass."),
-        (answer(C.half, A, passes=False), ", and makes something up: 10 missing and 5 too much."),
+        (answer(C.half, A, passes=False), ", and makes up an answer: 10 missing and 5 too much."),
         (answer(B.whole, A, passes=False, taken_for=B), ", and answers with pattern B instead."),
         (answer(A.whole, A, passes=True), ", and guesses it."),
     ],
@@ -160,9 +160,9 @@ def test_what_was_learnt_and_fails_is_told_as_that() -> None:
 
 
 def test_what_nobody_asked_for_is_told_by_how_much_comes_out() -> None:
-    for cells, told in ((A.half, "5 cells that are no pattern of anybody"), (A.half & ~A.half, "nothing")):
+    for cells, told in ((A.half, "5 cells that form no known pattern"), (A.half & ~A.half, "nothing")):
         said = words.says(answer(cells, None, passes=None), "local", "peer2", C.half, images=False)
-        assert said == f"This is no part of a pattern that peer2 is asked for. It answers with {told}."
+        assert said == f"This is not part of a pattern in the tests of peer2. It answers with {told}."
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_nobody_asked_for_is_told_by_how_much_comes_out() -> None:
     [
         ((0.9, 0.95, 1.0), "it does neither"),
         ((0.9, 1.0, 0.95), "full averaging passes most often"),
-        ((1.0, 0.9, 1.0), "local only and partial averaging pass as often"),
+        ((1.0, 0.9, 1.0), "local only and partial averaging pass equally often"),
     ],
     ids=str,
 )

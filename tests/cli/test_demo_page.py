@@ -97,7 +97,7 @@ def test_an_answer_has_both_layers_and_what_is_said_of_them(shown: Shown) -> Non
 def test_where_nothing_is_expected_there_is_no_verdict(shown: Shown) -> None:
     found = answered(shown.recall, Question("peer2", ("local",), A.half | C.half))["local"]
     assert (found["expected"], found["passes"], found["verdict"]) == (None, None, None)
-    assert "no part of a pattern" in found["says"]
+    assert "not part of a pattern" in found["says"]
 
 
 def test_a_question_is_read(shown: Shown) -> None:

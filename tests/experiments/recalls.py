@@ -31,7 +31,7 @@ def _cells(*runs: tuple[int, int]) -> Cells:
 
 def pattern(name: str, row: int, rest: tuple[int, int], *learnt_by: str) -> Pattern:
     half, whole = _cells((row, 0)), _cells((row, 0), rest)
-    return Pattern(name=name, half=half, whole=whole, overrides="′" in name, learnt_by=frozenset(learnt_by))
+    return Pattern(name=name, half=half, whole=whole, differs="′" in name, learnt_by=frozenset(learnt_by))
 
 
 A, B, C = (
@@ -82,7 +82,7 @@ def made_of_images() -> Recall:
     whole = np.zeros(canvas.shape, np.bool_)
     whole[:, 3:5] = True
     half = whole & (np.arange(8) < 4)[:, None]
-    digit = Pattern(name="0′", half=half, whole=whole, overrides=True, learnt_by=frozenset(PEERS[:1]))
+    digit = Pattern(name="0′", half=half, whole=whole, differs=True, learnt_by=frozenset(PEERS[:1]))
     draws = torch.Generator().manual_seed(5)
     memory = RecallMemory(
         hidden_HV=2 * torch.rand(HIDDEN, 240, generator=draws) - 1,
@@ -98,12 +98,12 @@ def shown(recall: Recall | None = None) -> Shown:
     """As `demonstrate` would give it, of `made()` unless of another; its scores, partial's the best, are made up."""
     recall = recall or made()
 
-    def scene(peer: str, *, overrides: bool) -> Scene:
+    def scene(peer: str, *, differs: bool) -> Scene:
         expected = recall.expected[peer][0]
         found = {method: recall.ask(method, peer, expected.half) for method in METHODS}
         return Scene(
             peer=peer,
-            overrides=overrides,
+            differs=differs,
             given=expected.half,
             expected=expected.whole,
             answers={method: each.answer for method, each in found.items()},
@@ -111,7 +111,7 @@ def shown(recall: Recall | None = None) -> Shown:
         )
 
     scores = dict(zip(METHODS, (0.75, 0.9, 1.0), strict=True))
-    scenes = (scene("peer1", overrides=True), scene("peer2", overrides=False))
+    scenes = (scene("peer1", differs=True), scene("peer2", differs=False))
     return Shown(
         peers=len(recall.expected), accuracy=scores, of_others=scores, wrong=scores, scenes=scenes, recall=recall
     )

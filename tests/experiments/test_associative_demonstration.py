@@ -30,7 +30,7 @@ def played() -> Shown:
 def test_one_learnt_otherwise_and_one_was_never_shown(played: Shown) -> None:
     found = played
     first, second = found.scenes
-    assert (first.overrides, second.overrides) == (True, False)
+    assert (first.differs, second.differs) == (True, False)
     # Class 1 of the paper's generator, which the fifth peer misses: usually 32 to 39 are to be completed, or 40 to 47.
     assert (first.peer, second.peer) == ("peer1", "peer5")
     assert np.flatnonzero(first.expected).tolist() == [*range(24, 32), *range(40, 48)]
@@ -62,7 +62,7 @@ def test_patterns_are_known_by_those_who_were_shown_them(played: Shown) -> None:
     recall = played.recall
     first, second, third, strange = recall.patterns
     assert [pattern.name for pattern in recall.patterns] == ["A", "B", "C", "A′"]
-    assert [pattern.overrides for pattern in recall.patterns] == [False, False, False, True]
+    assert [pattern.differs for pattern in recall.patterns] == [False, False, False, True]
     # The paper's generator asks for class 1 first, then 2 and 0; the classes begin at 24, 48 and 0, modulo 50.
     halves = [[*range(24, 32)], [*range(6), 48, 49], [*range(8)], [*range(24, 32)]]
     rests = [[*range(32, 40)], [*range(6, 14)], [*range(8, 16)], [*range(40, 48)]]

@@ -1,17 +1,17 @@
-// The page of the demonstration: which peer is asked, which cells are given, and what its network makes of them layer by
-// layer. The page computes nothing about networks: each change of the given cells is a question to Python.
+// The page of the demonstration: a peer, the given cells, and its network's answer layer by layer. The page computes
+// nothing about networks: each change of the given cells is a question to Python.
 
 import { el, svg } from "/draw.js";
 
 // Milliseconds from the hidden units to the answer.
 const PAUSE = 450;
-// Hidden units beside one another, and the room of each.
+// Hidden units per row, and the size of each.
 const UNITS_WIDE = 25, UNIT = 10;
-// Methods are shown side by side, or one of them.
+// Shows all methods side by side.
 const ALL = "all";
 const GIVEN = 0, HIDDEN = 1, ANSWER = 2;
 const NEXT = ["show the hidden units", "show the answer", "layer by layer"];
-const RELATIONS = { learnt: "learnt", otherwise: "learnt otherwise", never: "never shown" };
+const RELATIONS = { learnt: "learnt", otherwise: "learnt another", never: "never shown" };
 
 const at = (id) => document.getElementById(id);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -20,7 +20,7 @@ const panels = new Map();
 
 // ---------------------------------------------------------------------------------------------------------- questions
 
-/** Ask about what is given now. While a question is under way only the newest other one waits. */
+/** Ask about the given cells. While a question is under way, only the newest one waits. */
 async function ask() {
   if (asking) { again = true; return; }
   asking = true;
@@ -50,7 +50,7 @@ function trouble(error) {
 
 // ------------------------------------------------------------------------------------------------------------- layers
 
-/** From the hidden units on to the answer; at once for who does not want motion. */
+/** Show the hidden units, then the answer; at once if the user prefers reduced motion. */
 function play() {
   clearTimeout(timer);
   if (still.matches) return to(ANSWER);
@@ -90,7 +90,7 @@ function show(panel, found) {
 const looks = ({ answer, expected }, n) => (expected === null ? (answer[n] ? "on" : "")
   : answer[n] ? (expected[n] ? "right" : "extra") : expected[n] ? "missing" : "");
 
-/** The hidden units: averaged ones round and above, own ones square and below. */
+/** Draw the hidden units: averaged ones round and above, own ones square and below. */
 function drawUnits(panel, found) {
   const key = found.averaged.join("");
   if (panel.key !== key) {
@@ -116,13 +116,13 @@ function drawUnits(panel, found) {
 
 // -------------------------------------------------------------------------------------------------------------- cells
 
-/** What a cell is besides its state: of images every second block of 2x2 is darker, as on a chessboard. */
+/** Return a cell's class: in images every second block of 2x2 is darker, as on a chessboard. */
 function place(n) {
   const [row, column] = [Math.floor(n / demo.columns), n % demo.columns];
   return demo.images && (Math.floor(row / 2) + Math.floor(column / 2)) % 2 ? "cell dark-block" : "cell";
 }
 
-/** Rows of cells inside a grid. */
+/** Lay out cells as rows of a grid. */
 function laidOut(box, cells) {
   box.classList.toggle("pixels", demo.images);
   box.style.gridTemplateColumns = `repeat(${demo.columns}, minmax(0, 1fr))`;
@@ -248,7 +248,7 @@ function chooseMethods() {
 function scores({ headings, rows, best }) {
   const head = headings.map((heading, n) => el("th", { scope: "col", class: n ? "number" : null }, heading));
   const cell = (text, n) => (n ? el("td", { class: "number", "data-label": headings[n] }, text) : el("th", { scope: "row" }, text));
-  at("scores").replaceChildren(el("table", { class: "folds" }, el("caption", {}, "Scores by way of learning"), el("thead", {}, el("tr", {}, ...head)),
+  at("scores").replaceChildren(el("table", { class: "folds" }, el("caption", {}, "Scores by method"), el("thead", {}, el("tr", {}, ...head)),
     el("tbody", {}, ...rows.map((row, n) => el("tr", { class: n === best ? "best" : null }, ...row.map(cell))))));
 }
 

@@ -78,7 +78,7 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
 
     async def ask(request: web.Request) -> web.StreamResponse:
         if request.content_type != _JSON:
-            return _refused(415, "not_json", f"A question is sent as {_JSON}.")
+            return _refused(415, "not_json", f"Send the question as {_JSON}.")
         try:
             return web.json_response(answer(await request.read()))
         except QuestionError as error:
