@@ -45,9 +45,7 @@ def federation(peers: int, seed: int, *, images: bool) -> Federation:
         DataError: too few peers to know all patterns.
     """
     if peers < _PEERS_MIN:
-        raise DataError(
-            f"{peers} peers are too few: {OTHERS} know another completion, the rest all patterns; use 5 or more"
-        )
+        raise DataError(f"{peers} peers are too few to know all patterns; use {_PEERS_MIN} or more")
     data = "associative-digits" if images else "associative"
     models = {"everyone": {"neurons": {"input": "all", "hidden": SHARED, "output": "all"}}}
     return Federation.model_validate(
