@@ -1,4 +1,4 @@
-"""`fedpeer data list / prepare / preview / split`: data sets, their files, and how peers would divide them."""
+"""`fedpeer data list / prepare / preview / split`: data sets, their files, and their splits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedpeer.cli.setting_options import number
 if TYPE_CHECKING:
     from fedpeer.data.dataset import Dataset, Split
 
-app = typer.Typer(help="List data sets, fetch their files, preview how peers would divide them.", no_args_is_help=True)
+app = typer.Typer(help="List data sets, fetch their files, and preview splits among peers.", no_args_is_help=True)
 
 #: Columns of a terminal that has room for sizes.
 _WIDE = 120

@@ -13,7 +13,7 @@ from fedpeer.config.problems import ConfigError, laid_out
 
 #: Lines of one report on the smallest terminal: 24 less the command above it and the prompt below.
 LINES_MIN = 21
-#: Exceptions whose message is for the user, by name: importing their modules would be slow.
+#: Other packages' exceptions for the user, by name; none is imported for it, as what is not imported was not raised.
 _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",

@@ -237,7 +237,7 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
         source.lay(f"--{name}", ("learning", name), value)
     problems = [
         ConfigProblem(
-            ("learning", name), f"{experiment.name} fixes it; only figures of the partial averaging paper leave it open"
+            ("learning", name), f"{experiment.name} fixes this setting, as its paper does; leave the option out"
         )
         for name in found
         if name not in experiment.open

@@ -96,7 +96,7 @@ def flag(name: str) -> str:
 
 
 class OptionNames(Vocabulary):
-    """Names of settings on the command line: their options, if they have one and no file is given."""
+    """Names of settings on the command line: the option, if it is given or there is no file; else the key."""
 
     def __init__(self, source: ConfigSource | None = None) -> None:
         self._source = source or ConfigSource()
