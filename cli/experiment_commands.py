@@ -236,9 +236,7 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
     for name, value in found.items():
         source.lay(f"--{name}", ("learning", name), value)
     problems = [
-        ConfigProblem(
-            ("learning", name), f"{experiment.name} fixes this setting, as its paper does; leave the option out"
-        )
+        ConfigProblem(("learning", name), f"{experiment.name} fixes this setting; leave the option out")
         for name in found
         if name not in experiment.open
     ]
