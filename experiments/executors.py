@@ -54,7 +54,7 @@ class WantedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """Where runs are executed.
+    """Place where runs are executed.
 
     root       folder of the run folders
     device     where to train, such as "cpu" or "auto"

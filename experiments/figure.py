@@ -167,7 +167,7 @@ class Figure:
 
     @property
     def partly(self) -> bool:
-        """Whether the small size has fewer points."""
+        """True if the small size has fewer points."""
         return len(self.cells(_ALL)) > len(self.cells(_SOME))
 
     def experiment(self) -> Experiment:

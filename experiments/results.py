@@ -93,7 +93,7 @@ Results = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """Whether a claim holds (None: it cannot be checked), and by how much, in words."""
+    """Verdict on a claim: whether it holds (None: it cannot be checked), and by how much, in words."""
 
     held: bool | None
     words: str

@@ -52,7 +52,7 @@ _UNSEARCHED = "No search: where none is shown below, the first settings of a met
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
-    """What to run, where and with what.
+    """Options of a run of an experiment.
 
     experiment   the experiment
     size_name    its size

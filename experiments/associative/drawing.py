@@ -25,7 +25,7 @@ _PLAIN = str.maketrans("■□×·█░", "#ox.#o")
 
 @dataclass(frozen=True)
 class DrawingMarks:
-    """How cells are drawn.
+    """Marks that draw cells.
 
     cells   the marks in the order of `_STYLES`
     after   text after each mark

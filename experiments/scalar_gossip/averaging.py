@@ -59,7 +59,7 @@ class ScalarGossip:
     ) -> None:
         assert len(value_P) == graph.members, "one value per peer"
         assert 0 <= loss < 1, "some messages arrive"
-        assert graph.phases or not loss, "what is lost is lost on an edge"
+        assert graph.phases or not loss, "messages are lost on edges"
         self.graph, self.protocol, self.loss = graph, protocol, loss
         self.mass_2P: Masses = np.stack([value_P, np.ones(graph.members)])
         self.start_mean = float(value_P.mean())
@@ -170,20 +170,20 @@ class ScalarGossip:
 
         A peer without a neighbor that stays is not replaced.
         """
-        assert self.graph.phases, "who leaves has neighbours"
+        assert self.graph.phases, "a peer that leaves has neighbors"
         going_P = draws.random(self.members) < share
         going = np.flatnonzero(going_P)
-        seat_N, near_N = self._neighbours(going, going_P)
-        near_G = np.bincount(seat_N, minlength=len(going))
+        leaver_N, near_N = self._neighbours(going, going_P)
+        near_G = np.bincount(leaver_N, minlength=len(going))
         going_P[going[near_G == 0]] = False
         if self.channels is not None:
             self.channels.part(self.mass_2P, going_P, handed_over=handed_over)
         if handed_over:
-            add(self.mass_2P, near_N, (self.mass_2P[:, going] / np.maximum(near_G, 1))[:, seat_N])
-        rank_N = np.arange(len(seat_N)) - (np.cumsum(near_G) - near_G)[seat_N]
+            add(self.mass_2P, near_N, (self.mass_2P[:, going] / np.maximum(near_G, 1))[:, leaver_N])
+        rank_N = np.arange(len(leaver_N)) - (np.cumsum(near_G) - near_G)[leaver_N]
         asked_N = rank_N < ASKED_FOR_VALUE
         estimate_N = np.divide(*self.mass_2P[:, near_N[asked_N]])
-        sums_G = np.bincount(seat_N[asked_N], estimate_N, len(going))
+        sums_G = np.bincount(leaver_N[asked_N], estimate_N, len(going))
         left = near_G > 0
         self.mass_2P[0, going[left]] = sums_G[left] / np.minimum(near_G[left], ASKED_FOR_VALUE)
         self.mass_2P[1, going[left]] = 1.0
@@ -191,15 +191,15 @@ class ScalarGossip:
 
     def _neighbours(self, going: Index, going_P: Flags) -> tuple[Index, Index]:
         """Return indices into `going`, ascending, and a neighbor of that peer that stays, (N,) each."""
-        seats, near = [], []
+        leavers, near = [], []
         for phase in self.graph.phases:
             first_G, count_G = phase.indptr[going].astype(np.int64), np.diff(phase.indptr)[going]
-            seat_N = np.repeat(np.arange(len(going)), count_G)
-            place_N = np.arange(len(seat_N)) - (np.cumsum(count_G) - count_G)[seat_N] + first_G[seat_N]
+            leaver_N = np.repeat(np.arange(len(going)), count_G)
+            place_N = np.arange(len(leaver_N)) - (np.cumsum(count_G) - count_G)[leaver_N] + first_G[leaver_N]
             near_N = phase.indices[place_N]
             stays = ~going_P[near_N]
-            seats.append(seat_N[stays])
+            leavers.append(leaver_N[stays])
             near.append(near_N[stays])
-        seat_N, near_N = np.concatenate(seats), np.concatenate(near)
-        order = np.argsort(seat_N, kind="stable")
-        return seat_N[order], near_N[order]
+        leaver_N, near_N = np.concatenate(leavers), np.concatenate(near)
+        order = np.argsort(leaver_N, kind="stable")
+        return leaver_N[order], near_N[order]
