@@ -112,7 +112,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     )
 
 
-def status_of(prepared: Prepared) -> Status:
+def initial_status(prepared: Prepared) -> Status:
     """Return the peer's status, which has only its constant parts so far."""
     federation = prepared.outfit.assembly.federation
     return Status(

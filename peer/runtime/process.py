@@ -38,7 +38,7 @@ from fedpeer.peer.runtime.logs import Log, LogFile, LogLine, at_least, for_strea
 from fedpeer.peer.runtime.loop_lag import LoopLag
 from fedpeer.peer.runtime.metrics import Metrics
 from fedpeer.peer.runtime.mistakes import ReportedPlaces
-from fedpeer.peer.runtime.prepared import Prepared, signatures, status_of
+from fedpeer.peer.runtime.prepared import Prepared, initial_status, signatures
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.secret import keep_secret
@@ -117,7 +117,7 @@ class PeerProcess:
         self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
-        self.status = status_of(prepared)
+        self.status = initial_status(prepared)
         self._bench = JobRunner(prepared, self._folder, self.status, self._unsaved)
         self._quiet = quiet
         self._store: Store | None = None

@@ -22,7 +22,7 @@ from fedpeer.learning import models
 from fedpeer.learning.device import device_memory
 from fedpeer.peer.node.node_setup import VOTERS_MAX, setup_of
 from fedpeer.peer.runtime.job_runner import JobRunner
-from fedpeer.peer.runtime.prepared import Prepared, prepare_peer, status_of
+from fedpeer.peer.runtime.prepared import Prepared, initial_status, prepare_peer
 from fedpeer.peer.runtime.secret import SECRET_BYTES, keep_secret, secret_in
 from fedpeer.peer.runtime.store import StateError
 from fedpeer.peer.state.events import (
@@ -110,7 +110,7 @@ def test_its_memory_is_the_machines() -> None:
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
     """FedPer: the head stays at the peer, so what the server has is another model."""
     ann = prepared()
-    spec, status = ann.trainer.spec, status_of(ann)
+    spec, status = ann.trainer.spec, initial_status(ann)
     assert spec is not None
     (tmp_path / "state").mkdir()
     context = JobRunner(ann, tmp_path / "state", status, pytest.fail)
