@@ -134,12 +134,12 @@ def _check(**settings: int) -> None:
         if value < least.get(name, 0):
             raise DataError(f"associative: {name} = {value}: write {least.get(name, 0)} or more")
     most = {
-        "m": (settings["n"] // 3, "given ones and both completions must find room"),
-        "z": (settings["n"], "a bit is flipped once"),
-        "others": (settings["users"], "they are among the users"),
+        "m": (settings["n"] // 3, "the given part and both completions must fit into the n bits"),
+        "z": (settings["n"], "no bit is flipped twice"),
+        "others": (settings["users"], "these are some of the users"),
         "changed": (settings["s"] - 1, "classes are numbered from 0"),
-        "missed": (settings["s"] - 1, "a user learns some class"),
+        "missed": (settings["s"] - 1, "every user must learn a class"),
     }
     for name, (limit, why) in most.items():
         if settings[name] > limit:
-            raise DataError(f"associative: {name} = {settings[name]}: write at most {limit}, for {why}")
+            raise DataError(f"associative: {name} = {settings[name]}: write at most {limit}: {why}")

@@ -67,7 +67,7 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
     a random test part is no longer independent of the training part.
     """
     if stride < 1:
-        raise DataError(f"watch: stride = {stride}: a window begins every so many samples, so write 1 or more")
+        raise DataError(f"watch: stride = {stride}: write the samples from window to window, 1 or more")
     path = _inside(WATCH, "data/watch_dataset.npy")
     held = official_pickle.read_npy(path.read_bytes(), sha256=WATCH_SHA256, what=str(path))
     with store.reading(path):

@@ -139,7 +139,10 @@ def _windows(
     end_ms = min(table_R4[-1, 0] for table_R4 in sensors.values())
     count = int((end_ms - begin_ms) // (1000 * _WINDOW_S))
     if not 1 <= count <= _WINDOWS_MAX:
-        raise ValueError(f"the three sensors were read together for {(end_ms - begin_ms) / 1000:.0f} s")
+        raise ValueError(
+            f"the readings of the three sensors overlap for {(end_ms - begin_ms) / 1000:.0f} s, not for {_WINDOW_S} to "
+            f"{_WINDOW_S * _WINDOWS_MAX:,} s"
+        )
     grid_ms = begin_ms + np.arange(count * _WINDOW_S * _RATE_HZ) * 1000 / _RATE_HZ
     even_AT = np.array(
         [np.interp(grid_ms, table_R4[:, 0], table_R4[:, axis]) for table_R4 in sensors.values() for axis in (1, 2, 3)]

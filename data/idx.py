@@ -176,7 +176,7 @@ def read_idx(path: Path) -> NDArray[Any]:
     with store.reading(path):
         raw = store.content(path)
         if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _DTYPES:
-            raise ValueError(f"it begins with {raw[:4].hex()}, so it is no idx file of bytes or integers")
+            raise ValueError(f"it begins with {raw[:4].hex()}, so it is not an idx file of bytes or integers")
         dtype, dimensions = _DTYPES[raw[2]], raw[3]
         start = 4 + 4 * dimensions
         shape = tuple(int(each) for each in np.frombuffer(raw[4:start], ">u4"))

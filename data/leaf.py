@@ -28,7 +28,7 @@ FEMNIST = DatasetSource(
     licence="BSD 2-clause for LEAF's scripts; NIST data in the public domain",
     size="up to 805,263 images of 28x28, 62 classes, 3,550 writers",
     files=(OfficialFile(path="femnist/data"),),
-    by_hand="nobody offers the finished files: run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist "
+    by_hand="these files are not published: run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist "
     "of https://github.com/TalwalkarLab/leaf and put its data/train and data/test there",
 )
 MNIST_BY_WRITER = DatasetSource(
@@ -37,7 +37,7 @@ MNIST_BY_WRITER = DatasetSource(
     licence="as mnist and qmnist",
     size="11,440 + 1,301 images of 28x28, 10 classes, 100 writers; 3 MB",
     files=(OfficialFile(path="MNIST_by_writer_LEAF/data"),),
-    by_hand="nobody offers this sub-sample for download; `qmnist` has all the writers and can be downloaded",
+    by_hand="this sub-sample is not published; `qmnist` has all the writers and can be downloaded",
 )
 
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -76,7 +76,7 @@ def read_tar(
 def _known(content: bytes, sha256: Collection[str], what: str) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found not in sha256:
-        raise _refused(what, f"its SHA-256 {found} is none of the known ones, so nothing of it was read")
+        raise _refused(what, f"its SHA-256 {found} is not a known one, so nothing of it was read")
 
 
 def _refused(what: str, problem: str) -> DataError:
@@ -87,7 +87,7 @@ def _unpickled(content: bytes, what: str, encoding: Encoding) -> Any:
     try:
         return _plain(_Unpickler(io.BytesIO(content), encoding=encoding).load())
     except Exception as problem:  # a hostile pickle can raise anything at all
-        raise _refused(what, f"its pickle is refused ({type(problem).__name__}: {problem})") from problem
+        raise _refused(what, f"its pickle was rejected ({type(problem).__name__}: {problem})") from problem
 
 
 class _Unpickler(pickle.Unpickler):

@@ -43,7 +43,7 @@ def preview_data(dataset: Dataset, split: Split, *, width: int = 80) -> Table:
         table.add_column("note", no_wrap=True, overflow="ellipsis", max_width=_NOTE_COLUMNS, ratio=1)
     for number in _shown(len(peers)):
         if number is None:
-            table.add_row("...", "", "", f"{len(peers) - ROWS_MAX} peers more")
+            table.add_row("...", "", "", f"{len(peers) - ROWS_MAX} more peers")
             continue
         peer = peers[number]
         cells = [peer["id"], str(peer["train"]), str(peer["test"]), holds[number]]
@@ -76,7 +76,7 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
     each = -(-len(dataset.classes) // room)
     starts = np.arange(0, len(dataset.classes), each)
     density_PB = np.add.reduceat(count_PC, starts, axis=1)
-    said = f"{len(dataset.classes)} classes" + (f", {each} a mark" if each > 1 else "")
+    said = f"{len(dataset.classes)} classes" + (f", {each} per mark" if each > 1 else "")
     return [_shaded(density_B, density_PB.max()) for density_B in density_PB], Text(said[:room])
 
 

@@ -173,7 +173,7 @@ def _read_numbers(text: bytes, columns: int) -> NDArray[np.float64]:
         try:
             flat = np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError) as problem:
-            raise ValueError("a table has something that is no number") from problem
+            raise ValueError("a table has something that is not a number") from problem
     if flat.size == 0 or flat.size % columns:
         raise ValueError(f"a table has {flat.size} numbers, which is not a whole number of rows of {columns}")
     return flat.reshape(-1, columns)

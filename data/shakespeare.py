@@ -49,7 +49,7 @@ _LEAF = DatasetSource(
     licence=SHAKESPEARE.licence,
     size=SHAKESPEARE.size,
     files=(OfficialFile(path="shakespeare/data"),),
-    by_hand="LEAF's JSON is made by its own data/shakespeare/preprocess.sh; the setting form=text needs none of it",
+    by_hand="LEAF's data/shakespeare/preprocess.sh makes the JSON files; the setting form=text does not need them",
 )
 
 _SPEECH = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
@@ -80,7 +80,7 @@ def shakespeare(
         with store.reading(path):
             speeches = roles(_text(path))
         if not speeches:
-            raise store.damaged(path, "no role speaks in it")
+            raise store.damaged(path, "it has no speaking role")
         sizes = {name: len(said) for name, said in speeches.items()}
         parts = [(name, False, *_windows(speeches[name], samples)) for name in _largest(sizes, users)]
     counts = [len(y) for _, _, _, y in parts]

@@ -111,7 +111,7 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
 def no_package(source: DatasetSource) -> DataError:
     """Return the error for a data set whose package is not installed."""
     return DataError(
-        f"{source.name} comes with the Python package {source.package}, which is not here; {source.by_hand}"
+        f"{source.name} comes with the Python package {source.package}, which is not installed; {source.by_hand}"
     )
 
 

@@ -262,7 +262,7 @@ def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, 
             said = f"{type(problem).__name__}: {problem}"
             raise NetworkError(f"network python:{name}: calling it failed: {said}") from problem
     if not isinstance(module, nn.Module):
-        raise NetworkError(f"network python:{name} gave {type(module).__name__}; it must return an nn.Module")
+        raise NetworkError(f"network python:{name} returned {type(module).__name__}; it must return an nn.Module")
     return module
 
 
@@ -279,7 +279,7 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
         ) from None
     if found != (2, outputs):
         raise NetworkError(
-            f"the network answers two examples with shape {found}; it must be (2, {outputs}), "
+            f"the network's output for two examples has shape {found}; it must be (2, {outputs}), "
             f"{outputs} outputs for each example"
         )
 
@@ -289,13 +289,13 @@ def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
     completes = LOSSES[loss].task == "completion"
     if completes and not learns(module):
         raise ChoiceError(
-            f"{shape.name} has patterns to complete, of which there is no gradient to learn along; write network: "
-            "associative, or a module with a learning rule of its own"
+            f"{shape.name} has patterns to complete, which are not learned by gradients; write network: associative, "
+            "or choose a module with its own learning rule"
         )
     if learns(module) and not completes:
         raise ChoiceError(
-            f"the network learns by a rule of its own, not along the gradient of {loss}; choose data that are to be "
-            "completed, such as associative, or another network"
+            f"the network has its own learning rule and does not use the gradient of {loss}; choose a data set of "
+            "patterns to complete, such as associative, or another network"
         )
 
 

@@ -21,7 +21,7 @@ def device_of(name: str) -> str:
         return next(each for each in ("cuda", "mps", "cpu") if available[each])
     if not available.get(name.split(":")[0], False):
         here = ", ".join(each for each, there in available.items() if there)
-        raise DeviceError(f"there is no {name} device here; choose auto or {here}")
+        raise DeviceError(f"this machine has no {name} device; choose auto or {here}")
     return name
 
 

@@ -55,7 +55,7 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
     kept_back = federation.simulation.validation
     if kept_back and dataset.task == "completion":
-        raise DataError(f"simulation.validation: {dataset.name} has whole patterns to train on; write 0")
+        raise DataError(f"simulation.validation: patterns of {dataset.name} cannot be held out; write 0")
     return split.keeping_back(kept_back, Draws(seed).numpy("validation")) if kept_back else split
 
 

@@ -201,11 +201,11 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
     """
     described = _read_card(card)
     if described.network is None:
-        raise ModelError(f"{card}: the network was handed over as a Python object; use Results.state_dict in Python")
+        raise ModelError(f"{card}: the network was passed as a Python object; use Results.state_dict in Python")
     known = list(described.peers)
     whose = known[0] if peer is None and len(known) == 1 else peer
     if whose not in described.peers:
-        said = "say whose model with --peer" if whose is None else f'it has no peer "{whose}"'
+        said = "choose a peer with --peer" if whose is None else f'it has no peer "{whose}"'
         names = ", ".join(known[:8]) + (" ..." if len(known) > 8 else "")
         raise ModelError(f"{card}: {said}; it has {names}")
     outputs = outputs_of(described.loss, described.shape)

@@ -89,7 +89,7 @@ class RunFolder:
         """
         known = folders(root)
         if not known:
-            raise RunError(f"there are no runs in {root}; begin one with fedpeer simulate, or name a folder with --out")
+            raise RunError(f"there are no runs in {root}; start one with fedpeer simulate, or name a folder with --out")
         if run_id == "last":
             return cls(max(known.values(), key=lambda path: str(read_json(path / "run.json")["started"])))
         found = [run_id] if run_id in known else [each for each in known if run_id and each.startswith(run_id)]
@@ -226,10 +226,10 @@ class RunFolder:
             with safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
         except SafetensorError as problem:
-            raise RunError(f"{path} is damaged ({problem}); delete it and begin the run again") from None
+            raise RunError(f"{path} is damaged ({problem}); delete it and start the run again") from None
         arrays, text = map_arrays(path), metadata.get("state", "")
         if metadata.get("digest") != _digest(arrays, text):
-            raise RunError(f"{path} is damaged (its digest differs); delete it and begin the run again")
+            raise RunError(f"{path} is damaged (its digest differs); delete it and start the run again")
         return arrays, json.loads(text)
 
     def forget_checkpoint(self) -> None:

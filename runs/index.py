@@ -148,7 +148,7 @@ class Index:
             if isinstance(problem, sqlite3.OperationalError):  # locked for too long, disk full, read-only: not damage
                 raise RunError(f"{self.path} cannot be used ({problem}); check the disk and its permissions") from None
             self._discard()
-            log.warning("%s was damaged (%s) and is made again from the run folders", self.path, problem)
+            log.warning("%s was damaged (%s) and is rebuilt from the run folders", self.path, problem)
             return self._attempt(act)
 
     def _attempt(self, act: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -172,7 +172,7 @@ class Index:
         connection.execute(f"CREATE TABLE runs ({columns})")
         connection.execute(f"PRAGMA user_version = {_VERSION}")
         if lost := len(self._matched(connection)):
-            log.warning("%s was missing; made again from %d run folders", self.path, lost)
+            log.warning("%s was missing and was rebuilt from %d run folders", self.path, lost)
 
     def _discard(self) -> None:
         """Move the damaged file away, unless another process has done so already."""

@@ -92,9 +92,9 @@ def _notice(run: Facts) -> str:
     if run.last is not None:
         place = f"after round {run.last['round']} of {options} of {spoken(run.last['method'])}, seed {run.last['seed']}"
     said = {
-        "running": f"This run is still going on; the report was written {place}.",
-        "interrupted": f"This run was interrupted {place}. Go on with",
-        "failed": f"This run ended with an error {place}.",
+        "running": f"This run is still running; the report was written {place}.",
+        "interrupted": f"This run was interrupted {place}. Resume it with",
+        "failed": f"This run failed with an error {place}.",
     }[run.status]
     resume = f" <code>fedpeer simulate --resume {escape(run.id)}</code>" if run.status == "interrupted" else ""
     return f'<p class="notice">{escape(said)}{resume}</p>'
@@ -119,7 +119,7 @@ def _results(run: Facts) -> str:
     less = " Less is better." if measure_of(run.methods) == "error" else ""
     marks = {method: run.mark(method) for method in run.methods}
     return (
-        "<section><h2>What it was worth</h2>"
+        "<section><h2>Results</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
         f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}</section>"
     )
@@ -128,7 +128,7 @@ def _results(run: Facts) -> str:
 def _again(run: Facts) -> str:
     command = run.settings.get("command")
     settings = [(key, value) for key, value in flat(run.settings) if key != "command" and value != "null"]
-    again = f"<h2>Run it again</h2><pre>{escape(str(command))}</pre>" if command else ""
+    again = f"<h2>How to repeat it</h2><pre>{escape(str(command))}</pre>" if command else ""
     return (
         f"<section>{again}<details><summary>Settings</summary>{tables.pairs(settings)}</details>"
         f"<details><summary>Environment</summary>{tables.pairs(flat(run.environment))}</details>"

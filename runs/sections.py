@@ -44,20 +44,20 @@ def learning(run: Facts) -> str:
     if drawn:
         measure = drawn[0][1].measure
         keys = _keys(run, [history.method for _, history in drawn])
-        peers = f"{len(run.peers):,} peers" if len(run.peers) > 1 else "the one peer"
+        peers = f"{len(run.peers):,} peers" if len(run.peers) > 1 else "one peer"
         seeds = max(len(history.seeds) for _, history in drawn)
         caption = f"Line: mean over {peers}" + (f" and {seeds} seeds" if seeds > 1 else "") + "."
         if len(run.peers) > 1:
             caption += f" Band: {plots.band(drawn[0][1].score_RP)[2]}."
         if plots.view([history for _, history in drawn])[2]:
-            caption += " The first rounds lie outside the picture."
+            caption += " The first rounds are outside the picture."
         title = f"{measure.capitalize()} by round"
         stack.append(_figure(title, plots.curves(drawn, title), prose(caption), keys=keys))
         title = f"{measure.capitalize()} of each peer after its last round"
         beside = _figure(title, plots.per_peer(drawn, run.peers, title), prose(_gains(run)), keys=keys)
     if sending:
         sums = [(h.method, count_text(h.bytes_T.sum(), "B"), count_text(h.messages_T.sum())) for _, h in sending]
-        caption = "All peers together. In the whole run: "
+        caption = "Sum over all peers. Whole run: "
         caption += ", ".join(f"{spoken(m)} {size} in {messages} messages" for m, size, messages in sums) + "."
         title = "Bytes sent in each round"
         keys = _keys(run, [history.method for _, history in sending])
@@ -83,10 +83,10 @@ def _gains(run: Facts) -> str:
         if not len(known):
             continue
         best, worst = known[np.argmax(gain_P[known])], known[np.argmin(gain_P[known])]
-        better = f"{np.count_nonzero(gain_P > 0):,} of {len(known):,} peers are better than alone"
-        sentence = f"With {spoken(history.method)} {better}"
+        better = f"{np.count_nonzero(gain_P > 0):,} of {len(known):,} peers are better than with local only"
+        sentence = f"With {spoken(history.method)}, {better}"
         if gain_P[best] > 0:
-            sentence += f", most of all {run.peers[best]} ({_gain(gain_P[best], local.measure)})"
+            sentence += f"; {run.peers[best]} gains most ({_gain(gain_P[best], local.measure)})"
         if gain_P[worst] < 0:
             sentence += f"; {run.peers[worst]} loses most ({_gain(gain_P[worst], local.measure)})"
         said.append(sentence + ".")
@@ -114,7 +114,7 @@ def split_section(run: Facts) -> str:
     )
     rule = escape(str(run.split["rule"]))
     return (
-        f"<section><h2>Who holds what</h2><p class=soft>{kind}, for each peer; split: {rule}.</p>{remarks}"
+        f"<section><h2>Data of each peer</h2><p class=soft>{kind}, for each peer; split: {rule}.</p>{remarks}"
         f"<div class=card>{tables.split_table(run.split)}</div></section>"
     )
 
@@ -126,8 +126,8 @@ def slices_section(run: Facts) -> str:
         return ""
     picture = drawing_only(svg)
     if picture is None:
-        picture = "<p class=soft>The drawing was left out: it holds more than lines, shapes and text.</p>"
-    title = "Partial models, what they depend on, and the neurons they own"
+        picture = "<p class=soft>The drawing was left out: it contains more than lines, shapes and text.</p>"
+    title = "Partial models, their dependencies, and the neurons they own"
     return f"<section><h2>Slices</h2>{_figure(title, picture, wide=True)}</section>"
 
 
@@ -147,7 +147,7 @@ def graphs(run: Facts) -> str:
     more = len(run.graphs) - len(figures)
     rest = f"<p class=soft>{counted_text(more, 'more averaging group')} not drawn.</p>" if more else ""
     return (
-        "<section><h2>Who talks to whom</h2><p class=soft>One graph for each averaging group.</p>"
+        "<section><h2>Graphs of the exchanges</h2><p class=soft>One graph for each averaging group.</p>"
         f"<div class=grid>{''.join(figures)}</div>{rest}</section>"
     )
 
@@ -166,7 +166,7 @@ def gossip(run: Facts) -> str:
             figures.append(_figure(title, picture, caption, keys=key))
         if history.weight:
             title = "Push-sum weights"
-            caption = "From the least to the greatest of a group's members" + _shown(len(history.weight)) + "."
+            caption = "From the smallest to the largest in a group" + _shown(len(history.weight)) + "."
             picture = plots.weights_plot(history, colour, title)
             if picture is None:
                 picture, caption = "<p>All weights stayed at 1.</p>", ""
@@ -181,15 +181,15 @@ def timeline(run: Facts) -> str:
         spans = [(each["begin"], each["end"]) for each in told["faults"]]
         words = "; ".join(f"{e['begin']:g} to {e['end']:g} s: {e['text']}" for e in told["faults"][: plots.SPANS_TOLD])
         more = len(told["faults"]) - plots.SPANS_TOLD
-        caption = f"Grey: {escape(words)}{f'; and {more} more' if more > 0 else ''}." if words else ""
+        caption = f"Grey: faults, {escape(words)}{f'; and {more} more' if more > 0 else ''}." if words else ""
         key = _keys(run, [method])
         rounds = {peer: (each["seconds"], each["rounds"]) for peer, each in told["peers"].items()}
-        title = "Rounds that each peer has finished, by virtual second"
+        title = "Rounds finished by each peer, over virtual time"
         figures.append(_figure(title, plots.over_time(rounds, spans, "round", title), caption, keys=key))
         groups = sorted({group for each in told["peers"].values() for group in each["weights"]})
         for group in groups[: plots.GROUPS_MAX]:
             held = {p: (e["seconds"], e["weights"][group]) for p, e in told["peers"].items() if group in e["weights"]}
-            title = f"Push-sum weight of each peer in {group}, by virtual second"
+            title = f"Push-sum weight of each peer in {group}, over virtual time"
             figures.append(_figure(title, plots.over_time(held, spans, "weight", title), caption, keys=key))
     return f"<section><h2>Over time</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
 
@@ -201,13 +201,13 @@ def coordinated(run: Facts) -> str:
         for name, values in numbers.items():
             title = f"{name.capitalize()} of the peers, after the last round"
             picture = plots.spread_plot(values, run.colours[method], title)
-            figures.append(_figure(title, picture, "From the least to the greatest.", keys=_keys(run, [method])))
+            figures.append(_figure(title, picture, "In ascending order.", keys=_keys(run, [method])))
     for method, relations in run.relations.items():
         title = "How related the tasks are"
         picture = plots.relations(np.array(relations["matrix"]), relations["peers"], title)
-        caption = "Full: alike. Empty: not related. Crossed: opposite."
+        caption = "Large square: similar. Empty: unrelated. Cross: opposite."
         figures.append(_figure(title, picture, caption, keys=_keys(run, [method])))
-    return f"<section><h2>Beyond the scores</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+    return f"<section><h2>Other measurements</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
 
 
 def _shown(groups: int) -> str:

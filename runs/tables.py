@@ -32,7 +32,7 @@ def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) 
         "spread",
         "bytes sent",
         "messages",
-        "seconds a round",
+        "seconds per round",
     ]
     labels += ["after round"] * uneven
     lines = []
@@ -81,7 +81,7 @@ def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, s
                 cells += f"<td>{score_text(score.get(column), measure, score.get(f'{column}_sem'))}</td>"
         lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{cells}</tr>")
     chosen = {each[name]["best_by"] for each in found.values() for name in each}
-    by = "on examples that were kept back" if chosen == {"validation"} else "on the test data itself, which flatters"
+    by = "on validation examples" if chosen == {"validation"} else "on the test data itself, which is optimistic"
     names = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in METRICS)
     columns = "<th scope=col>last</th><th scope=col>best</th>" * len(METRICS)
     note = (

@@ -59,7 +59,7 @@ def npz(
                 found = {name: stored[name] for name in known if name in stored}
                 names = ", ".join(stored)
     except MemoryError as problem:
-        raise DataError(f"{path}: this machine has not the memory for its arrays ({problem})") from None
+        raise DataError(f"{path}: this machine has too little memory for its arrays ({problem})") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise DataError(
             f"{path}: it cannot be read as an .npz file of plain arrays ({problem or 'it ends early'}); "
@@ -82,12 +82,12 @@ def _check_filled(stored: NpzFile, name: str) -> None:
     with stored.zip.open(member) as file:
         version = npy.read_magic(file)
         if version not in _HEADERS:
-            raise ValueError(f"{name} is of version {version}, which plain arrays are not")
+            raise ValueError(f"{name} has version {version}, which plain arrays do not have")
         shape, _, dtype = _HEADERS[version](file)
         declared, there = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
     if not dtype.hasobject and (declared != there or info.file_size > _PACKED_MAX * info.compress_size + _PACKED_MAX):
-        held = f"{info.compress_size:,} packed" if declared == there else f"{max(there, 0):,}"
-        raise ValueError(f"{name} says that it has shape {shape} of {dtype}, {declared:,} bytes, and holds {held}")
+        held = f"{info.compress_size:,} compressed" if declared == there else f"{max(there, 0):,}"
+        raise ValueError(f"{name} has a header for shape {shape} of {dtype}, {declared:,} bytes, but {held} bytes")
 
 
 def python_arrays(
@@ -215,7 +215,7 @@ def _check_shapes(
     lengths = {"y": len(y)} | {name: np.size(np.asarray(found)) for name, found in others.items() if found is not None}
     for name, length in lengths.items():
         if length != len(x):
-            mistakes.add(name, f"it has {length} entries, but x has {len(x)}; they must be as many")
+            mistakes.add(name, f"it has {length} entries, but x has {len(x)}; the numbers must be equal")
     if others["test"] is not None and np.asarray(others["test"]).dtype != np.bool_:
         mistakes.add("test", "it must be an array of true (for testing) and false")
     mistakes.stop_if_any()
@@ -232,7 +232,7 @@ def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.gener
     try:
         array: NDArray[np.generic] = np.asarray(value)
     except (ValueError, TypeError) as problem:
-        mistakes.add(name, f"it cannot be made an array ({problem})")
+        mistakes.add(name, f"it cannot be converted to an array ({problem})")
         return np.empty(0)
     if array.dtype.kind not in "biuf":
         mistakes.add(name, f"it holds {array.dtype}, not numbers")
@@ -247,7 +247,9 @@ def _users(user: object, mistakes: FileMistakes) -> tuple[NDArray[np.int64], tup
 def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: FileMistakes) -> NDArray[np.generic]:
     if kind == "tokens":
         if x.ndim != 2 or x.dtype.kind not in "iu" or int(np.min(x)) < 0:
-            mistakes.add("x", f"tokens are whole numbers from 0 of shape (examples, length); it is {x.dtype} {x.shape}")
+            mistakes.add(
+                "x", f"tokens are whole numbers from 0, of shape (examples, length); found {x.dtype} {x.shape}"
+            )
         return x.astype(np.int64)
     dimensions = {"features": (2,), "image": (3, 4)}[kind]
     if x.ndim not in dimensions:
@@ -278,18 +280,18 @@ def _targets(
         _finite(y, "y", mistakes)
         return y.astype(np.float32), ()
     if y.ndim != 1:
-        mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or say task=regression")
+        mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or write task=regression")
         return y, ()
     value_N = y.astype(np.float64)
     count = len(classes) or _CLASSES_MAX
     bad = np.flatnonzero(~((value_N >= 0) & (value_N < count) & (value_N == np.floor(value_N))))
     if len(bad):
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-        way_out = "" if classes else "; for numbers to predict say task=regression"
+        way_out = "" if classes else "; for numbers to predict write task=regression"
         problem = f"{y[bad[0]]} is out of range{more}: class numbers are whole and from 0 to {count - 1}{way_out}"
         mistakes.add(f"y[{bad[0]}]", problem)
         return y, ()
     number_N = value_N.astype(np.int64)
     if not classes and len(np.unique(number_N)) == 1:
-        mistakes.add("y", f"every example is of the one class {number_N[0]}, so there is nothing to tell apart")
+        mistakes.add("y", f"all examples are of class {number_N[0]}; there must be two classes or more")
     return number_N, classes or tuple(map(str, range(int(number_N.max()) + 1)))

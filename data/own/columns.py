@@ -93,13 +93,12 @@ def class_numbers(
     if not classes and len(found) == 1:
         mistakes.add(
             f"column {column}",
-            f'every row is of the one class "{found[0]}", so there is nothing to tell apart; name another column, or '
-            "all classes with classes=a+b+...",
+            f'all rows are of the class "{found[0]}"; name another column, or all classes with classes=a+b+...',
         )
     if len(found) > CLASSES_GUESSED_MAX and 2 * len(found) > len(label_N):
         mistakes.add(
             f"column {column}",
-            f"{len(found)} different labels in {len(label_N)} rows are no classes; name another column, or say "
+            f"{len(found)} different labels in {len(label_N)} rows are too many classes; name another column, or write "
             "task=regression if they are numbers to predict",
         )
     names = classes or tuple(found)
@@ -118,7 +117,7 @@ def users(
     """Return each example's user, (N,), and the names of the users."""
     for row, name in zip(rows, name_N, strict=True):
         if not name:
-            mistakes.add(f"row {row}, column {column}", "nobody is named; fill it in or delete the row", column)
+            mistakes.add(f"row {row}, column {column}", "the user is missing; fill it in or delete the row", column)
     names, user_N = np.unique(np.asarray(name_N, dtype=np.str_), return_inverse=True)
     return user_N.astype(np.int64), tuple(names.tolist())
 

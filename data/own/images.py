@@ -40,7 +40,7 @@ def images(
     if not root.is_dir():
         raise DataError(f"there is no folder {path}; it must hold one folder of images for each class")
     if len(resize) > 2 or any(side < 1 for side in resize):
-        raise DataError(f"resize={'+'.join(map(str, resize))}: write one length in pixels, or width+height")
+        raise DataError(f"resize={'+'.join(map(str, resize))}: write one size in pixels, or width+height")
     mistakes = FileMistakes(path)
     names = classes or tuple(sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != "."))
     if len(names) < 2:

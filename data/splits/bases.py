@@ -38,7 +38,7 @@ def user(
     The official test part is used if each of these users has examples in it and outside it.
     """
     if dataset.user_N is None:
-        raise DataError(f"{dataset.name} does not say whose example is whose; use another split, such as iid")
+        raise DataError(f"{dataset.name} has no users; use another split, such as iid")
     fraction = fraction_of(dataset, test_fraction)
     counts_U = np.bincount(dataset.user_N, minlength=len(dataset.user_names))
     able = [u for u in range(len(counts_U)) if counts_U[u] >= 2]  # one example to train on and one to test on
@@ -70,7 +70,7 @@ def _official_parts(dataset: Dataset, own: Sequence[Indices]) -> tuple[list[tupl
         return parts, ""
     if dataset.task == "completion":
         raise DataError(f"{dataset.name} has users without training or test patterns; use another split, such as iid")
-    return None, "the official test part holds other users, so every user's examples were divided anew"
+    return None, "the official test part has other users, so every user's examples were divided again"
 
 
 def blocks(

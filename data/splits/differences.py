@@ -86,7 +86,7 @@ def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tu
     if dataset.input_kind == "tokens":
         raise DataError(f"pixels: {dataset.name} is text, whose tokens have no fixed places; leave it out")
     if dataset.task == "completion":
-        raise DataError(f"pixels: in {dataset.name} the answer has the places of the input; leave it out")
+        raise DataError(f"pixels: in {dataset.name} the target has the places of the input; leave it out")
     features = math.prod(dataset.input_shape)
 
     def change(share: Share, peer: int) -> Share:

@@ -73,7 +73,7 @@ def classes_of(dataset: Dataset, rule: str) -> tuple[str, ...]:
 def wanted_peers(peers: int | None, usual: int = PEERS) -> int:
     """Return the user's number of peers, or the default."""
     if peers is not None and peers < 1:
-        raise DataError(f"{peers} peers cannot hold anything; use 1 or more")
+        raise DataError(f"{peers} peers are too few; use 1 or more")
     return usual if peers is None else peers
 
 

@@ -99,7 +99,7 @@ def test_what_a_peer_holds_are_zeros_and_ones() -> None:
     assert one_peer.train_y.shape == (9, 50)
     assert one_peer.train_y.dtype == np.float32
     assert normalisation_of(dataset, Federation().simulation.dataset) == "none"
-    with pytest.raises(DataError, match="must stay so; write none"):
+    with pytest.raises(DataError, match="must not be scaled; write none"):
         held(dataset, split, 0, "standard")
 
 

@@ -82,7 +82,7 @@ def test_cifar10_keeps_the_order_of_its_batches(folder: Path, monkeypatch: pytes
 
 def test_an_archive_that_is_not_listed_is_not_read(folder: Path) -> None:
     digest = put(folder / "CIFAR100/cifar-100-python.tar.gz", train={}, test={}, meta={})
-    with pytest.raises(DataError, match=f"cifar-100-python.tar.gz: its SHA-256 {digest} is none of the known"):
+    with pytest.raises(DataError, match=f"cifar-100-python.tar.gz: its SHA-256 {digest} is not a known one"):
         cifar.cifar100()
 
 

@@ -82,7 +82,7 @@ WHOLE = packed(idx_bytes(np.zeros((2, 3), np.uint8), 0x08))
         (WHOLE[:-9], "end-of-stream"),
         (b"<html>not found</html>", "Not a gzipped file"),
         (packed(b"\1\0\x08\2"), "it begins with 01000802"),
-        (packed(b"\0\0\x0d\2"), "no idx file of bytes or integers"),
+        (packed(b"\0\0\x0d\2"), "not an idx file of bytes or integers"),
         (packed(b"\0\0\x08\3\0\0\0\2"), r"its header says \(2,\), but 0 bytes"),
         (packed(gzip.decompress(WHOLE)[:-1]), r"its header says \(2, 3\), but 5 bytes"),
         (packed(gzip.decompress(WHOLE) + b"0"), "but 7 bytes"),

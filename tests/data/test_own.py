@@ -117,14 +117,14 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ("a,outcome\n1,x\n-inf,y\n", {}, ["row 3, column a", "-inf is not a finite number"]),
         ("a,outcome\n1,x\n1e300,y\n", {}, ["row 3, column a", "not a finite number in float32"]),
         ("a,outcome\n1,x\n2,\n", {}, ["row 3, column outcome", "the label is missing"]),
-        ("a,outcome\n1,x\n2,x\n", {}, ["column outcome", 'the one class "x"']),
+        ("a,outcome\n1,x\n2,x\n", {}, ["column outcome", 'of the class "x"']),
         ("a,outcome\n1,x\n2,3,y\n4,z\n", {}, ["row 3: it has 3 cells, but the first line names 2"]),
         ("a,b,a,outcome\n1,2,3,x\n", {}, ['row 1: columns 1, 3 are all called "a"']),
         ("a;outcome\n1;x\n", {}, ['try delimiter=";"']),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
         ("a,outcome\n1,0.5\n2,x\n", {"task": "regression"}, ["row 3, column outcome", '"x" is text']),
-        ("a,who,outcome\n1,,x\n2,u,y\n", {"user": "who"}, ["row 2, column who: nobody is named"]),
+        ("a,who,outcome\n1,,x\n2,u,y\n", {"user": "who"}, ["row 2, column who: the user is missing"]),
         ("a,outcome\n1,x\n", {"delimiter": "ab"}, ["use one character"]),
         ("a,outcome\n" + "".join(f"1,n{n}\n" for n in range(99)), {}, ["99 different labels in 99 rows"]),
     ],
@@ -260,7 +260,7 @@ X = np.zeros((3, 2))
             {"classes": ("a", "b")},
             "y[1]: 4 is out of range: class numbers are whole and from 0 to 1",
         ),
-        ({"x": X, "y": [1, 1, 1]}, {}, "the one class 1"),
+        ({"x": X, "y": [1, 1, 1]}, {}, "of class 1"),
         ({"x": X, "y": [0.5, np.nan, 1]}, {}, "y[1]: nan is not a finite number"),
         (
             {"x": np.where(np.eye(3), np.inf, 0), "y": [0, 1, 0]},
@@ -304,9 +304,9 @@ def _declared(shape: tuple[int, ...], content: bytes, version: bytes = b"\1\0") 
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (_declared((10**12, 1), bytes(8)), "4,000,000,000,000 bytes, and holds 8"),
-        (_declared((2, 1), bytes(800)), "8 bytes, and holds 800"),
-        (_declared((2**40, 2**40), b""), "and holds 0"),
+        (_declared((10**12, 1), bytes(8)), "4,000,000,000,000 bytes, but 8 bytes"),
+        (_declared((2, 1), bytes(800)), "8 bytes, but 800 bytes"),
+        (_declared((2**40, 2**40), b""), "but 0 bytes"),
         (_declared((2, 1), bytes(8), b"\3\0"), "version (3, 0)"),
         (_declared((-2, -1), bytes(8)), "cannot be read as an .npz"),
         (b"", "cannot be read as an .npz"),
@@ -334,7 +334,7 @@ def test_an_archive_that_lies_about_how_long_a_member_is_is_not_believed(tmp_pat
     true = len(_declared((10**9, 1), bytes(8))).to_bytes(4, "little")
     assert content.count(true) >= 2
     path.write_bytes(content.replace(true, long.to_bytes(4, "little")))
-    assert "4,000,000,000 bytes, and holds" in _message(npz, path=str(path))
+    assert "4,000,000,000 bytes, but" in _message(npz, path=str(path))
 
 
 def test_one_array_that_says_to_be_huge_is_not_allocated_either(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     message = _message(images, path=str(tmp_path), resize=(6, 4))
     assert "b/3.png: its pixels are RGBA" in message
     assert "b/4.png: it cannot be read as an image" in message
-    assert "write one length" in _message(images, path=str(tmp_path), resize=(0,))
+    assert "write one size" in _message(images, path=str(tmp_path), resize=(0,))
 
 
 # Python

@@ -77,7 +77,7 @@ def test_many_peers_are_abbreviated() -> None:
     assert "peer21 " not in text
     assert "peer297 " in text
     assert "peer300 " in text
-    assert f"{300 - ROWS_MAX} peers more" in text
+    assert f"{300 - ROWS_MAX} more peers" in text
     assert len(lines) < ROWS_MAX + 12
 
 

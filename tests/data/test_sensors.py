@@ -112,7 +112,7 @@ def test_one_activity_against_the_rest(folder: Path) -> None:
     [
         ("Train/X_train.txt", "1 2 3\n", "train: 1 rows of features, 3 labels, 3 subjects"),
         ("Test/X_test.txt", "1 2 3\n4 5\n", "5 numbers, which is not a whole number of rows of 3"),
-        ("Test/X_test.txt", "1 2 3\n4 5 six\n", "something that is no number"),
+        ("Test/X_test.txt", "1 2 3\n4 5 six\n", "something that is not a number"),
         ("Test/y_test.txt", "6\n13\n", "a label is 1 or 13, but the activities are 1 to 12"),
         ("Test/y_test.txt", None, "it has no test/y_test.txt"),
     ],

@@ -171,7 +171,7 @@ def test_what_cannot_be_meant_is_an_error(folder: Path) -> None:
     (folder / "shakespeare/raw_data.txt").write_text("no play at all")
     with pytest.raises(DataError, match="users = 0: write 1 or more, or none for all"):
         shakespeare.shakespeare(users=0)
-    with pytest.raises(DataError, match=r"raw_data.txt cannot be used: no role speaks in it"):
+    with pytest.raises(DataError, match=r"raw_data.txt cannot be used: it has no speaking role"):
         shakespeare.shakespeare()
-    with pytest.raises(DataError, match=r"shakespeare/data is missing; .*form=text needs none"):
+    with pytest.raises(DataError, match=r"shakespeare/data is missing; .*form=text does not need them"):
         shakespeare.shakespeare(form="leaf")

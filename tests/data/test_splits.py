@@ -296,7 +296,7 @@ def test_users_keep_the_official_test_part_only_if_it_has_them_all() -> None:
     others = Dataset(**{**vars(dataset), "user_N": users, "test_N": users == 2})
     split = _split("user", others, None)
     assert [len(share.test_M) for share in split.shares] == [10, 10, 10]
-    assert "divided anew" in split.remarks[0]
+    assert "divided again" in split.remarks[0]
 
 
 def test_labels_are_shared_equally_by_their_holders() -> None:
@@ -468,7 +468,7 @@ def test_peers_and_classes_are_named_as_people_do() -> None:
 @pytest.mark.parametrize(
     ("rule", "dataset", "peers", "said"),
     [
-        ("user", DIGITS, 4, "digits does not say whose"),
+        ("user", DIGITS, 4, "digits has no users"),
         ("drift", DIGITS, 4, "no subclasses"),
         ("blocks:120", DIGITS, 16, "use blocks:112 or less"),
         ("blocks", DIGITS, 2000, "use fewer peers"),

@@ -107,7 +107,7 @@ def request(**settings: Any) -> SimulationRequest:
         (
             {"simulation__dataset": "digits", "network": "python:tests.experiments.test_associative:classifying"},
             ChoiceError,
-            ["rule of its own", "cross-entropy", "such as associative"],
+            ["its own learning rule", "cross-entropy", "such as associative"],
         ),
     ],
     ids=str,

@@ -39,7 +39,7 @@ def test_a_lost_index_is_made_again_and_said(tmp_path: Path, caplog: pytest.LogC
     before = Index(tmp_path).rows()
     (tmp_path / "index.sqlite").unlink()
     assert Index(tmp_path).rows() == before
-    assert "made again from 3 run folders" in caplog.text
+    assert "rebuilt from 3 run folders" in caplog.text
 
 
 def test_a_damaged_index_is_made_again_and_said_and_kept_aside(
