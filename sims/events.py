@@ -102,7 +102,8 @@ class RunLost:
 
     @property
     def words(self) -> str:
-        return f"{self.reason} after round {self.round}; played again" if self.round else f"{self.reason}; played again"
+        when = f" after round {self.round}" if self.round else ""
+        return f"{self.reason}{when}; starting again"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,14 +87,14 @@ def check_disk(simulation: Simulation, folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if found.disk > free:
         raise RunError(
-            f"this run takes up to {count_text(found.disk, 'B')} on the disk, and {folder} has "
-            f"{count_text(free, 'B')} free; name another folder with --out, or take fewer peers or a smaller network"
+            f"this run needs up to {count_text(found.disk, 'B')} on the disk, and {folder} has "
+            f"{count_text(free, 'B')} free; choose another folder with --out, fewer peers or a smaller network"
         )
 
 
 def footprint_text(found: Footprint, peers: int) -> str:
     """Return the footprint as a sentence for the user."""
     return (
-        f"the states of {peers:,} peers lie on the disk, in the run's folder: up to {count_text(found.disk, 'B')}, "
-        f"and at most some {count_text(found.memory, 'B')} of memory"
+        f"the states of {peers:,} peers are kept on the disk, in the run's folder: up to "
+        f"{count_text(found.disk, 'B')}, and at most about {count_text(found.memory, 'B')} of memory"
     )

@@ -35,7 +35,7 @@ def engine_of(
 
     Args:
         job: an earlier result of `job_of`; None: made here.
-        options: further arguments of the engine: workers, folder, replaced, refused, stop, elsewhere.
+        options: further arguments of the engine: workers, folder, replaced, refused, stop, open_executor.
     """
     plan = plan_of(world, method_of(method))
     return VectorEngine(
@@ -136,13 +136,13 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
     """Stack how the peers see the inputs; None if all see them unchanged. Either all peers have a scale or none."""
     if not any(views):
         return None
-    given = [BatchView() if view is None else view for view in views]
-    maps = [view.feature_map_F for view in given]
+    filled = [BatchView() if view is None else view for view in views]
+    maps = [view.feature_map_F for view in filled]
     size = next((len(each) for each in maps if each is not None), None)
     return BatchView(
         None if size is None else torch.stack([torch.arange(size) if each is None else each for each in maps]),
         *(
-            None if given[0].scale_F is None else torch.stack([getattr(view, name) for view in given])
+            None if filled[0].scale_F is None else torch.stack([getattr(view, name) for view in filled])
             for name in ("shift_F", "scale_F")
         ),
     )

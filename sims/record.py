@@ -147,8 +147,8 @@ def describe_groups(run: RunFolder, method: str, seed: int, world: World, decide
     ]
     write_text(path, "\n".join(["partial_models:", *lines, ""]))
     groups = [f"{name} of {', '.join(each.members)}" for name, each in found.items()]
-    found_out = f"{method}, seed {seed}: {'; '.join(groups) or 'nobody is alike'}"
-    return f"{found_out}; as partial models in {path.relative_to(run.path)} of the run's folder"
+    result = f"{method}, seed {seed}: {'; '.join(groups) or 'no groups found'}"
+    return f"{result}; as partial models in {path.relative_to(run.path)} of the run's folder"
 
 
 def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:

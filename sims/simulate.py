@@ -32,7 +32,7 @@ from fedpeer.sims.request import cores
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
 from fedpeer.sims.vector.clustering_task import clustering_task_of
-from fedpeer.sims.vector.engine import Elsewhere
+from fedpeer.sims.vector.engine import OpenExecutor
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.resident import RESIDENT_MAX
@@ -90,8 +90,8 @@ def run_prepared(
     """
     stop = stop or threading.Event()
     request, world = simulation.request, simulation.world
-    for left_by_a_killed_process in run.path.glob("work-*"):
-        shutil.rmtree(left_by_a_killed_process, ignore_errors=True)
+    for leftover in run.path.glob("work-*"):  # of a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
     cells = _cells(simulation)
     done, checkpoint = _progress(run, cells, request.federation.learning.rounds)
     record.describe_run(run, simulation)
@@ -184,8 +184,8 @@ def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
             rounds = stage.simulation.request.federation.learning.rounds
             _, checkpoint = _progress(stage.run, _cells(stage.simulation), rounds)
             resumed = _of_cell(checkpoint, cell)
-            where = f"round {resumed[1]['recorded']}, the last that was saved" if resumed else "the start"
-            text = f"{cell.method}: a machine was lost with its peers' last round; going on from {where}"
+            where = f"round {resumed[1]['recorded']}, the last checkpoint" if resumed else "the start"
+            text = f"{cell.method}: a machine was lost, and its peers' last round with it; resuming from {where}"
             stage.tell(Remark(text=text))
 
 
@@ -217,7 +217,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                     diverged = [p for p, (_, loss) in zip(world.peers, results, strict=True) if not loss < _LOST]
                     if diverged:
                         some = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if diverged[3:] else "")
-                        text = f"the loss of {some} is beyond {_LOST:g} or no number since round {recorded}"
+                        text = f"the loss of {some} is above {_LOST:g} or NaN since round {recorded}"
                         tell(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
                 tell(
                     RoundDone(
@@ -255,7 +255,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
         tell(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
 
     engine: Engine
-    here: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
+    common: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
     match simulation.request.engine:
         case "vector" if method_of(method).pooled:
             options = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(), world.drawn("")
@@ -287,22 +287,22 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 method,
                 clustering_task,
                 lambda decided: tell(Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))),
-                **here,
+                **common,
             )
         case "vector" | "ray":
-            elsewhere = _elsewhere(stage.cluster, simulation.request.shards)
+            open_executor = _open_executor(stage.cluster, simulation.request.shards)
             job = simulation.jobs[cell.seed]
-            engine = engine_of(world, method, job=job, refused=refused, elsewhere=elsewhere, **here)
+            engine = engine_of(world, method, job=job, refused=refused, open_executor=open_executor, **common)
     return engine
 
 
-def _elsewhere(cluster: Cluster | None, shards: int | None) -> Elsewhere | None:
+def _open_executor(cluster: Cluster | None, shards: int | None) -> OpenExecutor | None:
     """Return the function that opens an executor on the cluster, if there is one."""
     if cluster is None:
         return None
-    from fedpeer.sims.ray.ray_worker_pool import opened
+    from fedpeer.sims.ray.ray_worker_pool import open_shards
 
-    return partial(opened, cluster, shards)
+    return partial(open_shards, cluster, shards)
 
 
 def _cells(simulation: Simulation) -> list[_Cell]:

@@ -135,7 +135,7 @@ class NetworkEngine:
         self._simulator.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
         self._go_on(lambda: all(seen.results for seen in honest))
         if early := [peer for peer in self._liars if not self._seen[peer].results]:
-            raise EngineError(f"{early[0]} lies before its first evaluation: let it begin later (liar:...,at=SECONDS)")
+            raise EngineError(f"{early[0]} lies before its first evaluation; let it start later (liar:...,at=SECONDS)")
         return [_latest(seen.results, self.round) for seen in self._seen.values()]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
@@ -188,7 +188,7 @@ class NetworkEngine:
                 before, until = self._progress(), self._simulator.now + self._patience
             elif self._simulator.now >= until:
                 behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self._due(peer))
-                raise EngineError(f"in {self._patience:.0f} ticks nobody got further; waiting for {behind}")
+                raise EngineError(f"no peer made progress in {self._patience:.0f} ticks; waiting for {behind}")
 
     def _due(self, peer: str) -> int:
         """Return the round that a peer must have finished by now."""

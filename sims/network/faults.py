@@ -124,21 +124,21 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
         try:
             return parse_faults(text)
         except (ValueError, KeyError, TypeError, AssertionError):
-            raise ChoiceError("the line of faults is damaged; copy all of it, or write a seed") from None
-    made = Faults()
+            raise ChoiceError("the line of faults cannot be read; copy the whole line, or write a seed") from None
+    faults = Faults()
     for piece in text.split("/"):
         choice = parse_choice(f"seed:{piece}" if piece.isdecimal() else piece)
-        made = call_choice(choice, FAULTS, "kind of faults")(made, peers, tick)
-    return made
+        faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
+    return faults
 
 
 def _seed(before: Faults, peers: Sequence[str], tick: float, *, seed: int, heal: float = 1200.0) -> Faults:
     """a mix drawn from the seed, until tick heal: bad links, cuts, peers that die or pause, clocks that leap"""
     if seed < 0 or heal < 0:
-        raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: write numbers of 0 or more")
-    found = draw_faults(seed, peers, heal)
-    acts = tuple(sorted((*before.acts, *found.acts), key=lambda act: act.tick))
-    return replace(found, paces=before.paces, liars=before.liars, cuts=(*before.cuts, *found.cuts), acts=acts)
+        raise ChoiceError(f"faults: seed = {seed}, heal = {heal:g}: both must be 0 or more")
+    drawn = draw_faults(seed, peers, heal)
+    acts = tuple(sorted((*before.acts, *drawn.acts), key=lambda act: act.tick))
+    return replace(drawn, paces=before.paces, liars=before.liars, cuts=(*before.cuts, *drawn.cuts), acts=acts)
 
 
 def _links(
@@ -154,13 +154,13 @@ def _links(
     bytes_per_tick: float | None = None,
     heal: float = math.inf,
 ) -> Faults:
-    """the same links between all: shares of messages lost, repeated, overtaken; ticks that each takes; bytes carried"""
+    """properties of all links: shares of messages lost, repeated, reordered; delay, jitter in ticks; bytes per tick"""
     shares = {"loss": loss, "repeat": repeat, "reorder": reorder}
     for name, share in shares.items():
         if not 0 <= share < 1:
-            raise ChoiceError(f"faults: {name} = {share:g}: write a part of 1, such as 0.3")
+            raise ChoiceError(f"faults: {name} = {share:g}: write a fraction below 1, such as 0.3")
     if delay <= 0 or jitter < 0:
-        raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: write ticks of more than 0")
+        raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: delay must be above 0, jitter 0 or more")
     if bytes_per_tick is not None and bytes_per_tick < 1:
         raise ChoiceError(f"faults: bytes_per_tick = {bytes_per_tick:g}: write 1 or more")
     carried = math.inf if bytes_per_tick is None else bytes_per_tick
@@ -169,7 +169,7 @@ def _links(
 
 
 def _slow(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], times: float = 10.0) -> Faults:
-    """peers (slow:1-4, slow:2+5) that take so many times as long as the others to train"""
+    """peers (slow:1-4, slow:2+5) that take so many times as long to train as the others"""
     if not 0 < times <= _PACE_MAX:
         raise ChoiceError(f"faults: times = {times:g}: write a number from above 0 to {_PACE_MAX:g}")
     paces = dict(before.paces) | dict.fromkeys(_chosen("slow", on, peers), times)
@@ -179,7 +179,7 @@ def _slow(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, .
 def _cut_off(
     before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float
 ) -> Faults:
-    """peers (cut:1, cut:1+2) that hear nothing of the others and are not heard, at=10,for=30 in seconds"""
+    """peers (cut:1, cut:1+2) that are cut off from the others in both directions; at=10,for=30 in seconds"""
     side, rest = _sides("cut", on, peers)
     begin, end = _span("cut", at, for_, tick)
     return replace(before, cuts=before.cuts + partition(begin, end, side, rest))
@@ -195,7 +195,7 @@ def _one_way(
     for_: float,
     direction: Literal["out", "in"] = "out",
 ) -> Faults:
-    """peers (oneway:1) of whom the others hear nothing, or that hear nothing of the others (direction=in)"""
+    """peers (oneway:1) whose messages do not reach the others, or that receive none from them (direction=in)"""
     side, rest = _sides("oneway", on, peers)
     begin, end = _span("oneway", at, for_, tick)
     senders, receivers = (side, rest) if direction == "out" else (rest, side)
@@ -205,12 +205,12 @@ def _one_way(
 def _freeze(
     before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float
 ) -> Faults:
-    """peers (freeze:1) whose process stands still, as after SIGSTOP; at=10,for=30 in seconds"""
+    """peers (freeze:1) whose process is stopped, as by SIGSTOP; at=10,for=30 in seconds"""
     return _acts(before, "pause", _chosen("freeze", on, peers), _span("freeze", at, for_, tick))
 
 
 def _kill(before: Faults, peers: Sequence[str], tick: float, *, on: tuple[str, ...], at: float, for_: float) -> Faults:
-    """peers (kill:1) whose process dies at second `at` and is started again after `for` seconds"""
+    """peers (kill:1) whose process dies at second `at` and is restarted after `for` seconds"""
     return _acts(before, "kill", _chosen("kill", on, peers), _span("kill", at, for_, tick))
 
 
@@ -224,7 +224,7 @@ def _liar(
     at: float = 5.0,
     for_: float = _SECONDS_MAX,
 ) -> Faults:
-    """peers (liar:3) that lie from second `at` on, for `for` seconds: lies=life+verdict, or all of them"""
+    """peers (liar:3) that lie from second `at` on, for `for` seconds; lies=life+verdict, default: all lies"""
     for lie in lies:
         if lie not in LIE_NAMES:
             raise ChoiceError(f'faults: there is no lie "{lie}"; {nearest_name(lie, LIE_NAMES)}')
@@ -243,7 +243,7 @@ def _sides(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[tuple[
     """Return the named peers, and the others."""
     side = _chosen(name, on, peers)
     if len(side) == len(peers):
-        raise ChoiceError(f"faults: {name} names all peers; leave out those from whom they are to be cut off")
+        raise ChoiceError(f"faults: {name} names all peers; leave out at least one")
     return side, tuple(peer for peer in peers if peer not in side)
 
 
@@ -258,7 +258,9 @@ def _chosen(name: str, on: tuple[str, ...], peers: Sequence[str]) -> tuple[str, 
 def _span(name: str, at: float, seconds: float, tick: float) -> tuple[float, float]:
     """Return the ticks at which a fault begins and ends."""
     if not (0 <= at <= _SECONDS_MAX and 0 < seconds <= _SECONDS_MAX):
-        raise ChoiceError(f"faults: {name} with at={at:g},for={seconds:g}: write seconds, for of more than 0")
+        raise ChoiceError(
+            f"faults: {name} with at={at:g},for={seconds:g}: write seconds up to {_SECONDS_MAX:.0f}, for above 0"
+        )
     return at / tick, (at + seconds) / tick
 
 

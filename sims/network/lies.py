@@ -82,7 +82,7 @@ def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = N
         known_generation=state.others[other].generation if known_generation is None else known_generation,
         contract=state.setup.contract,
         groups=tuple((group, state.digest_of(group)) for group in groups),
-        channels=tuple(_lane(me, to, group, taken) for group in groups),
+        channels=tuple(_channel_state(me, to, group, taken) for group in groups),
         round=state.durable.round,
         begun=state.durable.round > 0,
         roster=state.peer_groups.roster.number,
@@ -92,7 +92,7 @@ def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = N
     )
 
 
-def _lane(me: Node, to: Node, group: str, more: int) -> ChannelState:
+def _channel_state(me: Node, to: Node, group: str, more: int) -> ChannelState:
     """Return the true state of the channel, but with so many more transfers taken than the victim made."""
     out, into = _ends(to, me, group)
     return ChannelState(
@@ -106,15 +106,15 @@ def _lane(me: Node, to: Node, group: str, more: int) -> ChannelState:
 
 
 def _ends(of: Node, other: Node, group: str) -> tuple[Outgoing, Incoming]:
-    holding = of.durable.groups[group]
-    return holding.out.get(other.state.me, Outgoing()), holding.into.get(other.state.me, Incoming())
+    state = of.durable.groups[group]
+    return state.out.get(other.state.me, Outgoing()), state.into.get(other.state.me, Incoming())
 
 
 def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Claim that the victim was started a second time."""
     for version in VERSIONS:
-        said = RejectMessage(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
-        yield _send(me, to, said, version=version)
+        reject = RejectMessage(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
+        yield _send(me, to, reject, version=version)
 
 
 # ------------------------------------------------------------------------------------------------------------- shares
@@ -188,17 +188,17 @@ def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Claim that all other peers, including the victim, are dead or suspect."""
     state: State = ("dead", "suspect")[number % 2]
     statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
-    claims = [_verdict(me, said, state) for said in statements if said is not None]
+    claims = [_claim(me, last, state) for last in statements if last is not None]
     for first in range(0, len(claims), _CLAIMS):
         yield _send(me, to, Ping(number=number, claims=tuple(claims[first : first + _CLAIMS])))
 
 
-def _verdict(me: Node, said: Claim, state: State) -> Claim:
-    numbers = {"incarnation": said.incarnation, "version": said.version}
-    unsigned = Claim(about=said.about, state=state, author=me.state.me, advert=None, signature=b"", **numbers)
+def _claim(me: Node, last: Claim, state: State) -> Claim:
+    numbers = {"incarnation": last.incarnation, "version": last.version}
+    unsigned = Claim(about=last.about, state=state, author=me.state.me, advert=None, signature=b"", **numbers)
     text = claim_text(me.state.peer_groups.roster.federation_id, unsigned)
     signature = me.state.sign(text)
-    return Claim(about=said.about, state=state, author=me.state.me, advert=None, signature=signature, **numbers)
+    return Claim(about=last.about, state=state, author=me.state.me, advert=None, signature=signature, **numbers)
 
 
 def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:
@@ -215,8 +215,8 @@ def rosters(me: Node, to: Node, number: int) -> Iterator[Send]:
 def _foreign(roster: Roster) -> bytes:
     key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
     authority = key.public_key().public_bytes_raw()
-    theirs = Roster(federation=roster.federation, authority=authority, number=2**20, entries=roster.entries)
-    return to_bytes(sign(theirs, key))
+    foreign = Roster(federation=roster.federation, authority=authority, number=2**20, entries=roster.entries)
+    return to_bytes(sign(foreign, key))
 
 
 # -------------------------------------------------------------------------------------------------------------- terms
@@ -260,8 +260,8 @@ def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
     for group, consensus in me.consensus_by_group.items():
         election = consensus.round_commit.election
         if to.state.me in election.voter_set.members:
-            for said in TERMS:
-                for message in said(election, number):
+            for lie in TERMS:
+                for message in lie(election, number):
                     yield _send(me, to, ConsensusMessage(group=group, said=message))
 
 

@@ -222,10 +222,10 @@ def _patience(examples: int) -> float:
 
 def _answered(sender: str, machine: Machine, receiver: str, data: bytes) -> Event | None:
     assert isinstance(machine, Node)
-    said = codec.decode_answer(data)
-    if said is None:
+    message = codec.decode_answer(data)
+    if message is None:
         return None
-    return MessageReceived(receiver, machine.durable.met.get(receiver, 0), machine.durable.incarnation, said)
+    return MessageReceived(receiver, machine.durable.met.get(receiver, 0), machine.durable.incarnation, message)
 
 
 def _nobody_listens(sender: str, machine: Machine, receiver: str) -> Event | None:

@@ -57,7 +57,7 @@ class Timeline:
         """Return begin, end and description of each cut, fault and liar."""
         heal, over = self.faults.heal, self._over()
         cuts = [
-            (cut.begin, min(cut.end, heal), f"{_listed(cut.receivers)} hears nothing of {_listed(cut.senders)}")
+            (cut.begin, min(cut.end, heal), f"nothing from {_listed(cut.senders)} reaches {_listed(cut.receivers)}")
             for cut in self.faults.cuts
         ]
         acts = [(a.tick, min(a.tick + a.ticks, heal), f"{a.peer}: {a.kind}") for a in self.faults.acts]

@@ -83,7 +83,7 @@ class ProcessesEngine:
         self._world, self._plan, self._method, self._device = world, plan, method, device
         self._folder, self._logs, self._remark, self._replaced = folder, logs, remark, replaced
         self._stop = stop or threading.Event()
-        self._crews: list[ProcessPool] = []
+        self._pools: list[ProcessPool] = []
         self._watched: list[Watched] = []
         self._files: dict[str, Path] = {}
         self._deaths: Counter[str] = Counter()
@@ -193,20 +193,22 @@ class ProcessesEngine:
                 self._end()
             else:
                 return
-        raise EngineError(f"ports that were free were taken a moment later, {_PORTS_TRIED} times: {words}")
+        raise EngineError(
+            f"another program took the peers' ports before they could listen, {_PORTS_TRIED} times: {words}"
+        )
 
     def _start(self, files: dict[str, Path]) -> None:
         self._files = files
         self._watched = [Watched(peer, file.parent / f"{peer}-state") for peer, file in files.items()]
-        self._crews = [ProcessPool(files, self._threads)]
+        self._pools = [ProcessPool(files, self._threads)]
 
     def _end(self) -> None:
         """Pause all peers."""
-        for pool in self._crews:
+        for pool in self._pools:
             pool.pause()
-        for pool in self._crews:
+        for pool in self._pools:
             pool.wait()
-        self._crews = []
+        self._pools = []
 
     # ------------------------------------------------------------------------------------------------------- watching
 
@@ -221,13 +223,13 @@ class ProcessesEngine:
                 before, until = progress, time.monotonic() + self._patience
             elif time.monotonic() > until:
                 behind = ", ".join(each.peer for each in self._watched if each.done <= self.round)
-                raise EngineError(f"in {self._patience:.0f} s nobody got further; waiting for {behind}")
+                raise EngineError(f"no peer made progress in {self._patience:.0f} s; waiting for {behind}")
             if self._stop.wait(LOOK_S):
                 raise Stopped
 
     def _look(self) -> None:
         """Read the peers' files, and handle peers that have ended."""
-        ended = [(pool, *end) for pool in self._crews for end in pool.ended()]
+        ended = [(pool, *end) for pool in self._pools for end in pool.ended()]
         for watched in self._watched:  # read after that, so that an ended peer's last lines are included
             for text in watched.look():
                 self._remark(text)
@@ -242,9 +244,9 @@ class ProcessesEngine:
             raise PortTakenError(pool.words)
         self._deaths[peer] += 1
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:
-            raise EngineError(f"{peer} ended with {how_ended(code)}: {pool.words or 'it said nothing'}")
+            raise EngineError(f"{peer} ended with {how_ended(code)}: {pool.words or 'no output'}")
         self._replaced(peer, how_ended(code))
-        self._crews.append(ProcessPool({peer: self._files[peer]}, self._threads))
+        self._pools.append(ProcessPool({peer: self._files[peer]}, self._threads))
 
     def _progress(self) -> int:
         return sum(watched.done + watched.listening for watched in self._watched)

@@ -47,7 +47,7 @@ class ProcessPool:
             errors="replace",
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, name="fedpeer-crew", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="fedpeer-output", daemon=True)
         self._reader.start()
 
     @property
@@ -99,9 +99,9 @@ class ProcessPool:
 def _end(line: str) -> tuple[str, int] | None:
     """Return the peer and its exit code, if the line reports an end."""
     try:
-        said = json.loads(line)
+        event = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(said, dict) or said.get("what") != "ended":
+    if not isinstance(event, dict) or event.get("what") != "ended":
         return None
-    return str(said["peer"]), int(said["fields"]["code"])
+    return str(event["peer"]), int(event["fields"]["code"])

@@ -120,4 +120,4 @@ def free_ports(count: int) -> int:
             except OSError:
                 continue
             return first
-    raise EngineError(f"there are no {count} neighbouring free ports between {PORTS.start} and {PORTS.stop}")
+    raise EngineError(f"there are no {count} consecutive free ports between {PORTS.start} and {PORTS.stop}")

@@ -12,7 +12,7 @@ from fedpeer.sims.vector.engine import RoundTimes
 #: Most lines of a log that are passed on: what is wrong with a run shows in the first ones.
 WARNINGS_MAX = 5
 #: Log codes of level info that mean that the result differs from an undisturbed run.
-_TELLING = {"went_on_without", "caught_up", "joined"}
+_AFFECTS_RESULT = {"went_on_without", "caught_up", "joined"}
 
 
 class JsonLinesReader:
@@ -86,14 +86,14 @@ class Watched:
             self.rows[row["round"]] = row
         lines = self._log.new()
         self.listening |= any(line["what"] == "started" for line in lines)
-        told = [
+        warnings = [
             line
             for line in lines
-            if line["level"] in ("warning", "error") or (line["level"] == "info" and line["what"] in _TELLING)
+            if line["level"] in ("warning", "error") or (line["level"] == "info" and line["what"] in _AFFECTS_RESULT)
         ]
-        room = max(0, WARNINGS_MAX - self._warnings)
-        self._warnings += len(told)
-        return [f"{self.peer}: {line['text']}" for line in told[:room]]
+        left = max(0, WARNINGS_MAX - self._warnings)
+        self._warnings += len(warnings)
+        return [f"{self.peer}: {line['text']}" for line in warnings[:left]]
 
 
 def slowest(watched: list[Watched], round: int) -> RoundTimes:

@@ -11,18 +11,18 @@ class ProgressQueue:
     """The events of runs until the leading process reads them, and whether the runs must stop."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[int, Event]] = []
+        self._events: list[tuple[int, Event]] = []
         self._stop = False
 
     def tell(self, attempt: int, events: Sequence[Event]) -> bool:
         """Add a run's events and return whether the run must stop. A run calls this several times a second."""
-        self._told += [(attempt, event) for event in events]
+        self._events += [(attempt, event) for event in events]
         return self._stop
 
-    def told(self) -> list[tuple[int, Event]]:
+    def new_events(self) -> list[tuple[int, Event]]:
         """Return and remove the new events, each run's in its order."""
-        told, self._told = self._told, []
-        return told
+        events, self._events = self._events, []
+        return events
 
     def stop(self) -> None:
         """Make all runs stop."""

@@ -51,21 +51,21 @@ def play_cells(
     run.forget_checkpoint()
     parts = _parts(run)
     # Many remarks are the same in all cells, such as repairs of a split; each is passed on once.
-    said = {*simulation.world.split.remarks}
+    remarks = {*simulation.world.split.remarks}
 
     def received(remote_run: RemoteRun, event: Event) -> None:
         match event:
             case SimulationStarted():
                 return
-            case Remark(text=text) if text in said:
+            case Remark(text=text) if text in remarks:
                 return
             case Remark(text=text):
-                said.add(text)
+                remarks.add(text)
         tell(event)
 
     left = list(cells)
 
-    def looked_at(cell: Cell, part: RunFolder) -> None:
+    def add(cell: Cell, part: RunFolder) -> None:
         parts[cell] = part
         if part.status == "finished":
             _take_over(run, part, *cell)
@@ -74,7 +74,7 @@ def play_cells(
 
     for cell in cells:
         if cell in parts:
-            looked_at(cell, parts[cell])
+            add(cell, parts[cell])
     with Sweep(cluster, simulation.request.workers or 1, received, stop, simulate, simulation.objects) as sweep:
         for method, seed in left:
             part = parts.get((method, seed))
@@ -89,7 +89,7 @@ def play_cells(
             )
         while some := sweep.finished():
             for remote_run, files in some:
-                looked_at(remote_run.request.only, RunFolder.adopt(run.path / CELLS, *files))
+                add(remote_run.request.only, RunFolder.adopt(run.path / CELLS, *files))
     _arrange(run, [(method, seed) for seed in simulation.request.seeds for method in simulation.plans], parts)
     return not left
 

@@ -111,7 +111,7 @@ def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) 
     """
     own = not ray.is_initialized()
     if own:
-        remark(f"joining Ray at {address} ..." if address else "starting Ray on this machine, some seconds ...")
+        remark(f"joining Ray at {address} ..." if address else "starting Ray on this machine, which takes seconds ...")
         _begin(address, cpus)
     cluster = Cluster(remark)
     try:
@@ -128,19 +128,20 @@ def _begin(address: str, cpus: int | None) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise every process prints a warning
     # Ray prints a line for each dead actor besides raising an exception; there is no public way to turn that off.
     ray_worker._worker_logs_enabled = False
-    told = {"include_dashboard": False, "num_cpus": cpus or cores()} if not address else {}
+    options = {"include_dashboard": False, "num_cpus": cpus or cores()} if not address else {}
     before = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     try:
         for left in reversed(range(1 if address else STARTS_MAX)):
             try:
-                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **told)
+                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
                 return
             except Exception as error:
                 ray.shutdown()
                 if not left:
-                    where, way_out = (f" at {address}", f"; {HERE}") if address else ("", "")
                     reason = " ".join(str(error).split())[:300]
-                    raise ChoiceError(f"Ray{where} does not take us in: {reason}{way_out}") from None
+                    if address:
+                        raise ChoiceError(f"cannot join the Ray cluster at {address}: {reason}; {HERE}") from None
+                    raise ChoiceError(f"cannot start Ray on this machine: {reason}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray replaces it, but the leading process decides when a run ends

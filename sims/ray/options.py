@@ -28,9 +28,9 @@ def check_ray(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
         text = "write HOST:PORT of the cluster's head, such as 192.0.2.7:6379, or auto on one of its machines"
-        raise ChoiceError(f'"{address}" is no address; {text}')
+        raise ChoiceError(f'"{address}" is not an address; {text}')
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
     except OSError as error:
-        way_out = f"begin one there with ray start --head --port={port}, or {HERE}"
+        way_out = f"start one there with ray start --head --port={port}, or {HERE}"
         raise ChoiceError(f"no Ray cluster answers at {address} ({error}); {way_out}") from None

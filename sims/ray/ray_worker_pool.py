@@ -32,12 +32,12 @@ from fedpeer.sims.ray.shard import (
     put_packed,
     put_rows,
     restore_rows,
-    room,
+    unlinked_zeros,
 )
 from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
 from fedpeer.sims.vector.rounds import blocks_of_peers
-from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, Told
+from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, SharedState
 from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, Mix, Mixing, Spread, Task, TrainBlock
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
@@ -76,7 +76,7 @@ def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
     return found
 
 
-def opened(
+def open_shards(
     cluster: Cluster,
     options: int | None,
     job: Job,
@@ -86,17 +86,17 @@ def opened(
     replaced: Callable[[str, str], None],
     stop: threading.Event,
 ) -> RayWorkerPool:
-    """Open the executor of a job (`engine.Elsewhere`) on as many shards as requested or useful."""
+    """Open the executor of a job (`engine.OpenExecutor`) on as many shards as requested or useful."""
     peers = dealt(job, cluster.shards(options))
-    told, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
+    stored, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
         name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
         for name in LEARNT
     }
-    shards = Shards(cluster, [(told, data, inputs, each, sizes) for each in peers], replaced, stop)
+    shards = Shards(cluster, [(stored, data, inputs, each, sizes) for each in peers], replaced, stop)
     # The leading process has space for all tensors too, which `gather` and `fetch` fill when needed.
     for name in LEARNT:
-        setattr(workspace, name, transformed(sizes[name], ShardSize, lambda size: room(*size)))
+        setattr(workspace, name, transformed(sizes[name], ShardSize, lambda size: unlinked_zeros(*size)))
     return stack.enter_context(RayWorkerPool(job, workspace, peers, columns(plan), shards))
 
 
@@ -136,7 +136,7 @@ class RayWorkerPool:
             for shard in range(len(shards))
         ]
         self._mixing: dict[str, tuple[Mixing, Any]] = {}
-        self._told: dict[str, tuple[Any, Any]] = {}
+        self._sent: dict[str, tuple[Any, Any]] = {}
         self._after: dict[int, int] = {}  # by peer that has trained in this round, the side of its state
         self._side = 0
         self._rows: dict[tuple[int, int], Any] = {}
@@ -150,7 +150,7 @@ class RayWorkerPool:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._rows, self._kept, self._mixing, self._patches, self._told = {}, [], {}, [], {}
+        self._rows, self._kept, self._mixing, self._patches, self._sent = {}, [], {}, [], {}
         self._stack.__exit__(*error)
 
     @property
@@ -217,18 +217,18 @@ class RayWorkerPool:
 
     def _average(self, source: int) -> None:
         """Average all shares: side `source` of x -> the other side."""
-        given = self._given(source)
+        source_rows = self._rows_of_shares(source)
         calls = []
         for number, share in enumerate(self._shares):
             members = self._members[share.group]
-            rows = [given[number, shard] for shard in members]
+            rows = [source_rows[number, shard] for shard in members]
             args = (share, self._mixing[share.group][1], list(members.values()), *rows)
             calls.append(ShardCall(number % len(self.shards), "mix", args, len(members)))
         mixed: dict[tuple[int, int], Any] = {}
         for number, (_, *rows) in enumerate(self.shards.run(calls)):
             for shard, reference in zip(self._members[self._shares[number].group], rows, strict=True):
                 mixed[number, shard] = reference
-        del given, calls
+        del source_rows, calls
         takes = []
         for shard, peers in enumerate(self._peers):
             shares, rows = self._of(mixed, shard)
@@ -238,7 +238,7 @@ class RayWorkerPool:
         for shard, (peers, (_, _, states)) in enumerate(zip(self._peers, found, strict=True)):
             self._patches[shard] = [(peers, tuple(self._after[p] for p in peers), states)]
 
-    def _given(self, side: int) -> dict[tuple[int, int], Any]:
+    def _rows_of_shares(self, side: int) -> dict[tuple[int, int], Any]:
         """Return references to each shard's rows of each share, by (share, shard)."""
         calls = [
             ShardCall(shard, "give", ([self._shares[number] for number in numbers], side), len(numbers))
@@ -252,7 +252,7 @@ class RayWorkerPool:
 
     def _spread(self, tasks: Sequence[Spread]) -> list[Any]:
         side = tasks[0].source
-        rows = self._rows if self._rows and side == self._side else self._given(side)
+        rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []
         options = {(task.group, task.start, task.stop) for task in tasks}
         shares = [
@@ -284,15 +284,16 @@ class RayWorkerPool:
 
     # ------------------------------------------------------------------------------------------------------- a server's
 
-    def tell(self, what: Told, state: Any) -> None:
+    def set_shared(self, what: SharedState, state: Any) -> None:
         """Send a broadcast or a server's state to all shards, unless they already have it.
 
         A round's broadcast is always sent, since a replaced shard has none.
         """
-        if what == "received" or what not in self._told or self._told[what][0] is not state:
-            told = ray.put(numpy_rows(state))
-            self._told[what] = state, told
-            self._each([ShardCall(shard, "tell", (what, told), changes=True) for shard in range(len(self.shards))])
+        if what == "received" or what not in self._sent or self._sent[what][0] is not state:
+            stored = ray.put(numpy_rows(state))
+            self._sent[what] = state, stored
+            calls = [ShardCall(shard, "set_shared", (what, stored), changes=True) for shard in range(len(self.shards))]
+            self._each(calls)
 
     def fetch(self, peers: Sequence[int]) -> None:
         """Bring these clients' updates into the leading process's memory."""
@@ -366,9 +367,10 @@ class RayWorkerPool:
 
     def _settled(self) -> None:
         self._gathered = False
-        told = [("server", self._told["server"][1])] if "server" in self._told else []
+        server = [("server", self._sent["server"][1])] if "server" in self._sent else []
         for shard in range(len(self.shards)):
-            self.shards.settled(shard, *(ShardCall(shard, "tell", each) for each in told), self._restoring(shard))
+            calls = [ShardCall(shard, "set_shared", each) for each in server]
+            self.shards.settled(shard, *calls, self._restoring(shard))
 
     def _restoring(self, shard: int) -> ShardCall:
         shares, rows = self._of(self._rows, shard)

@@ -95,10 +95,10 @@ def _places(workspace: Workspace, peers: Sequence[int], share: PackedRows) -> li
     return [(int(row_M[m]), index if index.dim() == 1 else index[m]) for m in _own(row_M, peers)]
 
 
-def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def unlinked_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Return zeros in a sparse file that is already unlinked, so that it ends with the process."""
     with tempfile.TemporaryDirectory(prefix="fedpeer-shard-") as folder:
-        return allocate(Path(folder), "room", shape, dtype).open()
+        return allocate(Path(folder), "zeros", shape, dtype).open()
 
 
 def check_version(version: str) -> None:
@@ -107,7 +107,8 @@ def check_version(version: str) -> None:
 
     if fedpeer.__version__ != version:
         raise RuntimeError(
-            f"fedpeer {fedpeer.__version__} is installed here, and {version} leads; install the same everywhere"
+            f"fedpeer {fedpeer.__version__} is installed on this machine and {version} on the leading one; install the "
+            "same version on all"
         )
 
 
@@ -139,7 +140,9 @@ class Shard:
         """
         check_version(version)
         fields = transformed(dict(data), np.ndarray, tensor)
-        memory = {name: transformed(each, ShardSize, lambda size: room(*size)) for name, each in sizes.items()}
+        memory = {
+            name: transformed(each, ShardSize, lambda size: unlinked_zeros(*size)) for name, each in sizes.items()
+        }
         self._workspace = Workspace(x_NF=tensor(inputs), **memory, **fields)
         self._worker, self._peers = Worker(job, self._workspace, job.stepper()), peers
         return os.getpid()
@@ -197,12 +200,12 @@ class Shard:
     def weigh(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> _Array:
         """Return the weights with which the shard's peers begin an averaging of this group, (m,)."""
         weights = self._worker.weights(peers, sides, group)
-        assert weights is not None, "asked where an algorithm weighs"
+        assert weights is not None, "only for algorithms with weights of their own"
         return weights
 
     # ----------------------------------------------------------------------------------------------------------- states
 
-    def tell(self, what: str, state: Rows) -> None:
+    def set_shared(self, what: str, state: Rows) -> None:
         """Set the broadcast of a round, or the server's state after it."""
         places = leaves_of(getattr(self._worker.states, what))
         for name, leaf in state.items():

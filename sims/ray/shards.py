@@ -170,5 +170,5 @@ class Shards:
             if stoppable and self._stop.is_set():
                 raise Stopped
             if len(self) > self._cluster.places:  # its machine is lost, and the others have no free CPU
-                raise StateLostError("a machine is lost, and with it the place for a shard")
+                raise StateLostError("a machine is lost, and no other has a free CPU for its shard")
         return self._get(reference)

@@ -116,7 +116,7 @@ class Sweep:
                 self._board.stop.remote()
             # The wait ends with a run; its timeout bounds how late rounds are shown and a stop is noticed.
             ready, _ = ray.wait(list(self._under_way), timeout=0.2)
-            self._hear()
+            self._pass_on_events()
             if self._stopping:
                 self._cancel([task for task, number in self._under_way.items() if self._attempts[number].round is None])
             found = [self._result(task) for task in ready if task in self._under_way]
@@ -130,7 +130,7 @@ class Sweep:
             num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=remote_run.name
         )
         number = next(self._numbers)
-        told = (
+        arguments = (
             fedpeer.__version__,
             self._board,
             self._rooms[remote_run.key],
@@ -139,7 +139,7 @@ class Sweep:
             self._objects,
             self._simulate,
         )
-        self._under_way[task.remote(*told)], self._attempts[number] = number, attempt
+        self._under_way[task.remote(*arguments)], self._attempts[number] = number, attempt
 
     def _cancel(self, tasks: list[Any]) -> None:
         for task in tasks:
@@ -148,13 +148,13 @@ class Sweep:
             with contextlib.suppress(RayError):
                 ray.cancel(task)
 
-    def _hear(self) -> None:
+    def _pass_on_events(self) -> None:
         """Pass on the events of the runs."""
         try:
-            told = ray.get(self._board.told.remote())
+            events = ray.get(self._board.new_events.remote())
         except RayError as error:
-            raise EngineError(f"what the runs tell is heard no more: {error_text(error)}") from None
-        for number, event in told:
+            raise EngineError(f"events of the runs no longer arrive: {error_text(error)}") from None
+        for number, event in events:
             if number not in self._attempts:
                 continue  # this attempt died, and another one is under way
             attempt = self._attempts[number]

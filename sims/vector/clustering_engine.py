@@ -67,7 +67,7 @@ class ClusteringEngine:
             found: called once with the federation that contains the groups found.
             options: further arguments of the vector engine: workers, folder, replaced, stop.
         """
-        self._job, self._world, self._method, self._sought = replace(job, algorithm=method), world, method, task
+        self._job, self._world, self._method, self._task = replace(job, algorithm=method), world, method, task
         self._found, self._options = found, options
         length, size = task.compared_PD.shape[1], task.clustering.sketch
         self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
@@ -78,7 +78,7 @@ class ClusteringEngine:
         self.round, self.weights = 0, dict[str, NDArray[np.float64]]()
 
     def __enter__(self) -> Self:
-        self._engine = self._playing(self._world.federation, seeks=True).__enter__()
+        self._engine = self._engine_under(self._world.federation, before_search=True).__enter__()
         self._mirror()
         return self
 
@@ -90,7 +90,7 @@ class ClusteringEngine:
         times = self._engine.step()
         if self._groups is None:
             self._add_up()
-            if self._engine.round == self._sought.clustering.after:
+            if self._engine.round == self._task.clustering.after:
                 began = time.perf_counter()
                 self._groups = self._search()
                 federation = self._decided()
@@ -103,7 +103,7 @@ class ClusteringEngine:
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer sent in the last finished round, for averaging and the search."""
-        if self.round != self._sought.clustering.after:
+        if self.round != self._task.clustering.after:
             return self._engine.traffic
         return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
 
@@ -169,7 +169,7 @@ class ClusteringEngine:
     def _mirror(self) -> None:
         self.round, self.weights = self._engine.round, self._engine.weights
 
-    def _playing(self, federation: FederationSettings, *, seeks: bool = False) -> VectorEngine:
+    def _engine_under(self, federation: FederationSettings, *, before_search: bool = False) -> VectorEngine:
         """Return the vector engine under this federation's plan; before the search, with examples kept back."""
         world = self._world
         plan = plan_for(federation, world.network, world.peers, method_of(self._method))
@@ -177,7 +177,7 @@ class ClusteringEngine:
 
         def partly() -> Workspace:
             workspace = memory()
-            share = self._sought.clustering.kept_back
+            share = self._task.clustering.kept_back
             workspace.train, self._back = split_network(workspace.train, share, world.draws, world.peers)
             return workspace
 
@@ -185,7 +185,7 @@ class ClusteringEngine:
             self._job,
             plan,
             averaging_of(plan, federation, world.seed),
-            partly if seeks else memory,
+            partly if before_search else memory,
             world.drawn,
             weights_P=sample_weights(world),
             **self._options,
@@ -195,11 +195,11 @@ class ClusteringEngine:
         assert self._groups is not None, "groups are found"
         peers = self._world.peers
         named = [[peers[member] for member in members] for members in self._groups]
-        return self._world.federation.decided(self._sought.name, named)
+        return self._world.federation.decided(self._task.name, named)
 
     def _go_on(self, federation: FederationSettings, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Continue from this snapshot under another federation's plan."""
-        engine = self._playing(federation).__enter__()
+        engine = self._engine_under(federation).__enter__()
         weights = {id: state["weights"].get(id, value.tolist()) for id, value in engine.weights.items()}
         engine.restore(tensors, {**state, "weights": weights})
         self._engine.__exit__(None, None, None)
@@ -209,17 +209,17 @@ class ClusteringEngine:
         """Add to the sketches how each peer's trained parameters differ from the average after them."""
         before_Pn = self._engine.trained_Pn
         if before_Pn is not None:
-            index_PD = torch.from_numpy(self._sought.compared_PD).to(before_Pn.device)
+            index_PD = torch.from_numpy(self._task.compared_PD).to(before_Pn.device)
             apart_PD = before_Pn.gather(1, index_PD) - self._engine.x_Pn.gather(1, index_PD)
             self._sketch_PS += self._sketch(apart_PD.cpu().numpy().astype(np.float64))
 
     def _search(self) -> tuple[tuple[int, ...], ...]:
         """Return the groups, and count what the search sends."""
-        everyone, overlay = range(len(self._world.peers)), self._sought.overlay
+        everyone, overlay = range(len(self._world.peers)), self._task.overlay
         self._spend(everyone, *map(np.array, self._engine.traffic))
-        flood, words = flood_along(overlay), normalised_sketches(self._sketch_PS)
-        self._spend(everyone, flood.messages_P, flood.bytes_of(words[0].nbytes))
-        tree = merges(words)
+        flood, sketches_PS = flood_along(overlay), normalised_sketches(self._sketch_PS)
+        self._spend(everyone, flood.messages_P, flood.bytes_of(sketches_PS[0].nbytes))
+        tree = merges(sketches_PS)
         nodes = below(tree)
         losses = [self._trial(members) for members in nodes]
         usual = [losses[peer][peer].mean() for peer in everyone]
@@ -242,7 +242,7 @@ class ClusteringEngine:
         world, x_Pn = self._world, self._engine.x_Pn
         weights_P = sample_weights(world)
         weights_M = np.ones(len(members)) if weights_P is None else weights_P[list(members)]
-        index_MD = torch.from_numpy(self._sought.slice_PD[list(members)]).to(x_Pn.device)
+        index_MD = torch.from_numpy(self._task.slice_PD[list(members)]).to(x_Pn.device)
         mean_D = torch.zeros(index_MD.shape[1], dtype=torch.float64)
         for weight, peer, index_D in zip(weights_M / weights_M.sum(), members, index_MD, strict=True):
             mean_D += weight * x_Pn[peer, index_D].cpu()
@@ -254,7 +254,7 @@ class ClusteringEngine:
         if len(members) == 1:
             return found
         names = [world.peers[peer] for peer in members]
-        policy = averaging_among(names, f"{self._sought.name} {names[0]}", world.federation.gossip, world.seed)
+        policy = averaging_among(names, f"{self._task.name} {names[0]}", world.federation.gossip, world.seed)
         messages, amount = zip(*traffic(policy, len(mean_D)), strict=True)
         self._spend(members, np.array(messages), np.array(amount))
         return found

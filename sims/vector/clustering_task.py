@@ -68,7 +68,7 @@ def clustering_task_of(world: World, method: Method) -> ClusteringTask | None:
     elif not own:
         problem = NOTHING_TO_SHARE
     elif min(len(share.train_M) for share in world.split.shares) < 2:
-        problem = "a peer has one example only, and none to keep back; give each two or more"
+        problem = "a peer has only one example and can keep none back; give each peer two or more"
     if problem is not None:
         raise AssignmentError(f"{place}: {problem}")
     slice_PD, shared_PD = (_stacked(groups, peers) for groups in (own, shared))

@@ -58,7 +58,7 @@ class RoundTimes:
     average: float
 
 
-class Elsewhere(Protocol):
+class OpenExecutor(Protocol):
     """A function that opens the executor of a job on other machines.
 
     Its workspace comes without memory for the learned tensors (`LEARNT`) and is given zeros for them.
@@ -92,7 +92,7 @@ class VectorEngine:
         replaced: Callable[[str, str], None] = lambda worker, reason: None,
         refused: Callable[[str, str], None] = lambda peer, reason: None,
         stop: threading.Event | None = None,
-        elsewhere: Elsewhere | None = None,
+        open_executor: OpenExecutor | None = None,
     ) -> None:
         """
         Args:
@@ -105,12 +105,12 @@ class VectorEngine:
             folder: in which the files of the states are made; None: the system's temporary folder.
             replaced: called with a worker that died and the reason.
             refused: called with the peer whose update is left out and the reason.
-            elsewhere: opens an executor on other machines; None: this machine.
+            open_executor: opens an executor on other machines; None: on this machine.
         """
         self._job, self._plan, self._averaging = job, plan, averaging
         self._memory, self._drawn, self._sample_weights = memory, drawn, weights_P
         self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
-        self._stop, self._elsewhere = stop or threading.Event(), elsewhere
+        self._stop, self._open_remote = stop or threading.Event(), open_executor
         self._evaluated: dict[tuple[int, bool], BlockScores] = {}
         self.round = 0  # number of finished rounds
         self._trained: Sequence[int] | None = None  # the peers that have trained in a round that is not combined yet
@@ -122,11 +122,11 @@ class VectorEngine:
         plain = self._memory()
         self._algorithm, forms = formed(job, plain, self._drawn, stepper)
         first_P = _first_rows(job, plain)
-        plain.states = _room(job, forms, first_P)
-        hands = self._hands(plain, stepper)
+        plain.states = _allocate_states(job, forms, first_P)
+        executor = self._open_executor(plain, stepper)
         sides = [FIRST] * len(job.peers)
         self._session = Session(
-            job, self._algorithm, self.workspace, hands, lambda tasks: self._run(tasks), sides, self._refused
+            job, self._algorithm, self.workspace, executor, lambda tasks: self._run(tasks), sides, self._refused
         )
         self._rounds: GossipRounds | ServerRounds
         if has_server(self._algorithm):
@@ -135,7 +135,7 @@ class VectorEngine:
             self._rounds = GossipRounds(self._session, self._plan, self._averaging, self._sample_weights)
         self._own = self._algorithm.personal_model(forms.client) is not None
         self._begin(first_P)
-        hands.resume(sides)
+        executor.resume(sides)
         self._rounds.begin()
         return self
 
@@ -145,7 +145,7 @@ class VectorEngine:
     @property
     def process_ids(self) -> tuple[int, ...]:
         """Process ids of the workers; empty on a device."""
-        return self._session.hands.process_ids
+        return self._session.executor.process_ids
 
     @property
     def weights(self) -> dict[str, NDArray[np.float64]]:
@@ -157,7 +157,7 @@ class VectorEngine:
         """The models with which the peers predict, at the end of the last finished round."""
         if not self._own:
             return self.estimate_Pn
-        self._session.hands.gather()
+        self._session.executor.gather()
         x_Pn = self.workspace.x[0] if has_server(self._algorithm) else torch.empty_like(self.estimate_Pn)
         for some in column_slices(len(self._job.peers)):
             model = self._algorithm.personal_model(self._session.states.of(some, self._session.sides_of(some)))
@@ -168,19 +168,19 @@ class VectorEngine:
     @property
     def estimate_Pn(self) -> Tensor:
         """The peers' estimates of the averaged model at the end of the last finished round."""
-        self._session.hands.gather()
+        self._session.executor.gather()
         return self.workspace.x[self._rounds.source][:, : self._job.layout.n]
 
     @property
     def trained_Pn(self) -> Tensor | None:
         """The vectors with which the peers entered the averaging of the last finished round; None if it had none."""
-        assert isinstance(self._rounds, GossipRounds), "equals average"
+        assert isinstance(self._rounds, GossipRounds), "only for algorithms without a server"
         return self.workspace.x[1 - self._rounds.source] if self._rounds.averages(self.round) else None
 
     @property
     def server_n(self) -> Tensor | None:
         """The server's model, if the algorithm has one. Only for algorithms with a server."""
-        assert has_server(self._algorithm), "asked where there is a server"
+        assert has_server(self._algorithm), "only for algorithms with a server"
         assert isinstance(self._rounds, ServerRounds)
         return self._algorithm.server_model(self._rounds.server)
 
@@ -230,8 +230,8 @@ class VectorEngine:
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to resume: tensors, not copied, and a small JSON-serialisable state."""
-        self._session.hands.gather()
-        halfway = self._trained is not None and self._session.hands.halfway
+        self._session.executor.gather()
+        halfway = self._trained is not None and self._session.executor.halfway
         tensors, state = self._rounds.snapshot(trained=halfway)
         return tensors, {"round": self.round, **state}
 
@@ -242,14 +242,14 @@ class VectorEngine:
         self._rounds.restore(tensors, state)
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        return self._session.hands.run(tasks)
+        return self._session.executor.run(tasks)
 
-    def _hands(self, plain: Workspace, stepper: Stepper) -> TaskExecutor:
+    def _open_executor(self, plain: Workspace, stepper: Stepper) -> TaskExecutor:
         """Open the workspace and return the executor of the tasks."""
         job = self._job
-        if self._elsewhere is not None:
+        if self._open_remote is not None:
             self.workspace = plain
-            return self._elsewhere(job, plain, self._plan, self._stack, self._replaced, self._stop)
+            return self._open_remote(job, plain, self._plan, self._stack, self._replaced, self._stop)
         if job.device != "cpu":
             self.workspace = plain
             return LocalTaskExecutor(Worker(job, plain, stepper), None, self._stop)
@@ -354,19 +354,19 @@ def _first_rows(job: Job, workspace: Workspace) -> list[int]:
     return [kinds.setdefault(workspace.train.count(peer), len(kinds)) for peer in peers]
 
 
-def _room(job: Job, forms: Forms, first_P: Sequence[int]) -> States:
+def _allocate_states(job: Job, forms: Forms, first_P: Sequence[int]) -> States:
     """Allocate states for all peers; on a CPU without memory, which files provide later."""
     where, peers = "meta" if job.device == "cpu" else job.device, len(job.peers)
 
-    def room(state: Any, *count: int) -> Any:
+    def zeros(state: Any, *count: int) -> Any:
         return map_leaves(lambda leaf: torch.zeros((*count, *leaf.shape), dtype=leaf.dtype, device=where), state)
 
     served = forms.server is not None
     return States(
-        clients=(room(forms.client, peers), room(forms.client, peers)),
-        first=room(forms.client, max(first_P) + 1),
+        clients=(zeros(forms.client, peers), zeros(forms.client, peers)),
+        first=zeros(forms.client, max(first_P) + 1),
         first_P=torch.zeros(peers, dtype=torch.int64),
-        sent=room(forms.sent, peers) if served else None,
-        received=room(forms.received) if served else None,
-        server=room(forms.server) if served else None,
+        sent=zeros(forms.sent, peers) if served else None,
+        received=zeros(forms.received) if served else None,
+        server=zeros(forms.server) if served else None,
     )

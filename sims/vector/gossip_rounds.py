@@ -57,13 +57,13 @@ class GossipRounds:
         self.source = 0
         self._own_weights = method_of(session.job.algorithm).own_weights
         self._noise: dict[str, NDArray[np.float64]] = {}
-        self._drifting: EventTriggered | None = None
+        self._triggers: EventTriggered | None = None
         self._mixes = columns(plan)
         self._keeps = [name for name in session.workspace.index if name.startswith("local ")]
 
     def begin(self) -> None:
         if any(policy.drift is not None for policy in self._averaging.values()):
-            self._drifting = EventTriggered(self._session.workspace.x[0], self._plan, self._averaging)
+            self._triggers = EventTriggered(self._session.workspace.x[0], self._plan, self._averaging)
 
     def averages(self, number: int) -> bool:
         """Return whether round 1, 2, ... ends with an averaging."""
@@ -80,19 +80,19 @@ class GossipRounds:
             mixes: list[Task] = [Mix(group, a, b, source) for group, a, b in self._mixes]
             session.run(mixes + [Keep(index, source) for index in self._keeps])
             self._add_noise()
-            if self._drifting is not None:
-                self._drifting.settle(session.workspace.x[self.source])
+            if self._triggers is not None:
+                self._triggers.settle(session.workspace.x[self.source])
             self.weights = self._mixed_weights
         else:
             self.source = 1 - self.source
         session.sides[:] = [other(side) for side in session.sides]
-        session.hands.finished(trained, session.sides_of(trained), self.source, mixed=mixed)
+        session.executor.finished(trained, session.sides_of(trained), self.source, mixed=mixed)
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
         peers = len(self._session.job.peers)
         messages, amount = [0] * peers, [0] * peers
         for group in self._plan.groups if self.averages(round) else ():
-            active = self._drifting.active[group.id] if self._drifting is not None else ()
+            active = self._triggers.active[group.id] if self._triggers is not None else ()
             sent = traffic(self._averaging[group.id], group.length, round - 1, active=active)
             for row, (count, size) in zip(self._members[group.id], sent, strict=True):
                 messages[row] += count
@@ -117,8 +117,8 @@ class GossipRounds:
             tensors[_STORED.get(name, f"state {name}")] = leaf
         weights = {group: value.tolist() for group, value in self.weights.items()}
         state: dict[str, Any] = {"trained": trained, "weights": weights}
-        if self._drifting is not None:
-            tensors, state = tensors | {"last": self._drifting.x_Pn}, state | {"awake": self._drifting.snapshot()}
+        if self._triggers is not None:
+            tensors, state = tensors | {"last": self._triggers.x_Pn}, state | {"awake": self._triggers.snapshot()}
         return tensors, state
 
     def restore(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
@@ -135,17 +135,17 @@ class GossipRounds:
                 leaf.fill_(begun)
             else:
                 leaf.copy_(stored)
-        if self._drifting is not None:
-            self._drifting.restore(tensors["last"], state["awake"])
+        if self._triggers is not None:
+            self._triggers.restore(tensors["last"], state["awake"])
         self.weights = {group: np.array(value) for group, value in state["weights"].items()}
-        session.hands.resume(session.sides)
+        session.executor.resume(session.sides)
 
     def _start_weights(self, group: Group) -> NDArray[np.float64]:
         """Return the members' weights at the start of this round's averaging, (M,), in units of their mean."""
         if self._own_weights:
             members = self._members[group.id]
             sides = [other(side) for side in self._session.sides_of(members)]
-            own_M = self._session.hands.weights(group.id, members, sides)
+            own_M = self._session.executor.weights(group.id, members, sides)
             assert own_M is not None, "the algorithm says that it has weights of its own"
             return np.asarray(own_M / own_M.mean())
         if self._sample_weights is not None:
@@ -159,12 +159,12 @@ class GossipRounds:
         """
         self._mixed_weights = {}
         self._noise = {}
-        if self._drifting is not None:
-            self._drifting.look(self._session.workspace.x[1 - self.source], number - 1)
+        if self._triggers is not None:
+            self._triggers.look(self._session.workspace.x[1 - self.source], number - 1)
         for group in self._plan.groups:
             policy, weights = self._averaging[group.id], self._start_weights(group)
             mixing: Mixing
-            if self._drifting is not None and self._drifting.inactive(group.id):
+            if self._triggers is not None and self._triggers.inactive(group.id):
                 after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
             elif policy.exact:  # every mean contains all masked shares, so their noise cancels
                 after, mixing = weights, weights / weights.sum()
@@ -176,11 +176,11 @@ class GossipRounds:
                 if made_up_MD is not None:
                     self._noise[group.id] = (matrix @ made_up_MD) / after[:, None]
             self._mixed_weights[group.id] = after
-            self._session.hands.set_mixing(group.id, mixing)
+            self._session.executor.set_mixing(group.id, mixing)
 
     def _matrix(self, group: str, round: int) -> Any:
-        if self._drifting is not None:
-            return self._drifting.matrix(group, round)
+        if self._triggers is not None:
+            return self._triggers.matrix(group, round)
         return self._averaging[group].matrix(round)
 
     def _made_up(

@@ -121,7 +121,7 @@ class WorkerPool:
         results: list[Any] = [None] * len(tasks)
         waiting, deaths, left = deque(range(len(tasks))), [0] * len(tasks), len(tasks)
         for worker in self._workers:
-            self._hand(worker, tasks, waiting)
+            self._send_next(worker, tasks, waiting)
         while left:
             if self._stop.is_set():
                 raise Stopped
@@ -134,7 +134,7 @@ class WorkerPool:
                         results[answer[0]] = answer[1]
                         left -= 1
                         worker.task = None
-                        self._hand(worker, tasks, waiting)
+                        self._send_next(worker, tasks, waiting)
                         continue
                 if worker.pipe in ready or worker.process.sentinel in ready:
                     lost = self._replace(worker)
@@ -147,10 +147,10 @@ class WorkerPool:
                         waiting.appendleft(lost)
                     for idle in self._workers:
                         if idle.task is None:
-                            self._hand(idle, tasks, waiting)
+                            self._send_next(idle, tasks, waiting)
         return results
 
-    def _hand(self, worker: _Worker, tasks: Sequence[Task], waiting: deque[int]) -> None:
+    def _send_next(self, worker: _Worker, tasks: Sequence[Task], waiting: deque[int]) -> None:
         if waiting:
             worker.task = waiting.popleft()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # found dead at the next wait
@@ -181,24 +181,24 @@ class WorkerPool:
         if not self._needs_script:
             return ""
         return (
-            "; the network is defined in the script itself, which workers therefore import: begin the run under "
+            "; the network is defined in the script itself, so workers import the script: start the run under "
             '`if __name__ == "__main__":`, or move the network into a module'
         )
 
     def _start(self, name: str) -> _Worker:
-        ours, theirs = self._context.Pipe()
+        leader_end, worker_end = self._context.Pipe()
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_process.worker_main,
-            args=(theirs, self._job, self._handles),
+            args=(worker_end, self._job, self._handles),
             name=f"fedpeer-{name}",
             daemon=True,
         )
         with contextlib.nullcontext() if self._needs_script else _script_hidden():
             process.start()
-        theirs.close()
+        worker_end.close()
         for group, mixing in self._mixing.items():
-            ours.send(("mixing", group, mixing))
-        return _Worker(name, process, ours)
+            leader_end.send(("mixing", group, mixing))
+        return _Worker(name, process, leader_end)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ class Session:
     job: Job
     algorithm: AnyAlgorithm
     workspace: Workspace
-    hands: TaskExecutor
+    executor: TaskExecutor
     run: Callable[[Sequence[Task]], list[Any]]
     sides: list[int]
     refused: Callable[[str, str], None]

@@ -39,7 +39,7 @@ class ServerRounds:
         self._sent: list[int] = []
 
     def begin(self) -> None:
-        self._session.hands.tell("server", self.server)
+        self._session.executor.set_shared("server", self.server)
 
     @property
     def relations_PP(self) -> Tensor | None:
@@ -55,23 +55,23 @@ class ServerRounds:
         drawn = algorithm.participants(number, len(job.peers), self._learning.participation, job.draws)
         self._sending = [job.clients[client] for client in drawn]
         everyone = algorithm.everyone_trains or self._learning.everyone_in(number)
-        self._session.hands.tell("received", algorithm.open(self.server, number))
+        self._session.executor.set_shared("received", algorithm.open(self.server, number))
         return range(len(job.peers)) if everyone else sorted(self._sending)
 
     def close(self, number: int, trained: Sequence[int]) -> None:
         session = self._session
-        session.hands.fetch(self._sending)
+        session.executor.fetch(self._sending)
         counting = self._near(self._sound(self._sending), number)
         if counting:
             self.server = self._algorithm.close(self.server, self._updates(counting))
-        session.hands.tell("server", self.server)
+        session.executor.set_shared("server", self.server)
         if type(self._algorithm).settle is not CoordinatedAlgorithm.settle:
             counted = set(counting)
-            session.hands.settle(trained, session.sides_of(trained), [peer in counted for peer in trained])
+            session.executor.settle(trained, session.sides_of(trained), [peer in counted for peer in trained])
         for peer in trained:
             session.sides[peer] = other(session.sides[peer])
         self._sent = self._sending
-        session.hands.finished(trained, session.sides_of(trained), self.source, mixed=False)
+        session.executor.finished(trained, session.sides_of(trained), self.source, mixed=False)
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
         """Return each peer's messages and bytes: participants send an update, the coordinator sends all others the
@@ -118,8 +118,8 @@ class ServerRounds:
             session.sides[peer] = 0
         found = {n: tensors[f"server {n}"].to(session.job.device, copy=True) for n in leaves_of(self.server)}
         self.server = rebuilt(self.server, found)
-        session.hands.resume(session.sides)
-        session.hands.tell("server", self.server)
+        session.executor.resume(session.sides)
+        session.executor.set_shared("server", self.server)
 
     def _sound(self, sending: Sequence[int]) -> list[int]:
         """Return the peers whose updates are finite; report the others."""

@@ -24,7 +24,7 @@ _MESSAGES = 32
 #: Peers whose states the leading process starts, settles or reads at once.
 ROWS_AT_ONCE = 64
 #: The kinds of state that a server shares with all clients.
-Told = Literal["received", "server"]
+SharedState = Literal["received", "server"]
 
 
 class TaskExecutor(Protocol):
@@ -48,7 +48,7 @@ class TaskExecutor(Protocol):
     def set_mixing(self, group: str, mixing: Mixing) -> None:
         """Set the matrix by which the group averages from now on."""
 
-    def tell(self, what: Told, state: Any) -> None:
+    def set_shared(self, what: SharedState, state: Any) -> None:
         """Set the server's broadcast ("received") or the server's state ("server") for all tasks from now on."""
 
     def weights(self, group: str, peers: Sequence[int], sides: Sequence[int]) -> NDArray[np.float64] | None:
@@ -111,7 +111,7 @@ class LocalTaskExecutor:
         else:
             self._worker.mixing[group] = mixing
 
-    def tell(self, what: Told, state: Any) -> None:
+    def set_shared(self, what: SharedState, state: Any) -> None:
         places: Mapping[str, Tensor] = leaves_of(getattr(self._worker.states, what))
         for name, leaf in leaves_of(state).items():
             places[name].copy_(leaf)

@@ -162,7 +162,7 @@ class Worker:
             sides: sides of the states before the round.
             counted: whether each client's update counted.
         """
-        assert has_server(self.algorithm), "equals settle nothing"
+        assert has_server(self.algorithm), "only clients of a server settle"
         others = [other(side) for side in sides]
         before, trained = (self.states.of(peers, each) for each in (sides, others))
         which = torch.tensor(counted, device=self.job.device)

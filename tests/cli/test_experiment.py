@@ -93,7 +93,7 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--device", "tpu"], ["tpu"]),
         (["run", "tiny", "--engine", "vector"], ["--engine", '"vector" does not distribute runs', "write ray"]),
         (["run", "tiny", "--address", "auto"], ["--address", "add --engine ray"]),
-        (["run", "tiny", "--engine", "ray", "--address", "head"], ['"head" is no address', "HOST:PORT"]),
+        (["run", "tiny", "--engine", "ray", "--address", "head"], ['"head" is not an address', "HOST:PORT"]),
         (["run", "tiny", "--engine", "ray", "--device", "cuda"], ["the ray engine trains on CPUs"]),
         (["run", "mocha-table", "--loss", "huber"], ["--loss", "mocha-table fixes this setting"]),
         (["run", "fig27", "--loss", "squared-error"], ["--loss", "fig27 fixes this setting"]),
@@ -215,7 +215,7 @@ def test_lines_count_what_is_under_way() -> None:
             now[0] += 5.0
             display(event)
     assert lines[0] == "6 runs, 1 of them finished already"
-    assert "A, seed 0: its machine is lost after round 2; played again" in lines
+    assert "A, seed 0: its machine is lost after round 2; starting again" in lines
     assert lines[-1].startswith("A, seed 1: round 2 of 4; 1 of 6 runs finished, 2 running, 3 waiting, ")
     # Seed 1 began 30 s ago and has half of its rounds, so a run takes 60 s. B began 20 s ago; two at once, three wait.
     assert display.tally.left == "2 min 5 s left", "(30 + 40 + 3 * 60) / 2"
@@ -239,4 +239,4 @@ def test_a_terminal_has_a_bar_for_each_run_under_way() -> None:
         assert len(display.progress.tasks) == 1 + experiment_progress.BARS_MAX
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
     assert max(map(len, shown)) <= 80
-    assert "A, seed 0: its machine is lost after round 2; played again" in shown
+    assert "A, seed 0: its machine is lost after round 2; starting again" in shown

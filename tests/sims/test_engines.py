@@ -51,7 +51,7 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
         (request("vector", faults="7"), 'the vector engine has no network; use engine="network"'),
         (request("processes", faults="7"), "the processes engine has no network"),
         (request("network", device="cuda"), "the network engine trains on the CPU"),
-        (request("network", faults="links,loss=2"), "loss = 2: write a part of 1"),
+        (request("network", faults="links,loss=2"), "loss = 2: write a fraction below 1"),
         (
             request("processes", simulation__peers=65, simulation__split="iid"),
             "65 peers are too many processes for one machine; use 64",
@@ -107,8 +107,8 @@ def test_faults_are_laid_over_one_another() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"seed": 1}', "damaged"),
-        ('{"seed": 1', "damaged"),
+        ('{"seed": 1}', "cannot be read"),
+        ('{"seed": 1', "cannot be read"),
         ("storm", 'there is no kind of faults "storm"'),
         ("links,loss=x", "loss = x: write a number"),
         ("links,delay=0", "delay = 0"),

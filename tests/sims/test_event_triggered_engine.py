@@ -71,8 +71,8 @@ def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
 
 def drifting_of(running: VectorEngine) -> EventTriggered:
     assert isinstance(running._rounds, GossipRounds)
-    assert running._rounds._drifting is not None
-    return running._rounds._drifting
+    assert running._rounds._triggers is not None
+    return running._rounds._triggers
 
 
 def captured(running: VectorEngine) -> list[Tensor]:

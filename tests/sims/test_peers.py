@@ -55,7 +55,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
 
 
 def context(made: World) -> Worker:
-    """The vector engine's own hands, on plain tensors."""
+    """Return a worker of the vector engine, on plain tensors."""
     job = job_of(made, "cpu")
     stepper = job.stepper()
     workspace = workspace_of(made, plan_of(made, method_of(Choice("partial-averaging"))), "cpu")()
@@ -77,16 +77,16 @@ def two_rounds(learner: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     dataset, settings = WORLDS[name]
     made = build_world(federation(**settings), dataset, 0)
-    hands, alone = context(made), [trainer_of(made, peer) for peer in made.peers]
-    workspace = hands.workspace
+    worker, alone = context(made), [trainer_of(made, peer) for peer in made.peers]
+    workspace = worker.workspace
     assert torch.equal(torch.stack([learner.start() for learner in alone]), workspace.x[0])
     for round in (1, 2):
         for peer in range(len(made.peers)):
-            hands.do(TrainBlock((peer,), (round - 1,), round, round - 1))
+            worker.do(TrainBlock((peer,), (round - 1,), round, round - 1))
     x_Pn, s_Pk = (torch.stack(rows) for rows in zip(*map(two_rounds, alone), strict=True))
     assert relative(x_Pn, workspace.x[0]) < 1e-6
-    torch.testing.assert_close(s_Pk, hands.states.clients[0].optimizer_k, rtol=1e-5, atol=1e-6)
-    wanted = hands.do(EvaluateBlock(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
+    torch.testing.assert_close(s_Pk, worker.states.clients[0].optimizer_k, rtol=1e-5, atol=1e-6)
+    wanted = worker.do(EvaluateBlock(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
     found = [learner.evaluate(x_n) for learner, x_n in zip(alone, workspace.x[0], strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 

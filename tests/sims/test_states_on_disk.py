@@ -149,7 +149,7 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
         )
         assert stored_bytes == pytest.approx(found.states, rel=0.2), "a server and first states beside it"
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=found.disk - 1))
-    with pytest.raises(RunError, match=r"takes up to .* on the disk, and .*runs has .* free; name another folder"):
+    with pytest.raises(RunError, match=r"needs up to .* on the disk, and .*runs has .* free; choose another folder"):
         begin_record(tmp_path / "runs", simulation, "fedpeer simulate")
     assert not (tmp_path / "runs").exists(), "a mistake leaves nothing behind"
 

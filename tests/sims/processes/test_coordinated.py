@@ -138,7 +138,7 @@ def play(running: ProcessesEngine, rounds: int) -> None:
 
 
 def ended(running: ProcessesEngine) -> bool:
-    return all(pool._process.poll() is not None for pool in running._crews)
+    return all(pool._process.poll() is not None for pool in running._pools)
 
 
 class Witness(threading.Thread):

@@ -90,5 +90,5 @@ def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch
         for port in (*range(first, first + 3), *range(first + 100, first + 103)):
             held.enter_context(socket.create_server((HOST, port)))
         monkeypatch.setattr(settling, "PORTS", range(first, first + 104))
-        with pytest.raises(EngineError, match="no 3 neighbouring free ports"):
+        with pytest.raises(EngineError, match="no 3 consecutive free ports"):
             free_ports(3)

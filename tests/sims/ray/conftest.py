@@ -34,9 +34,11 @@ class Machines:
 
     def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
         """The ray engine of one method in this world."""
-        from fedpeer.sims.ray.ray_worker_pool import opened
+        from fedpeer.sims.ray.ray_worker_pool import open_shards
 
-        return engine_of(made, parse_choice(method), elsewhere=partial(opened, self.cluster, shards), **watched)
+        return engine_of(
+            made, parse_choice(method), open_executor=partial(open_shards, self.cluster, shards), **watched
+        )
 
 
 def vector(made: World, method: str) -> Any:
@@ -83,7 +85,7 @@ def killing() -> Callable[[Any, str, int], None]:
     import signal
 
     def prepare(running: Any, method: str, shard: int) -> None:
-        shards = running._session.hands.shards
+        shards = running._session.executor.shards
         run = shards.run
 
         def deadly(calls: Any, **how: Any) -> Any:

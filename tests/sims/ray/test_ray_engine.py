@@ -103,7 +103,7 @@ def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Mac
 
     made, moved = world(federation(partial_models=SEMI_LOCAL, gossip__exchanges=5)), {"give": 0, "mix": 0}
     with machines.engine(made, "partial-averaging", 4) as running:
-        run = running._session.hands.shards.run
+        run = running._session.executor.shards.run
 
         def counting(calls: Any, **how: Any) -> Any:
             found = run(calls, **how)
@@ -112,7 +112,7 @@ def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Mac
                     moved[call.method] += sum(ray.get(each).size for each in values)
             return found
 
-        running._session.hands.shards.run = counting
+        running._session.executor.shards.run = counting
         running.step()
         scalars = sum(len(group.members) * group.length for group in running._plan.groups)
     assert moved == {"give": scalars, "mix": scalars}
@@ -176,14 +176,14 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
     expected = found(vector(made, method))["x_Pn"]
     with machines.engine(made, method, 2, stop=stop) as running:
         running.step()
-        run = running._session.hands.shards.run
+        run = running._session.executor.shards.run
 
         def stopping(calls: Any, **how: Any) -> Any:
             if any(call.method == moment for call in calls):
                 stop.set()
             return run(calls, **how)
 
-        running._session.hands.shards.run = stopping
+        running._session.executor.shards.run = stopping
         with pytest.raises(Stopped):
             running.step()
         tensors, state = running.snapshot()
@@ -228,7 +228,7 @@ def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_n
     found = recorded(request("ray", method, address=machines.address), tmp_path, tell)
     assert found == recorded(request("vector", method), tmp_path, lambda event: None)
     said = [event.text for event in events if isinstance(event, Remark)]
-    assert f"{method}: a machine was lost with its peers' last round; going on from the start" in said
+    assert f"{method}: a machine was lost, and its peers' last round with it; resuming from the start" in said
 
 
 def test_more_shards_than_there_are_cpus_are_refused(machines: Machines) -> None:

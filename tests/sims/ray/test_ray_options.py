@@ -34,8 +34,8 @@ def request(method: str = "partial-averaging", **settings: Any) -> SimulationReq
         (request("global"), 'use engine="vector"'),
         (replace(request(), device="cuda"), "the ray engine trains on CPUs; leave out the device cuda"),
         (replace(request(), faults="7"), "the ray engine has no network"),
-        (replace(request(), address="head"), '"head" is no address; write HOST:PORT'),
-        (replace(request(), address="ray://head:10001"), "is no address; write HOST:PORT"),
+        (replace(request(), address="head"), '"head" is not an address; write HOST:PORT'),
+        (replace(request(), address="ray://head:10001"), "is not an address; write HOST:PORT"),
         (replace(request(), engine="vector", shards=2), 'not for the vector engine; use engine="ray"'),
         (replace(request(), engine="network", address="auto"), 'not for the network engine; use engine="ray"'),
     ],
@@ -73,7 +73,7 @@ def test_runs_that_are_spread_whole_play_what_the_vector_engine_plays(settings: 
         check_engine(replace(request(learning__mode="asynchronous"), seeds=(0, 1)), ())
     with pytest.raises(ConfigError, match="the ray engine trains on CPUs"):
         check_engine(replace(several, device="cuda"), ())
-    with pytest.raises(ChoiceError, match='"head" is no address'):
+    with pytest.raises(ChoiceError, match='"head" is not an address'):
         check_engine(replace(several, address="head"), ())
 
 
