@@ -115,7 +115,7 @@ def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
     assert board.tallies["local"].rounds_done == 3, "what the dead one had done is undone"
     assert board.name("local") == "local, seed 0"
     written = lines(together(), 1.0)
-    assert "local, seed 0: its process ended after round 2; played again" in written
+    assert "local, seed 0: its process ended after round 2; starting again" in written
     assert any(line.startswith("local, 2 seeds at once: round 3 of 6") for line in written)
     assert any(line.endswith("runs: 1 finished, 1 running, 2 waiting") for line in written)
 
@@ -152,7 +152,7 @@ def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
     (last, *_) = [line for line in reversed(shown) if line.startswith("runs finished")]
     for words in ("1/4", "2 running", "1 waiting"):
         assert words in last
-    assert "local, seed 0: its process ended after round 2; played again" in shown
+    assert "local, seed 0: its process ended after round 2; starting again" in shown
 
 
 def test_the_display_suits_the_stream() -> None:
