@@ -124,7 +124,7 @@ def test_the_page_lists_every_refusal() -> None:
 
 def alarms() -> list[str]:
     """The rules that the page on scaling recommends."""
-    section = SCALING.read_text(encoding="utf-8").split("| rule | means |\n")[1].split("\n\n")[0]
+    section = SCALING.read_text(encoding="utf-8").split("| rule | meaning |\n")[1].split("\n\n")[0]
     return [line.split("`")[1] for line in section.splitlines() if "`" in line]
 
 
