@@ -4,7 +4,7 @@
 
 What is started is a client: a real process, with the folder, environment, streams and namespaces that it was given. It
 hands them to the server, whose fork runs the program, passes signals on, and ends as the program ends. Programs are
-killed with their client, and all of them when the tests end, in whatever way that happens.
+killed with their client and, on Linux, when the tests end in whatever way.
 
 Importing torch takes three seconds of a core, a fork a hundredth of that. A test of what a program imports starts
 `sys.executable`.
@@ -24,11 +24,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 #: Signals to a client that kill and stop the program: one of its own that it cannot catch would leave that behind.
-KILL, STOP = signal.SIGUSR1, signal.SIGUSR2
+KILL, STOP = (getattr(signal, name, signal.SIGTERM) for name in ("SIGUSR1", "SIGUSR2"))
 
 
 def python() -> list[str]:
     """Return the first words of a command that starts a Python program as `sys.executable` does."""
+    if sys.platform == "win32":
+        return [sys.executable]
     return [sys.executable, "-I", "-S", str(HERE / "client.py"), _server()]
 
 
@@ -40,8 +42,7 @@ def fedpeer_command(*words: str) -> list[str]:
 @cache
 def _server() -> str:
     """Start the server, once in each process that tests; the path of its socket."""
-    folder = tempfile.TemporaryDirectory(prefix="forked-")
-    path = os.path.join(folder.name, "socket")
+    path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "socket")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     server = subprocess.Popen(
         [sys.executable, "-P", str(HERE / "server.py"), path],
@@ -50,12 +51,10 @@ def _server() -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
+    assert server.stdin is not None, "it was asked for"
     assert server.stdout is not None, "it was asked for"
-
-    def end() -> None:
-        server.communicate()
-        folder.cleanup()
-
-    atexit.register(end)
-    assert server.stdout.readline() == b"ready\n", "it says why on standard error"
+    atexit.register(server.wait)
+    atexit.register(server.stdin.close)  # what is registered last comes first
+    with server.stdout as said:
+        assert said.readline() == b"ready\n", "it says why on standard error"
     return path

@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -56,6 +57,7 @@ def _serve(path: str) -> list[str]:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             if sys.stdin in ready:
+                shutil.rmtree(os.path.dirname(path))
                 os._exit(0)
             line, _ = listening.accept()
             with line:
