@@ -222,7 +222,7 @@ class Election:
             return jump
         voter_set = self.known.get(vote_request.roster)
         if voter_set is not None and sender not in voter_set.voters:
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {vote_request.roster}", sender)]
+            return [Rejection("unknown_peer", f"{sender} is not a voter of roster {vote_request.roster}", sender)]
         able = voter_set is not None and vote_request.progress.at_least(self.progress)
         newer = vote_request.term > self.stand.term
         out: list[Out] = []
@@ -262,7 +262,7 @@ class Election:
         if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
             return []
         if sender not in poll.voter_set.voters:
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {poll.voter_set.number}", sender)]
+            return [Rejection("unknown_peer", f"{sender} is not a voter of roster {poll.voter_set.number}", sender)]
         if not answer.granted:
             poll.refused.add(sender)
             if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
@@ -283,7 +283,7 @@ class Election:
         if leader_certificate.term < self.stand.term and self._heeds(sender, leader_certificate):
             return [self._follow(sender)]
         if leader_certificate.term < self.stand.term or leader_certificate.term == self._ended:
-            text = f"coordinates in term {leader_certificate.term}, and it is {self.stand.term}"
+            text = f"coordinates in term {leader_certificate.term}, but the term is {self.stand.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         out: list[Out] = []
         if leader_certificate.term > self.stand.term or sender != self.coordinator:
@@ -497,7 +497,7 @@ class Election:
 
     def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
         """End a term with two coordinators: somebody voted twice. Neither is followed; the next term decides."""
-        text = f"coordinates in term {leader_certificate.term} like {self.coordinator}"
+        text = f"coordinates in term {leader_certificate.term}, as {self.coordinator} does"
         doubles = self._seen((author for author, _ in leader_certificate.votes), sender)
         self._ended, self._candidacy = leader_certificate.term, None
         down = self._step_down()

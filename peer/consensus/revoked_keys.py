@@ -24,7 +24,7 @@ def attested(state: NodeState, group: str, verify: Verify) -> Verify:
         present = state.peer_groups.roster
         if author in present.by_id:
             return False
-        earlier = map(_read, state.durable.chambers[group].rosters.values())
+        earlier = map(_read, state.durable.consensus_states[group].rosters.values())
         keys = {each.by_id[author].key for each in earlier if author in each.by_id}
         return any(verify_statement("claim", present.federation_id, text, key, signature) for key in keys)
 

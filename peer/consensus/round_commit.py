@@ -125,7 +125,7 @@ class RoundCommit:
     def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
         """Count a member's update (with this digest) for a round of this term, or reject it."""
         if not self.election.leading or term != self.election.stand.term:
-            text = f"an update for term {term}; it is {self.election.stand.term}"
+            text = f"an update for term {term}, but the term is {self.election.stand.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         if round_ > self.holding.round + 1:
             return [Rejection("round_gap", f"an update for round {round_} after {self.holding.round}", sender)]
@@ -183,7 +183,7 @@ class RoundCommit:
         if proposal is None or (accept.term, accept.round) != (proposal.term, proposal.round):
             return []
         if sender not in self._acceptors(proposal):
-            return [Rejection("unknown_peer", f"{sender} is no voter of roster {proposal.roster}", sender)]
+            return [Rejection("unknown_peer", f"{sender} is not a voter of roster {proposal.roster}", sender)]
         if not self._verify(sender, acceptance_text(self.election.scope, sender, proposal), accept.signature):
             return [Rejection("bad_signature", f"accepts round {proposal.round} with another's signature", sender)]
         self._accepted[sender] = accept.signature
@@ -203,13 +203,13 @@ class RoundCommit:
             return [Rejection("term_jump", f"a proposal of term {proposal.term} after {term}", sender)]
         if proposal.term < term:
             return [
-                Rejection("stale_term", f"a proposal of term {proposal.term}; it is {term}", sender),
+                Rejection("stale_term", f"a proposal of term {proposal.term}, but the term is {term}", sender),
                 self._follow(sender),
             ]
         if proposal.term > term or self.election.coordinator is None:
             return []  # its heartbeat is on the way, and then it sends this again
         if sender != self.election.coordinator:
-            return [Rejection("two_coordinators", f"a proposal of term {term}, which is another's", sender)]
+            return [Rejection("two_coordinators", f"a proposal of term {term}, which another peer coordinates", sender)]
         if proposal.round <= holding.round:
             text = f"a proposal for round {proposal.round}; {holding.round} is applied"
             return [Rejection("already_applied", text, sender), *self._help(sender, Progress(proposal.round - 1))]

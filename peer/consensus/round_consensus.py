@@ -99,7 +99,7 @@ class RoundConsensus:
 
     @property
     def consensus_state(self) -> ConsensusState:
-        return self.state.durable.chambers[self.group]
+        return self.state.durable.consensus_states[self.group]
 
     @property
     def applied(self) -> int:
@@ -169,10 +169,10 @@ class RoundConsensus:
                 state.note("info", "rounds_resumed", text, group=self.group)
         elif state.now - self._led_at > PAUSED_TICKS and not self._paused and state.phase == "learning":
             self._paused = True
-            wanted = "more than half of the voters have to be there"
+            wanted = "more than half of the voters must be reachable"
             if not self.consensus_state.voting_allowed:  # others would know what it promised before its disk was lost
-                wanted = "at its first start a peer has to meet more than half of the other voters before it votes"
-            text = f"nobody coordinates{self._named}: {wanted}; rounds pause"
+                wanted = "at its first start a peer must meet more than half of the other voters before it votes"
+            text = f"no coordinator{self._named}: {wanted}; rounds pause"
             state.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
@@ -242,7 +242,7 @@ class RoundConsensus:
         if self.consensus_state.study is not None:
             self._known = self.consensus_state.study, digest, fault
 
-    def concluded(self, done: UpdatesAggregated) -> None:
+    def aggregated(self, done: UpdatesAggregated) -> None:
         """Propose the result of a round, if this peer still coordinates that round."""
         at = (self.round_commit.election.stand.term, self.applied + 1)
         if not self.round_commit.gathering or (done.term, done.round) != at:
@@ -252,8 +252,8 @@ class RoundConsensus:
         if done.content is not None:
             self._propose(done.content, done.digest)
         else:
-            text = f"round {done.round}{self._named} leads to numbers that are none, and changes nothing"
-            text += "; try a smaller rate"
+            text = f"round {done.round}{self._named} produced NaN or infinite values and was discarded"
+            text += "; lower the learning rate"
             self.state.note("warning", "round_void", text, round=done.round)
             self._propose_again()
 
@@ -372,7 +372,7 @@ class RoundConsensus:
                 case SendConsensus():
                     state.send(out.to, ConsensusMessage(group=self.group, said=out.message))
                 case LeaderChanged():
-                    who = "nobody coordinates" if out.coordinator is None else f"{out.coordinator} coordinates"
+                    who = "no coordinator" if out.coordinator is None else f"{out.coordinator} coordinates"
                     fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}
                     state.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)
                 case Fetch():
@@ -400,7 +400,7 @@ class RoundConsensus:
         return "" if self.group == EVERYONE else f' "{self.group}"'
 
     def _refuse(self, peer: str, code: str, text: str) -> None:
-        """Somebody's update is not taken, or this peer's own."""
+        """Reject an update of a peer, or this peer's own."""
         if peer == self.state.me:
             self.state.note("warning", "update_void", f"this peer's own update does not count: {text}", code=code)
         else:

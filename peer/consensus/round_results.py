@@ -14,7 +14,7 @@ from fedpeer.rejection import Rejection
 _NOBODY: Mapping[str, Rejection] = {}
 
 
-def practised(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpec) -> ClientTrained:
+def training_result(job: TrainClient, client: bytes, update: bytes, spec: AlgorithmSpec) -> ClientTrained:
     """Return the event of a training with this client's state and update."""
     return ClientTrained(job.round, client, update, content_digest(update), spec.fault(update))
 

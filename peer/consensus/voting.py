@@ -62,7 +62,7 @@ def learn_roster(consensus: VotingIn, roster: Roster) -> None:
     )
     if consensus.spec.fixed and found.number > now.number and found.members != now.members:
         many = f"the server has a place for each of the {len(now.members)} peers of roster {now.number}"
-        text = f"{many}, and roster {found.number} has others: rounds end here; begin anew with empty state folders"
+        text = f"{many}, and roster {found.number} has others: rounds end here; start again with empty state folders"
         consensus.state.note("error", "other_clients", text, group=consensus.group)
         consensus.state.stop(2, text)
         return
@@ -107,8 +107,8 @@ def allow_voting(consensus: VotingIn) -> None:
     number = state.peer_groups.roster.number
     if state.starts.amnesia and not consensus_state.lost:
         state.write(VotingAllowed(group=consensus.group, lost=number))
-        text = f"this peer was there before, and its disk is gone: it does not vote under roster {number}"
-        state.note("warning", "no_vote", f"{text}; issue a new roster to let it", number=number)
+        text = f"this peer has lost its disk: it does not vote under roster {number}"
+        state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=number)
     elif not consensus_state.voting_allowed:
         voters = consensus.round_commit.election.voter_set.voters - {state.me}
         known = [p for p in voters if p in state.others and state.others[p].met and state.others[p].knows_us]

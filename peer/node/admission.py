@@ -44,7 +44,7 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
         other=other,
         peers=frozenset(state.peer_groups.peers) | ({AUTHORITY} if other == AUTHORITY else set()),
         groups=groups,
-        consensus_by_group=_councils(state),
+        consensus_by_group=_consensus_specs(state),
         version=state.others.version_of(other or ""),
     )
 
@@ -102,7 +102,7 @@ def _weight_max(state: NodeState, other: str | None, group: str) -> float:
     return WEIGHT_MAX if may_precede(state, other, group, channel.taken + 1) else weight_limits(state, group).share
 
 
-def _councils(state: NodeState) -> dict[str, ConsensusSpec]:
+def _consensus_specs(state: NodeState) -> dict[str, ConsensusSpec]:
     """Return the specs of this peer's consensus groups; those of other groups name only their members."""
     specs = {}
     if state.peer_groups.consensus_by_group:

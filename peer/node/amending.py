@@ -46,12 +46,12 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
     reason = state.setup.unfit(signed.text)
     if reason:
         state.contracts.unfit.add(signed.number)
-        state.note("error", "contract", f"contract {signed.number} cannot be gone over to: {reason}")
+        state.note("error", "contract", f"this peer cannot change to contract {signed.number}: {reason}")
         return
     state.contracts.signed = signed
     state.effects.append(Amend(signed))
     changes = differences_text(differences(json.loads(state.setup.held.text), json.loads(signed.text)), "now", "then")
-    text = f"contract {signed.number} holds from round {signed.starts} on: {changes}"
+    text = f"contract {signed.number} takes effect in round {signed.starts}: {changes}"
     state.note("info", "contract", text, number=signed.number, starts=signed.starts)
     for peer, other in state.others.items():
         if other.met:
@@ -79,8 +79,8 @@ def goes_over(state: NodeState) -> bool:
         return False
     after = HeldContract(signed.number, signed.text, held.file, before=held.text)
     state.effects.append(Persist("snapshot", state.durable.copy(), after))
-    state.note("info", "contract", f"goes over to contract {signed.number} in round {state.durable.round}")
-    state.stop(0, f"goes over to contract {signed.number}", again=True)
+    state.note("info", "contract", f"changes to contract {signed.number} in round {state.durable.round}")
+    state.stop(0, f"changes to contract {signed.number}", again=True)
     return True
 
 

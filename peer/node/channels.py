@@ -85,7 +85,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     # A peer that leaves takes nothing, or it would never be empty; except from another one that leaves, since each
     # would wait for the other. A rejected share comes back to its sender when everything is handed over.
     if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
-        return refuse("early", "this peer hands everything over and goes")
+        return refuse("early", "this peer is leaving and takes no more shares")
     if not other.met:
         other.greet_soon(state.now)
         return refuse("early", "we have not met since this process started")
@@ -100,18 +100,18 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if verdict is not TransferDecision.TAKE:
         if verdict is TransferDecision.REUSED:
             other.greet_soon(state.now)
-        return refuse(verdict.value, f"number {share.seq} where {channel.taken + 1} is next")
+        return refuse(verdict.value, f"number {share.seq}, but {channel.taken + 1} is next")
     last = state.setup.federation.learning.rounds
     if share.round > last + 1:
-        return refuse("epoch_too_early", f"round {share.round}, and the last is {last}")
+        return refuse("epoch_too_early", f"round {share.round}, but the last is {last}")
     if share.exchange > state.exchanges_max(group) and (share.round, share.exchange) >= holding.at:
         # Under the same roster nobody has so many exchanges; under another one a peer may, and its share is taken late.
         known = not may_precede(state, peer, group, share.seq)
         most = state.exchanges_max(group)
-        return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, and the last is {most}")
+        return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, but the last is {most}")
     heavy = weight_refusal(state, peer, group, share)
     if heavy is not None:
-        return refuse(heavy, f"{share.weight:g} beside the {holding.weight:g} held")
+        return refuse(heavy, f"weight {share.weight:g}, while {holding.weight:g} is held here")
     if not share.nothing:
         implied = implied_D(channel, share, state.durable.rules.form, len(state.durable.index[group]))
         noise = state.peer_groups.averaging[group].noise
@@ -124,7 +124,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
         signed = Signed(share.seq, transfer.total, transfer.signature)
         wrong = _unlike(state, peer, group, "made", signed, channel.taken_weight + share.weight)
         if wrong is not None:
-            return refuse(wrong, f"number {share.seq}, and all weights up to it")
+            return refuse(wrong, f"signature of number {share.seq} and the sum of weights up to it")
     other.begun = True
     other.seen_in(share.round, state.now)
     at_once = not _may_wait(state, group, peer, share)
@@ -178,7 +178,9 @@ def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> N
         return
     channel = holding.out.get(peer, Outgoing())
     if ack.taken > channel.made:
-        state.refuse("sequence_jump", peer, f"it has {ack.taken}, and {channel.made} were made", group=ack.group)
+        state.refuse(
+            "sequence_jump", peer, f"it has {ack.taken} transfers, but {channel.made} were made", group=ack.group
+        )
         other.greet_soon(state.now)
         return
     news = ack.taken > channel.acked
@@ -186,7 +188,9 @@ def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> N
         signed = Signed(ack.taken, ack.total, ack.signature)
         wrong = _unlike(state, peer, ack.group, "taken", signed, channel.weight_until(ack.taken))
         if wrong is not None:
-            state.refuse(wrong, peer, f"it has {ack.taken}, and all weights up to it", group=ack.group)
+            state.refuse(
+                wrong, peer, f"signature of number {ack.taken} and the sum of weights up to it", group=ack.group
+            )
             return
     other.seen_in(min(ack.round, state.setup.federation.learning.rounds + 1), state.now)
     repeats.answered(peer, ack.group, ack.taken, state.now)

@@ -44,7 +44,7 @@ class RoundClient:
                 TrainClient(consensus.applied + 1, consensus_state.client, consensus.in_force()[1], consensus.clients)
             )
 
-    def practised(self, done: ClientTrained) -> None:
+    def trained(self, done: ClientTrained) -> None:
         """Store the update of a training, and offer it."""
         self._working = False
         self.state.write(

@@ -90,7 +90,7 @@ class Dispatch:
             return
         known = state.durable.met.get(peer)
         if known is not None and received.incarnation < known:
-            state.refuse("stale_incarnation", peer, f"incarnation {received.incarnation}, and {known} is known")
+            state.refuse("stale_incarnation", peer, f"incarnation {received.incarnation}, but {known} is known")
             return
         if received.incarnation != known:
             state.others[peer].greet_soon(state.now)
@@ -149,13 +149,13 @@ class Dispatch:
             case RejectMessage():
                 self._refused(peer, message)
             case ConsensusMessage() | Update() | ModelRequest() | ModelReply():
-                self._sit(peer, message)
+                self._on_round_message(peer, message)
             case Hello() | Reminder():
                 raise AssertionError("a message of the handshake is handled before")
             case _:
                 assert_never(message)
 
-    def _sit(self, peer: str, message: ConsensusMessage | Update | ModelRequest | ModelReply) -> None:
+    def _on_round_message(self, peer: str, message: ConsensusMessage | Update | ModelRequest | ModelReply) -> None:
         """Pass a message about coordinated rounds to its group, if the two peers agree on the group."""
         consensus = self.consensus_by_group.get(message.group)
         if consensus is None or message.group not in self.work.state.others[peer].agreed:
@@ -224,7 +224,7 @@ class Dispatch:
             return
         if refused.group in self.consensus_by_group:
             self.consensus_by_group[refused.group].on_rejected(peer, refused)
-        text = f"{peer} refused what this peer sent: {refused.code}. {refused.text}"
+        text = f"{peer} rejected a message of this peer: {refused.code}. {refused.text}"
         state.note(
             "debug" if refused.code in _USUAL else "warning",
             "refused",
@@ -235,7 +235,7 @@ class Dispatch:
         if refused.claims:
             attend(state, state.membership.on_claims(peer, refused.claims))
         elif refused.code == "duplicate_peer":
-            state.count("unproven", peer, "it says that a later process has this identity, and shows nothing")
+            state.count("unproven", peer, "it states without proof that a later process has this identity")
         if refused.code == "early":
             self.work.repeats.missed(peer, refused.group, refused.seq)
         if refused.code in _CLEARED_UP_BY_HELLO:

@@ -77,7 +77,7 @@ class GroupAverager:
                 self._training = True
                 state.effects.append(Train(durable.round, durable.round, durable.x_n, durable.s_k, durable.fresh))
                 return
-            self._study()
+            self._store_updates()
             if not self._over():
                 return
             self._next()
@@ -98,7 +98,7 @@ class GroupAverager:
             if consensus.consensus_state.settled < consensus.applied:
                 self.state.write(Averaged(group=group, round=consensus.applied))
 
-    def _study(self) -> None:
+    def _store_updates(self) -> None:
         """Store an update of the training for each group's next round; at most one until that round is over."""
         durable = self.state.durable
         for group, consensus in self.consensus_by_group.items():
@@ -129,7 +129,9 @@ class GroupAverager:
         for group in behind:
             if group not in self._apart and state.now - self._since >= self._patience(group):
                 self._apart[group] = self._mark(group)
-                text = f'goes on with its own values in "{group}": its round {self._apart[group][0] + 1} does not come'
+                text = (
+                    f'goes on with its own values in "{group}": round {self._apart[group][0] + 1} of that group is late'
+                )
                 state.note("info", "group_behind", text, group=group, round=round)
         return all(group in self._apart for group in behind)
 
@@ -155,7 +157,7 @@ class GroupAverager:
         if before < self._last <= done and min(applied) < self._last:
             done = self._last - 1  # where others end before it, this peer takes part in the last averaging of the rest
         if done > before:
-            text = f"behind: goes on after round {done}, in which the others are, and not after round {before}"
+            text = f"behind: skips from round {before} to round {done}, where the others are"
             state.note("info", "caught_up", text, round=done)
         weights = {group: self._weight(group) for group in self.consensus_by_group}
         state.write(Began(round=done + 1))

@@ -52,7 +52,7 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
     """Send a peer a Hello: what this peer is, and what it remembers of the channels between the two."""
     durable, setup = state.durable, state.setup
     shared = [group for group in state.peer_groups.groups.values() if peer in group.members]
-    together = [*(group.id for group in shared), *_councils(state, peer)]
+    together = [*(group.id for group in shared), *_shared_consensus_groups(state, peer)]
     channels = []
     for group in shared:
         holding = durable.groups[group.id]
@@ -106,20 +106,18 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
     other = state.others[peer]
     known = durable.met.get(peer, 0)
     if received.to_incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
-        state.refuse("incarnation_jump", peer, f"incarnation {received.to_incarnation} of this peer")
+        state.refuse("incarnation_jump", peer, f"incarnation {received.to_incarnation} of this peer is too far ahead")
         return False
     if not is_its_own(state, received, hello):
-        state.refuse("bad_signature", peer, "its generation and incarnation are signed by somebody else")
+        state.refuse("bad_signature", peer, "its generation and incarnation are not signed by it")
         return False
     remind(state, received, hello)
     if (hello.generation, hello.nonce) < (other.generation, other.nonce):
-        state.refuse(
-            "duplicate_peer", peer, f"generation {hello.generation} is over, generation {other.generation} is known"
-        )
+        state.refuse("duplicate_peer", peer, f"generation {hello.generation}, but {other.generation} is known")
         send_hello(state, peer, answer=True)
         return False
     if known and (code := fence(received.incarnation, known)) is not None:
-        state.refuse(code, peer, f"incarnation {received.incarnation}, and {known} is known")
+        state.refuse(code, peer, f"incarnation {received.incarnation}, but {known} is known")
         send_hello(state, peer, answer=True)
         return False
     if (more := unproven_reminder(state, received, hello)) is not None:
@@ -133,7 +131,7 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
         )
     if received.incarnation > known:
         if known:
-            state.note("warning", "reborn_neighbour", f"{peer} lost memory and is new", peer=peer)
+            state.note("warning", "reborn_neighbour", f"{peer} lost its memory and has a new incarnation", peer=peer)
         state.write(
             Met(
                 peer=peer,
@@ -174,7 +172,7 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
     return other.met and not met
 
 
-def _councils(state: NodeState, peer: str) -> set[str]:
+def _shared_consensus_groups(state: NodeState, peer: str) -> set[str]:
     """Return the ids of the consensus groups that this peer shares with that one."""
     return {id for id, consensus in state.peer_groups.consensus_by_group.items() if peer in consensus.members}
 
@@ -212,7 +210,9 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
 
 def _together(state: NodeState, peer: str) -> set[str]:
     """Return the ids of the groups and consensus groups that this peer shares with that one."""
-    return {id for id, group in state.peer_groups.groups.items() if peer in group.members} | _councils(state, peer)
+    return {id for id, group in state.peer_groups.groups.items() if peer in group.members} | _shared_consensus_groups(
+        state, peer
+    )
 
 
 def _agreed(state: NodeState, peer: str, group: str) -> bool:
@@ -250,7 +250,7 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
     try:
         theirs = parse_json(text)
         if not isinstance(theirs, dict):
-            raise ValueError("it is no mapping")
+            raise ValueError("it is not a mapping")
     except ValueError as error:
         state.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
@@ -295,12 +295,8 @@ def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
             after, channel = durable.groups[group], holding.out.get(peer, Outgoing())
             lost = after.written_off - holding.written_off
             back = channel.weight_until(channel.made) - channel.acked_weight
-            had = (
-                f"{lost:.3g} of weight that it had"
-                if lost >= 0
-                else f"{-lost:.3g} of weight that it gave stays, so less"
-            )
-            text = f'{peer} is put out: in "{group}" {had} is written off, and {back:.3g} under way to it comes back'
+            had = f"weight {lost:.3g} that it had" if lost >= 0 else f"weight {-lost:.3g} that it gave stays, so less"
+            text = f'{peer} is revoked: in "{group}" {had} is written off, and {back:.3g} under way to it comes back'
             state.note("warning", "written_off", text, group=group, peer=peer, lost=lost)
 
 
@@ -320,14 +316,14 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     if state.me not in roster.by_id:
         state.write(Left())  # the others close their channels with it; if it is admitted again, it joins late
         state.effects.append(Enrol(roster))
-        state.note("error", "put_out", f"{state.me} is not in roster {roster.number} any more")
-        state.stop(2, f"{state.me} was put out of the federation by roster {roster.number}")
+        state.note("error", "put_out", f"{state.me} is no longer in roster {roster.number}")
+        state.stop(2, f"{state.me} was revoked by roster {roster.number}")
         return
     try:
         state.goes_by(state.setup.peer_groups_of(roster))
     except (SlicingError, TopologyError) as error:
         # The file's partial models or edges do not fit the remaining peers: these keep their groups, by the new list.
-        state.note("error", "roster", f"the groups stay as they were: {error}")
+        state.note("error", "roster", f"the groups stay as they are: {error}")
         state.peer_groups = replace(state.peer_groups, roster=roster)
     state.membership.set_roster([peer for peer in state.peer_groups.peers if peer not in anew])
     state.membership.set_roster(state.peer_groups.peers)
@@ -335,13 +331,13 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     state.effects.append(Enrol(roster))
     for group, weight in state.durable.regrouped({g.id: g.index_D for g in state.peer_groups.groups.values()}).items():
         state.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
-    if state.peer_groups.consensus_by_group or state.durable.chambers:
+    if state.peer_groups.consensus_by_group or state.durable.consensus_states:
         state.durable.seated(
             *consensus_places(state.peer_groups, b"")
         )  # the consensus group of a server's clients is there already
     state.snapshot()
     gone, new = sorted(before - set(state.peer_groups.peers)), sorted(set(state.peer_groups.peers) - before)
-    said = [*(f"{peer} is new" for peer in new), *(f"{peer} is put out" for peer in gone)]
+    said = [*(f"{peer} is new" for peer in new), *(f"{peer} is revoked" for peer in gone)]
     state.note(
         "info", "roster", f"roster {roster.number}: {', '.join(said) or 'other addresses'}", number=roster.number
     )

@@ -37,7 +37,7 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     """Take up a change of a peer's membership status."""
     other = state.others.get(change.peer)
     doubt = {change.before, change.after} == {"alive", "suspect"}
-    text = f"{change.peer} is {change.after}, says {change.reason}"
+    text = f"{change.peer} is {change.after}, according to {change.reason}"
     state.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
     if other is None:
         return

@@ -159,7 +159,7 @@ class Node:
         self.rounds = RoundProgress()
         self.work = NodeParts(self.state, self.rounds, self.repeats, Lifecycle(), self._begin)
         self.consensus_by_group: dict[str, RoundConsensus] = {}
-        self._seat()
+        self._update_consensus_groups()
         self.part: RoundClient | GroupAverager | None = None
         if setup.part is not None:
             averages = setup.part == "averager"
@@ -252,7 +252,7 @@ class Node:
                     fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
                 state.note("info", "evaluated", text, **fields)
             case ClientTrained() | UpdatesAggregated() | RoundFinished():
-                self._studied(event)
+                self._on_round_work(event)
             case Rejection():
                 state.charge(event.code, event.sender)
             case NobodyListens():
@@ -303,10 +303,10 @@ class Node:
             born_again(state, state.durable.incarnation + 1, "it had left, and comes back")
             self.blank = True
         elif state.durable.rekeyed:
-            born_again(state, state.durable.incarnation + 1, "it was put out, and is let in again with another key")
+            born_again(state, state.durable.incarnation + 1, "it was revoked, and is admitted again with another key")
             self.blank = True
         elif self._forgot:
-            born_again(state, state.durable.incarnation + 1, "the disk has lost what was durable")
+            born_again(state, state.durable.incarnation + 1, "the disk lost durable state")
         if self.blank or self._renews:
             state.snapshot()
         gone_over(state)
@@ -395,14 +395,14 @@ class Node:
             self._reacquainted = over or not expected
         return not self._reacquainted
 
-    def _studied(self, event: ClientTrained | UpdatesAggregated | RoundFinished) -> None:
+    def _on_round_work(self, event: ClientTrained | UpdatesAggregated | RoundFinished) -> None:
         if isinstance(event, UpdatesAggregated):
             if event.group in self.consensus_by_group:
-                self.consensus_by_group[event.group].concluded(event)
+                self.consensus_by_group[event.group].aggregated(event)
             return
         assert isinstance(self.part, RoundClient), "who is no client asks for no such work"
         if isinstance(event, ClientTrained):
-            self.part.practised(event)
+            self.part.trained(event)
         else:
             self.part.settled(event)
 
@@ -416,12 +416,12 @@ class Node:
         for peer in state.peer_groups.peers:
             if peer != state.me:
                 state.others.setdefault(peer, Neighbor())
-        self._seat()
+        self._update_consensus_groups()
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, roster)
         state.others.changed()
 
-    def _seat(self) -> None:
+    def _update_consensus_groups(self) -> None:
         """Take part in the consensus groups of the roster, and in no others."""
         state = self.state
         gone = self.consensus_by_group.keys() - state.peer_groups.consensus_by_group.keys()

@@ -107,7 +107,7 @@ def setup_of(
     voters = len(voter_set(roster).voters)
     if (kind.served or means) and voters > VOTERS_MAX:
         many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
-        raise RosterError("bad_metadata", f"{many}; make several federations, or take an algorithm without a server")
+        raise RosterError("bad_metadata", f"{many}; split the federation, or choose an algorithm without a server")
 
     def peer_groups_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
@@ -155,7 +155,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     if fixed:
         return "; ".join(f"{each.words('now', 'then')}, and it {each.way()}" for each in fixed)
     if not {*succeeding(before, after).get(EARLIER, ())} <= {*after.get(EARLIER, ())}:
-        return "it does not name the forms in which shares are still under way"
+        return "it does not list the wire forms of shares that are still under way"
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
         new = federation_of(after, assembly.options)
@@ -171,7 +171,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
         return " ".join(str(error).split())
     known = plans[0].groups
     moved = [id for id, group in plans[1].groups.items() if id in known and known[id].digest != group.digest]
-    return f"the slices of {', '.join(moved)} would be others" if moved else ""
+    return f"the slices of {', '.join(moved)} would change" if moved else ""
 
 
 def group_voter_set(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:

@@ -145,7 +145,7 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
     if shown is not None:
         text = generation_text(_federation(state), state.me, shown.incarnation, shown.generation, shown.nonce)
         if not state.verify(state.me, text, shown.signature):
-            state.refuse("unproven", received.sender, "what it shows of this peer is not signed by this peer")
+            state.refuse("unproven", received.sender, "its proof about this peer is not signed by this peer")
             return
         incarnation = state.durable.incarnation
         other_self(state, received.sender, shown.incarnation, shown.generation, shown.nonce)
@@ -164,7 +164,7 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
         ends = (state.me, state.durable.incarnation), (received.sender, received.incarnation)
         text = channel_text(_federation(state), proof.group, *ends, proof.way, proof.number, proof.weight)
         if not state.verify(state.me, text, proof.signature):
-            state.refuse("unproven", received.sender, "what it shows of a channel is not signed by this peer")
+            state.refuse("unproven", received.sender, "its proof about a channel is not signed by this peer")
             return
         if _forgot(state, received, proof):
             born_again(state, state.durable.incarnation + 1, f"{received.sender} remembers more than this peer")
@@ -195,7 +195,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
     """
     durable = state.durable
     if number > durable.generation + LIFE_AHEAD_MAX or incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
-        text = f"incarnation {incarnation}, start {number} of this peer"
+        text = f"incarnation {incarnation}, generation {number} of this peer"
         state.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
     other_process = nonce != state.setup.nonce or number not in state.starts.numbers
@@ -211,7 +211,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
         state.starts.amnesia = True
     lost = other_process and (later or state.starts.blank)
     if incarnation > durable.incarnation or (incarnation == durable.incarnation and lost):
-        born_again(state, incarnation + 1, "others know of a later start or incarnation of this peer")
+        born_again(state, incarnation + 1, "others know of a later generation or incarnation of this peer")
     elif later:
         state.advertise()
 
@@ -230,9 +230,9 @@ def unproven_reminder(state: NodeState, received: MessageReceived, hello: Hello)
     """Return what a Hello states of this peer that only its own signature could prove; None: nothing."""
     durable = state.durable
     if received.to_incarnation > durable.incarnation:
-        return f"incarnation {received.to_incarnation}, and this is {durable.incarnation}"
+        return f"incarnation {received.to_incarnation}, but this is {durable.incarnation}"
     if hello.known_generation > durable.generation:
-        return f"start {hello.known_generation}, and this is {durable.generation}"
+        return f"generation {hello.known_generation}, but this is {durable.generation}"
     if received.to_incarnation < durable.incarnation:
         return None
     for channel in hello.channels:

@@ -55,7 +55,7 @@ class Retransmissions:
             timer.last, timer.wait, timer.repeats = now, min(2 * timer.wait, most), timer.repeats + 1
 
     def answered(self, peer: str, group: str, taken: int, now: int) -> None:
-        """All up to number `taken` are acknowledged. Only what was said once tells how long an answer takes."""
+        """Remove the timers up to number `taken`; learn how long answers take from transfers that were sent once."""
         for key in [key for key in self.timers if key[0] == peer and key[1] == group and key[2] <= taken]:
             timer = self.timers.pop(key)
             if timer.repeats:

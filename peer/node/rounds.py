@@ -135,7 +135,7 @@ def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str
             rounds.astray.discard(group)
         elif group not in rounds.astray:
             rounds.astray.add(group)
-            text = f'{part:.3g} times the weight that this peer began with is held here in "{group}"'
+            text = f'the weight held in "{group}" is {part:.3g} times the start weight'
             state.note("warning", "weight_astray", text, group=group, weight=weight)
 
 
@@ -184,7 +184,7 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
         return True
     if not rounds.said_alone:
         rounds.said_alone = True
-        text = f"alone in round {state.durable.round}: nobody answers; the round number stays until somebody does"
+        text = f"alone in round {state.durable.round}: no other peer answers; the round number stays until one does"
         state.note("warning", "alone", text, round=state.durable.round)
     if rounds.alone < learning.alone_rounds:
         rounds.alone += 1
@@ -287,7 +287,7 @@ def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequen
 def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str, exchange: int) -> bool:
     """Begin an exchange if the channels are free, after a short wait for acknowledgements; return whether it began."""
     round, holding = state.durable.round, state.durable.groups[group]
-    policy = among_the_living(state, group)
+    policy = expected_averaging(state, group)
     plan = _turn(state, policy, exchange)
     anew = _begins_with(state, group)
     # If averagings start with a weight of their own, a peer is exhausted for at most one of them; and if weights differ
@@ -335,7 +335,7 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
     """
     if not rounds.skipped.get(group):
         return
-    holding, policy = state.durable.groups[group], among_the_living(state, group)
+    holding, policy = state.durable.groups[group], expected_averaging(state, group)
     there = {peer for peer in rounds.skipped[group] if state.others.expected(peer, group)}
     beyond = _beyond(state, rounds, group, there)
     free = [p for p in sorted(there - beyond) if not resting(holding.out.get(p, Outgoing()))]
@@ -422,7 +422,7 @@ def _begins_with(state: NodeState, group: str) -> float | None:
     return durable.rules.start_weight if state.setup.federation.learning.weights == "samples" else None
 
 
-def among_the_living(state: NodeState, group: str) -> Averaging:
+def expected_averaging(state: NodeState, group: str) -> Averaging:
     """Return the group's averaging among the expected members, on a repaired overlay if some are missing."""
     policy = state.peer_groups.averaging[group]
     if group not in state.others.living:
@@ -456,7 +456,7 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
     for group in sorted(rounds.news):
         if state.now - rounds.pushed_at.get(group, -_PUSH_EVERY) < _PUSH_EVERY:
             continue
-        policy, holding = among_the_living(state, group), state.durable.groups[group]
+        policy, holding = expected_averaging(state, group), state.durable.groups[group]
         me = policy.overlay.members.index(state.me)
         neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
         idle = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))

@@ -19,7 +19,7 @@ from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, left_out
 from fedpeer.learning.learner import Learner
-from fedpeer.peer.consensus.round_results import practised, server_result
+from fedpeer.peer.consensus.round_results import server_result, training_result
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -113,21 +113,21 @@ class ServerSide:
         """Do one job."""
         match job:
             case TrainClient():
-                return self._practise(job)
+                return self._train(job)
             case AggregateUpdates():
-                return self._conclude(job)
+                return self._aggregate(job)
             case FinishRound():
                 return self._settle(job)
 
-    def _practise(self, job: TrainClient) -> ClientTrained:
+    def _train(self, job: TrainClient) -> ClientTrained:
         algorithm = self.among(len(job.clients))
         broadcast = algorithm.open(self._read(self.server, job.server), job.round)
         batches = _batches(self.learner, job.clients, job.round)
         keys = [self.learner.assembly.draws.key("dropout", self.learner.peer, job.round)]
         trained, update = algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
-        return practised(job, self.client.written(trained), self.update.written(update), self.spec)
+        return training_result(job, self.client.written(trained), self.update.written(update), self.spec)
 
-    def _conclude(self, job: AggregateUpdates) -> UpdatesAggregated:
+    def _aggregate(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
         updates = stack_states([self._read(self.update, each) for each in job.updates.values()])
         found = left_out(algorithm, self.learner.assembly.federation.learning, before, updates, job.round)

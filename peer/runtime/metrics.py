@@ -164,7 +164,10 @@ METRICS: Mapping[str, Row] = {
         _G, ("group",), "last coordinated round whose result holds here", _each_council(lambda c: c["round"])
     ),
     "fedpeer_paused": Row(
-        _G, ("group",), "1 while rounds pause, since nobody coordinates", _each_council(lambda c: int(c["paused"]))
+        _G,
+        ("group",),
+        "1 while rounds pause because there is no coordinator",
+        _each_council(lambda c: int(c["paused"])),
     ),
     "fedpeer_voters": Row(_G, ("group", "state"), "peers that vote: there, or missing", _voters),
     "fedpeer_sent_bytes": Row(_C, (), "bytes of messages sent", _one("traffic", "bytes_sent")),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.node.rounds import among_the_living
+from fedpeer.peer.node.rounds import expected_averaging
 from fedpeer.peer.runtime.status import ConsensusView, GroupView, NodeView, PeerState, PeerView, State
 from fedpeer.peer.state.durable_state import GroupState
 
@@ -34,7 +34,9 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
         peers=tuple(_peer(node, entry.id, entry.address, heard_s) for entry in roster.entries),
         groups=tuple(_group(node, id) for id in sorted(node.state.peer_groups.groups) if id in durable.groups),
         lag_ms_p99=lag_ms_p99,
-        consensus_by_group=tuple(_council(node, consensus) for _, consensus in sorted(node.consensus_by_group.items())),
+        consensus_by_group=tuple(
+            _consensus_view(node, consensus) for _, consensus in sorted(node.consensus_by_group.items())
+        ),
         alone_s=node.rounds.alone_for(node.state) * node.setup.federation.gossip.tick,
         stalled_s=node.rounds.stalled_for(node.state) * node.setup.federation.gossip.tick,
     )
@@ -75,7 +77,7 @@ def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> 
 
 def _group(node: Node, id: str) -> GroupView:
     state, holding = node.state, node.durable.groups[id]
-    group, overlay = state.peer_groups.groups[id], among_the_living(state, id).overlay
+    group, overlay = state.peer_groups.groups[id], expected_averaging(state, id).overlay
     name, me = overlay.members, state.me
     edges = sorted({tuple(sorted((name[a], name[b]))) for a, b in overlay.union.edges})
     return GroupView(
@@ -97,7 +99,7 @@ def _group(node: Node, id: str) -> GroupView:
     )
 
 
-def _council(node: Node, consensus: RoundConsensus) -> ConsensusView:
+def _consensus_view(node: Node, consensus: RoundConsensus) -> ConsensusView:
     state, round_commit = node.state, consensus.round_commit
     voter_set, counted = round_commit.election.voter_set, consensus.in_force()[0]
     # A revoked peer votes until a committed round names the later roster, but no peer exchanges messages with it.

@@ -46,7 +46,7 @@ class AlgorithmSpec:
         """Return what is wrong with a model that a proposal names; None if nothing is."""
         found = split_leaves(content, self.server_bytes)
         if found is None:
-            return Rejection("bad_metadata", "what was decreed is no model")
+            return Rejection("bad_metadata", "the proposed content is not a model")
         if not self.sound(found[1]):
-            return Rejection("not_finite", "what was decreed is a model with NaN in it")
+            return Rejection("not_finite", "the proposed model contains NaN or infinite values")
         return self.server_fault(found[1])

@@ -19,8 +19,8 @@ def consensus_places(peer_groups: PeerGroups, client: bytes) -> tuple[dict[str, 
         for id, consensus in peer_groups.consensus_by_group.items()
         if consensus.index_D is not None
     }
-    chambers = {}
+    consensus_states = {}
     for id, consensus in peer_groups.consensus_by_group.items():
         everybody = consensus.voter_set(peer_groups.roster)
-        chambers[id] = ConsensusState(client, CommitState(everybody.number), {everybody.number: everybody})
-    return places, chambers
+        consensus_states[id] = ConsensusState(client, CommitState(everybody.number), {everybody.number: everybody})
+    return places, consensus_states

@@ -16,9 +16,9 @@ from typing import Any, assert_never
 
 from fedpeer.peer.state.entries import (
     Averaged,
-    ChamberEntry,
     ClientStateSaved,
     CommitStateChanged,
+    ConsensusEntry,
     ModelStored,
     TermChanged,
     UpdateMade,
@@ -28,7 +28,7 @@ from fedpeer.peer.state.entries import (
 from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 
 #: Voter sets that are kept: the one in force, later ones, and earlier ones that a peer that is behind may refer to.
-ELECTORATES_MAX = 16
+VOTER_SETS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ConsensusState:
         study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
         return len(self.client) + study + sum(map(len, self.models.values()))
 
-    def changed(self, entry: ChamberEntry) -> ConsensusState:
+    def changed(self, entry: ConsensusEntry) -> ConsensusState:
         """Return the consensus state after this entry."""
         match entry:
             case TermChanged():
@@ -101,7 +101,7 @@ class ConsensusState:
             case VoterSetKnown():
                 known = {**self.voter_sets, entry.number: _voter_set_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
-                gone = set(earlier[: max(0, len(known) - ELECTORATES_MAX)])
+                gone = set(earlier[: max(0, len(known) - VOTER_SETS_MAX)])
                 texts = {**self.rosters, entry.number: entry.text}
                 return replace(
                     self,
@@ -164,7 +164,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
         "client": consensus_state.client,
         "holding": (holding.roster, holding.accepted, holding.applied),
         "stand": (consensus_state.stand.term, consensus_state.stand.voted),
-        "electorates": [(each.number, each.voters, each.members) for each in _all_called(consensus_state)],
+        "electorates": [(each.number, each.voters, each.members) for each in _known_voter_sets(consensus_state)],
         "models": list(consensus_state.models.items()),
         "settled": consensus_state.settled,
         "study": study and (study.round, study.update, study.client),
@@ -195,5 +195,5 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
     )
 
 
-def _all_called(consensus_state: ConsensusState) -> list[VoterSetKnown]:
+def _known_voter_sets(consensus_state: ConsensusState) -> list[VoterSetKnown]:
     return [voter_set_known("", each) for each in consensus_state.voter_sets.values()]

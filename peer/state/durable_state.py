@@ -152,7 +152,7 @@ class DurableState:
                  the process that was met under it
     left         it handed everything over and left
     rekeyed      it was stored when this peer had another key: the peer was revoked and admitted again
-    chambers     consensus states by group; empty if peers average by themselves
+    consensus_states     consensus states by group; empty if peers average by themselves
     places       by group that a coordinator averages, places (D,) int64 of its scalars in the parameters
     """
 
@@ -170,7 +170,7 @@ class DurableState:
     met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
     rekeyed: bool = False
-    chambers: dict[str, ConsensusState] = field(default_factory=dict)
+    consensus_states: dict[str, ConsensusState] = field(default_factory=dict)
     places: Mapping[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
@@ -186,7 +186,7 @@ class DurableState:
             groups=dict(self.groups),
             met=dict(self.met),
             met_as=dict(self.met_as),
-            chambers=dict(self.chambers),
+            consensus_states=dict(self.consensus_states),
         )
 
     def regrouped(self, index: Mapping[str, Tensor]) -> dict[str, float]:
@@ -205,7 +205,9 @@ class DurableState:
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
         """Go on in other consensus groups: drop the states of those that no longer exist; new ones start `blank`."""
-        self.chambers = {group: self.chambers.get(group, consensus_state) for group, consensus_state in blank.items()}
+        self.consensus_states = {
+            group: self.consensus_states.get(group, consensus_state) for group, consensus_state in blank.items()
+        }
         self.places = places
 
     def estimate_D(self, group: str) -> Tensor:
@@ -293,7 +295,7 @@ class DurableState:
                 | VoterSetKnown()
                 | VotingAllowed()
             ):
-                self.chambers[entry.group] = self.chambers[entry.group].changed(entry)
+                self.consensus_states[entry.group] = self.consensus_states[entry.group].changed(entry)
                 self.x_n = entry.x_n if isinstance(entry, ClientStateSaved) else self.x_n
                 if isinstance(entry, Averaged):
                     self._average(entry.group)
@@ -302,7 +304,7 @@ class DurableState:
         return {}
 
     def _average(self, group: str) -> None:
-        content, place_D = self.chambers[group].content, self.places.get(group)
+        content, place_D = self.consensus_states[group].content, self.places.get(group)
         assert content is not None, "a round is in force"
         if place_D is not None:  # a later roster may have taken this peer out of the group
             self.x_n = self.x_n.clone()

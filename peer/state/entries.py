@@ -58,7 +58,7 @@ class MaskedShares:
 
 @dataclass(frozen=True, slots=True)
 class NoShares:
-    """Each recipient is told that nothing comes: the peer is inactive (`gossip/event_trigger.py`)."""
+    """Each recipient gets a notice that no share comes: the peer is inactive (`gossip/event_trigger.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ class VotingAllowed:
     lost: int
 
 
-ChamberEntry = (
+ConsensusEntry = (
     TermChanged
     | CommitStateChanged
     | ModelStored
@@ -276,5 +276,5 @@ Entry = (
     | Returned
     | Revoked
     | Left
-    | ChamberEntry
+    | ConsensusEntry
 )

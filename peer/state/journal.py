@@ -47,7 +47,7 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
     """
     tag, fields, tensors = unframe_any(data)
     if tag not in ENTRIES:
-        raise FrameError(f"a frame of kind {tag[:40]!r} and no entry of a journal")
+        raise FrameError(f"a frame of kind {tag[:40]!r} is not a journal entry")
     stored = ENTRIES[tag]
     if stored.made is Opened and "afresh" in fields:
         fields = {key: value for key, value in fields.items() if key != "afresh"} | {
@@ -59,7 +59,7 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
             given["parcel"] = PARCEL.put_together({**given["parcel"], "payload": given.pop("payload")})
         made: Entry = stored.put_together(given)
     except (TypeError, KeyError) as error:
-        raise FrameError(f"an entry of kind {tag} with other fields: {error}") from None
+        raise FrameError(f"an entry of kind {tag} has unknown or missing fields: {error}") from None
     return made
 
 
@@ -99,7 +99,7 @@ def snapshot_bytes(durable: DurableState, owner: Mapping[str, str], held: HeldCo
         "met_as": durable.met_as,
         "left": durable.left,
         "chambers": {
-            name: consensus_state_fields(consensus_state) for name, consensus_state in durable.chambers.items()
+            name: consensus_state_fields(consensus_state) for name, consensus_state in durable.consensus_states.items()
         },
     }
     return frame("snapshot", fields, tensors)
@@ -130,7 +130,9 @@ def durable_state_of(
     wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
              if fields["owner"].get(what) != own]  # fmt: skip
     if wrong:
-        raise SnapshotForeignError(f"the state is of {', '.join(wrong)}; name this peer's own folder with `state:`")
+        raise SnapshotForeignError(
+            f"the state belongs to {', '.join(wrong)}; name this peer's own folder with `state:`"
+        )
     groups = {
         name: _holding(each, f"group {number} ", tensors)
         for number, (name, each) in enumerate(fields["groups"].items())
@@ -157,7 +159,7 @@ def durable_state_of(
         met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],
         rekeyed=bool(key) and fields["owner"].get("key", key) != key,
-        chambers={name: consensus_state_of(each) for name, each in fields.get("chambers", {}).items()},
+        consensus_states={name: consensus_state_of(each) for name, each in fields.get("chambers", {}).items()},
         places=places or {},
     )
     for data in journal:

@@ -1,8 +1,8 @@
-"""The other peers as a running node knows them, and what each of them is to it now.
+"""The other peers as a running node knows them, and the status of each in a group.
 
-Membership says whether a peer is alive, a `Neighbor` whether the two have met and on which groups they agree, its
-`Reputation` whether messages of it are taken. `status_of` makes one status of that, and everything that sends or waits
-for shares asks for it.
+Membership knows whether a peer is alive, a `Neighbor` whether the two have met and on which groups they agree, its
+`Reputation` whether its messages are taken. `status_of` derives one status from these, and everything that sends or
+waits for shares uses it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Clock:
 
 
 def status_of(other: Neighbor | None, group: str, member: MemberStatus, *, listens: bool) -> NeighborStatus:
-    """Return what a peer is to this one in a group, given what membership says of it and whether it is listened to."""
+    """Return a peer's status in a group from its membership status and whether its messages are taken."""
     if other is None or not other.met:
         return "unmet"
     if group not in other.agreed:
@@ -69,9 +69,10 @@ def status_of(other: Neighbor | None, group: str, member: MemberStatus, *, liste
 class Neighbors(dict[str, Neighbor]):
     """All other peers of the roster, by id.
 
-    reputations   of the peers of which something was rejected
-    statuses, living, policies   what follows from the peers' states, kept until `changed`: it is asked for with every
-                  message. By (peer, group), by group (its averaging among the peers that are expected), by sender
+    reputations   of peers of which something was rejected
+    statuses      by (peer, group); kept until `changed`, as the next two, since every message asks for them
+    living        by group, its averaging among the expected members
+    policies      by sender, what its messages are checked against
     """
 
     def __init__(self, membership: Membership, clock: Clock) -> None:
@@ -83,7 +84,7 @@ class Neighbors(dict[str, Neighbor]):
         self.policies: dict[str | None, MessagePolicy] = {}
 
     def status(self, peer: str, group: str) -> NeighborStatus:
-        """Return what this peer is to us in a group; asked of peers of the roster only."""
+        """Return the status of a peer of the roster in a group."""
         key = (peer, group)
         if key not in self.statuses:
             member = self._membership.status(peer) if peer in self else "unknown"
@@ -111,11 +112,11 @@ class Neighbors(dict[str, Neighbor]):
         return self._membership.status(peer) in ("alive", "suspect")
 
     def gone(self, peer: str) -> bool:
-        """Return whether membership takes this peer for dead, or it has said that it leaves."""
+        """Return whether membership takes this peer for dead, or it has announced that it leaves."""
         return self._membership.status(peer) in ("dead", "left")
 
     def leaving(self, peer: str) -> bool:
-        """Return whether this peer leaves, and has not said yet that it has handed everything over."""
+        """Return whether this peer leaves, and has not announced yet that it has handed everything over."""
         return peer in self and self[peer].met and self._membership.status(peer) == "left"
 
     def received_since(self, peer: str, tick: int) -> bool:
@@ -123,7 +124,7 @@ class Neighbors(dict[str, Neighbor]):
         return peer in self and self[peer].received_at >= tick
 
     def round_of(self, peer: str) -> int:
-        """Return the latest round in which this peer was seen, or says that it is.
+        """Return the latest round in which this peer was seen, or states that it is.
 
         A peer that is no neighbor is seen only when it is met.
         """
@@ -160,6 +161,6 @@ class Neighbors(dict[str, Neighbor]):
             self.changed()
 
     def changed(self) -> None:
-        """Ask anew: a peer came, went, met us, is listened to or not, or this peer has changed itself."""
+        """Forget what was derived: a peer came, went, met us or was paused, or this peer itself has changed."""
         for kept in (self.statuses, self.living, self.policies):
             kept.clear()

@@ -161,7 +161,7 @@ class NodeState:
         """Take a snapshot if the journal has grown long; called between rounds, when least is under way."""
         held = 8 * sum(group.length for group in self.peer_groups.groups.values())
         size = held + self.durable.x_n.nbytes + self.durable.s_k.nbytes
-        size += sum(consensus_state.size for consensus_state in self.durable.chambers.values())
+        size += sum(consensus_state.size for consensus_state in self.durable.consensus_states.values())
         if self.journal_bytes > max(JOURNAL_TIMES * size, JOURNAL_BYTES_MIN):
             self.snapshot()
 
@@ -199,8 +199,8 @@ class NodeState:
         """Charge the sender of something that was rejected."""
         paused = self.others.charge(code, sender, self.setup.federation.gossip.tick)
         if paused is not None:
-            for_now = "for good" if paused.closed else f"for {paused.paused_until - self.now} ticks"
-            self.note("warning", "edge_paused", f"{sender} is not listened to {for_now}", peer=sender)
+            for_now = "permanently" if paused.closed else f"for {paused.paused_until - self.now} ticks"
+            self.note("warning", "edge_paused", f"{sender} is blocked {for_now}", peer=sender)
 
     def goes_by(self, peer_groups: PeerGroups) -> None:
         """Go by other groups from now on; transfers made under the earlier ones may still arrive."""

@@ -99,7 +99,7 @@ class OutlierCheck:
         if distance <= near and length <= far:
             return None
         absurd = 0 < FACTOR * near < distance or 0 < FACTOR * far < length
-        text = f"{distance:.3g} away and {length:.3g} long, where {near:.3g} and {far:.3g} are the most"
+        text = f"{distance:.3g} away and {length:.3g} long, at most {near:.3g} and {far:.3g} are plausible"
         return ("implausible" if absurd else "out_of_reach"), text
 
 

@@ -15,7 +15,7 @@ Phase = Literal["starting", "gathering", "joining", "learning", "finished", "lea
 
 _LEAVES = "the person at this machine has the peer leave"
 #: What stops a node in any phase.
-_ENDS = "paused, put out, or replaced by a later process"
+_ENDS = "paused, revoked, or replaced by a later process"
 
 #: By phase, the phases that may follow it, and when each does.
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {

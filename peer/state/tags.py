@@ -41,7 +41,7 @@ class Schema:
         """
         unknown = stored.keys() - set(self.names.values())
         if unknown:
-            raise TypeError(f"{min(unknown)[:40]!r} is no field of it")
+            raise TypeError(f"{min(unknown)[:40]!r} is not a field of it")
         return self.made(**{name: stored[kept] for name, kept in self.names.items() if kept in stored})
 
 

@@ -228,7 +228,7 @@ def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpee
     with running(folder) as peers:
         ended(folder, peers)
     judge(folder, 0, 20)
-    assert "let in again" in str(next(line for line in lines(folder, "peer2") if line["what"] == "reborn")["text"])
+    assert "admitted again" in str(next(line for line in lines(folder, "peer2") if line["what"] == "reborn")["text"])
     assert ledger_in(folder / "peer2" / "peer2.yaml").incarnation == 2
 
 

@@ -173,9 +173,9 @@ class GroupCluster:
     def rounds(self, group: str) -> dict[str, int]:
         """By living member, the round of the group that it took over."""
         return {
-            peer: node.durable.chambers[group].settled
+            peer: node.durable.consensus_states[group].settled
             for peer, node in self.nodes().items()
-            if group in node.durable.chambers
+            if group in node.durable.consensus_states
         }
 
     def leading(self, group: str) -> str | None:
@@ -203,7 +203,7 @@ class GroupCluster:
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        for group, consensus_state in machine.durable.chambers.items():
+        for group, consensus_state in machine.durable.consensus_states.items():
             applied, before = consensus_state.holding.applied, self._last.get((peer, group))
             round = applied.proposal.round if applied else 0
             if before is not None and before[0] is machine and round < before[1]:
@@ -221,7 +221,7 @@ class GroupCluster:
         """What was taken over is in the parameters, until they are trained."""
         if node.durable.trained:
             return
-        for group, consensus_state in node.durable.chambers.items():
+        for group, consensus_state in node.durable.consensus_states.items():
             content = consensus_state.content
             if (
                 content is None
@@ -264,7 +264,7 @@ class GroupCluster:
             case Send(message=ConsensusMessage(group=group, said=Commit(certificate))):
                 proposal, authors = certificate.proposal, [author for author, _ in certificate.acceptances]
                 silent = [a for a in authors if (a, group, proposal.term, proposal.round) not in seen.accepted]
-                voters = self.nodes()[peer].durable.chambers[group].voter_sets[proposal.roster].voters
+                voters = self.nodes()[peer].durable.consensus_states[group].voter_sets[proposal.roster].voters
                 if 2 * len(authors) <= len(voters) or not voters >= set(authors):
                     seen.wrong.append(f"round {proposal.round} of {group} is in force by {authors}")
                 if len(silent) > 1:  # the coordinator's own is never said

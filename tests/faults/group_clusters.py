@@ -75,12 +75,12 @@ def group_minority(seed: int) -> None:
     simulator = cluster.simulator
     simulator.start()
     cluster.run(begin + 100.0)
-    kept = cluster.nodes()["peer3"].durable.chambers[group].study
+    kept = cluster.nodes()["peer3"].durable.consensus_states[group].study
     paused, going = cluster.rounds(group), {each: cluster.rounds(each) for each in ("everyone", other)}
     cluster.run(begin + away - 1)
     assert cluster.rounds(group) == paused, "no round without a majority"
     assert kept is not None
-    assert cluster.nodes()["peer3"].durable.chambers[group].study == kept, "it has one update for a round"
+    assert cluster.nodes()["peer3"].durable.consensus_states[group].study == kept, "it has one update for a round"
     for each, before in going.items():
         after = cluster.rounds(each)
         assert min(after.values()) > max(before.values()) + 10, f"{each} goes on: {before}, {after}"
@@ -122,11 +122,11 @@ def groups_end(seed: int) -> None:
     }
     assert {stop.code for stop in simulator.stopped.values()} == {0}
     durable_states = [cluster.node_factory.node(peer, simulator.kept(peer)).durable for peer in made.peers]
-    assert {consensus_state.settled for durable in durable_states for consensus_state in durable.chambers.values()} == {
-        rounds
-    }
+    assert {
+        consensus_state.settled for durable in durable_states for consensus_state in durable.consensus_states.values()
+    } == {rounds}
     for durable in durable_states:
-        for group, consensus_state in durable.chambers.items():
+        for group, consensus_state in durable.consensus_states.items():
             assert consensus_state.content is not None
             assert consensus_state.content.endswith(durable.x_n[durable.places[group]].numpy().tobytes())
     cluster.judge()
@@ -164,13 +164,13 @@ def _all_go_on(cluster: GroupCluster, number: int) -> None:
     """All members of all groups come to go by this roster, and three rounds further."""
 
     def there() -> bool:
-        chambers = [
-            node.durable.chambers.get(group)
+        consensus_states = [
+            node.durable.consensus_states.get(group)
             for peer, node in cluster.nodes().items()
             for group, members in cluster.groups.items()
             if peer in members
         ]
-        return all(each is not None and each.holding.roster == number and each.settled for each in chambers)
+        return all(each is not None and each.holding.roster == number and each.settled for each in consensus_states)
 
     everybody = cluster.run(cluster.simulator.now + 1500.0, there)
     assert everybody, {each: cluster.rounds(each) for each in cluster.groups}

@@ -23,7 +23,7 @@ from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.node import channels, handshake, node, reminders, rounds
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState
-from fedpeer.peer.state.entries import ChamberEntry, ClientStateSaved, Entry, UpdateMade
+from fedpeer.peer.state.entries import ClientStateSaved, ConsensusEntry, Entry, UpdateMade
 from fedpeer.peer.state.events import Effect, Event, MessageReceived, Persist, Send
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.reputation import Reputation
@@ -140,7 +140,7 @@ def settle_a_round_twice(patch: Patch) -> None:
     """What was settled waits to be settled again."""
     changed = ConsensusState.changed
 
-    def again(self: ConsensusState, entry: ChamberEntry) -> ConsensusState:
+    def again(self: ConsensusState, entry: ConsensusEntry) -> ConsensusState:
         found = changed(self, entry)
         return replace(found, study=self.study) if isinstance(entry, ClientStateSaved) else found
 

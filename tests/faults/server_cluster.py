@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
-from fedpeer.peer.consensus.round_results import practised, server_result
+from fedpeer.peer.consensus.round_results import server_result, training_result
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.node.trainer import Training
@@ -148,7 +148,7 @@ class Clerk(Training):
                 if job.round in self.liar:
                     value = np.nan
                 update = np.array([pair(job.server)[0] + value, change]).tobytes()
-                return practised(job, np.array([total + change, trained + 1]).tobytes(), update, self.spec)
+                return training_result(job, np.array([total + change, trained + 1]).tobytes(), update, self.spec)
             case AggregateUpdates():
                 values, changes = np.array([pair(each) for each in job.updates.values()]).T
                 server = np.array([values.mean(), pair(job.server)[1] + changes.sum()])
@@ -240,7 +240,7 @@ class ServerCluster:
 
     def rounds(self) -> dict[str, int]:
         """By living peer, the round that it applied and settled."""
-        return {peer: node.durable.chambers[EVERYONE].settled for peer, node in self.nodes().items()}
+        return {peer: node.durable.consensus_states[EVERYONE].settled for peer, node in self.nodes().items()}
 
     def leading(self) -> str | None:
         """Who leads in the highest term."""
@@ -261,7 +261,7 @@ class ServerCluster:
 
     def _stepped(self, peer: str, machine: Machine) -> None:
         assert isinstance(machine, Node)
-        consensus_state = machine.durable.chambers[EVERYONE]
+        consensus_state = machine.durable.consensus_states[EVERYONE]
         applied = consensus_state.holding.applied
         before = self._last.get(peer)
         round = applied.proposal.round if applied else 0
@@ -297,13 +297,13 @@ class ServerCluster:
 
     def law(self) -> list[str]:
         """Whether the server's total is the sum of the clients', where all are in one round."""
-        chambers = [node.durable.chambers[EVERYONE] for node in self.nodes().values()]
-        assert len(chambers) == len(self.made.peers), "everybody lives"
-        assert len({(each.settled, each.holding.round) for each in chambers}) == 1, "all are in one round"
-        found = split_leaves(self.seen.contents[chambers[0].settled], BYTES)
+        consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
+        assert len(consensus_states) == len(self.made.peers), "everybody lives"
+        assert len({(each.settled, each.holding.round) for each in consensus_states}) == 1, "all are in one round"
+        found = split_leaves(self.seen.contents[consensus_states[0].settled], BYTES)
         assert found is not None
         total = pair(found[1])[1]
-        own = sum(pair(each.client)[0] for each in chambers)
+        own = sum(pair(each.client)[0] for each in consensus_states)
         return [] if abs(total - own) < 1e-9 else [f"the server counted {total}, and the clients keep {own}"]
 
     def judge(self, *, also: Sequence[str] = (), strangers: Sequence[str] = ()) -> None:
@@ -337,6 +337,6 @@ class ServerCluster:
 
     def level(self) -> bool:
         """Whether all live, and are in one round that is over for all of them."""
-        chambers = [node.durable.chambers[EVERYONE] for node in self.nodes().values()]
-        rounds = {round for each in chambers for round in (each.settled, each.holding.round)}
-        return len(chambers) == len(self.made.peers) and len(rounds) == 1
+        consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
+        rounds = {round for each in consensus_states for round in (each.settled, each.holding.round)}
+        return len(consensus_states) == len(self.made.peers) and len(rounds) == 1

@@ -119,7 +119,7 @@ def disk_lost(seed: int) -> None:
     before, since = set(consensus_cluster.seen.accepted), len(simulator.rows)
     # What its client kept is gone with the disk, so the law does not hold any more.
     assert consensus_cluster.run(simulator.now + 1000.0, lambda: _as_far(consensus_cluster))
-    consensus_state = consensus_cluster.node(victim).durable.chambers[EVERYONE]
+    consensus_state = consensus_cluster.node(victim).durable.consensus_states[EVERYONE]
     assert consensus_state.lost == 1
     assert not consensus_state.votes
     assert not [each for each in consensus_cluster.seen.accepted - before if each[0] == victim], "it accepts nothing"
@@ -128,7 +128,7 @@ def disk_lost(seed: int) -> None:
     )
     assert sends, "it takes part"
     others = [p for p in made.peers if p != victim]
-    assert all(consensus_cluster.node(peer).durable.chambers[EVERYONE].votes for peer in others)
+    assert all(consensus_cluster.node(peer).durable.consensus_states[EVERYONE].votes for peer in others)
     consensus_cluster.judge()
 
 
@@ -204,8 +204,8 @@ def ending(seed: int) -> None:
     assert consensus_cluster.run(6000.0, lambda: len(simulator.stopped) == 4), consensus_cluster.rounds()
     assert {stop.code for stop in simulator.stopped.values()} == {0}
     durable_states = [consensus_cluster.node_factory.node(peer, simulator.kept(peer)).durable for peer in made.peers]
-    chambers = [durable.chambers[EVERYONE] for durable in durable_states]
-    assert {(each.settled, each.holding.round) for each in chambers} == {(rounds, rounds)}
+    consensus_states = [durable.consensus_states[EVERYONE] for durable in durable_states]
+    assert {(each.settled, each.holding.round) for each in consensus_states} == {(rounds, rounds)}
     consensus_cluster.judge()
 
 
@@ -304,8 +304,10 @@ def _honest(consensus_cluster: ServerCluster, peers: Sequence[str]) -> int:
 
 
 def _in_force(consensus_cluster: ServerCluster, number: int) -> list[str]:
-    chambers = {peer: node.durable.chambers[EVERYONE] for peer, node in consensus_cluster.nodes().items()}
-    return [peer for peer, consensus_state in chambers.items() if consensus_state.holding.roster == number]
+    consensus_states = {
+        peer: node.durable.consensus_states[EVERYONE] for peer, node in consensus_cluster.nodes().items()
+    }
+    return [peer for peer, consensus_state in consensus_states.items() if consensus_state.holding.roster == number]
 
 
 def _as_far(consensus_cluster: ServerCluster) -> bool:

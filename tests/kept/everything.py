@@ -110,7 +110,7 @@ def durable() -> DurableState:
         met={"bob": 2},
         met_as={"bob": (4, 99, b"")},
         left=True,
-        chambers={"all": consensus_state},
+        consensus_states={"all": consensus_state},
     )
 
 

@@ -142,10 +142,10 @@ def test_killed_peers_of_the_release_go_on_and_nothing_of_the_mass_is_missing(tm
 
 def test_killed_peers_of_a_coordinated_release_go_on_with_what_they_promised(tmp_path: Path) -> None:
     folder = moved(unpacked("server", tmp_path))
-    chambers = {peer: resumed(folder, peer).chambers["everyone"] for peer in PEERS}
-    assert all(each.stand.voted in PEERS and each.stand.term >= 1 for each in chambers.values())
-    assert all(each.holding.applied is not None and each.content is not None for each in chambers.values())
-    studies = [each.study for each in chambers.values() if each.study is not None]
+    consensus_states = {peer: resumed(folder, peer).consensus_states["everyone"] for peer in PEERS}
+    assert all(each.stand.voted in PEERS and each.stand.term >= 1 for each in consensus_states.values())
+    assert all(each.holding.applied is not None and each.content is not None for each in consensus_states.values())
+    studies = [each.study for each in consensus_states.values() if each.study is not None]
     assert studies
     assert all(study.update for study in studies)
 

@@ -68,9 +68,9 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
     out = run(hosts, "north", tmp_path, "revoke", "guest", "--in", str(office))
     assert out.returncode == 0, out.stderr
     assert "guest has been removed: roster 3 has 4 peers" in out.stdout
-    peers[0].logs("roster", "guest is put out")
+    peers[0].logs("roster", "guest is revoked")
     assert guest.ended() == 2
-    assert "guest was put out of the federation by roster 3" in guest.said
+    assert "guest was revoked by roster 3" in guest.said
 
 
 #: Seconds within which those who stay have closed their books with who is put out.
@@ -86,7 +86,7 @@ def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path
     out = run(hosts, "north", tmp_path, "revoke", gone.id, "--in", str(tmp_path / "office"))
     assert out.returncode == 0, out.stderr
     for peer in rest:
-        peer.logs("written_off", f"{gone.id} is put out", BOOKS_CLOSED_S)
+        peer.logs("written_off", f"{gone.id} is revoked", BOOKS_CLOSED_S)
     done = {peer.id: peer.done for peer in rest}
     for peer in rest:
         peer.reaches(done[peer.id] + 2)

@@ -286,7 +286,7 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, 
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
-    applied = node.durable.chambers[EVERYONE].holding.applied
+    applied = node.durable.consensus_states[EVERYONE].holding.applied
     assert applied is not None
     signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
     signed = tuple(dict(signed).items())
@@ -299,7 +299,7 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
-    consensus_state = node.durable.chambers[EVERYONE]
+    consensus_state = node.durable.consensus_states[EVERYONE]
     digest, content = next(iter(consensus_state.models.items()))
     gave = told(node, sender, ModelRequest(group=EVERYONE, digest=digest))
     assert [each.message for each in gave if isinstance(each, Send)] == [
@@ -324,12 +324,12 @@ def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: s
     node = leader_of(consensus_cluster)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     digest = bytes(32) if code == "digest_mismatch" else content_digest(content)
-    before = node.durable.chambers[EVERYONE].models
+    before = node.durable.consensus_states[EVERYONE].models
     node.consensus_by_group[EVERYONE]._wanted[digest] = RetryTimer()
     found = read(node, sender, ModelReply(group=EVERYONE, digest=digest, content=content))
     assert isinstance(found, Rejection)
     assert found.code == code
-    assert node.durable.chambers[EVERYONE].models == before
+    assert node.durable.consensus_states[EVERYONE].models == before
 
 
 def test_an_update_in_another_clients_name_is_refused() -> None:
@@ -426,7 +426,7 @@ def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     content = bytes(4) + numbers(1, 2)
     assert not told(node, sender, ModelReply(group=EVERYONE, digest=content_digest(content), content=content))
-    assert content_digest(content) not in node.durable.chambers[EVERYONE].models
+    assert content_digest(content) not in node.durable.consensus_states[EVERYONE].models
 
 
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,10 +463,12 @@ def test_nobody_votes_before_most_others_know_its_process() -> None:
     simulator.start(*few)
     consensus_cluster.run(400.0)
     assert consensus_cluster.leading() is None, "three of five are a majority, and each has met two of four others"
-    assert not any(node.durable.chambers[EVERYONE].voting_allowed for node in consensus_cluster.nodes().values())
+    assert not any(
+        node.durable.consensus_states[EVERYONE].voting_allowed for node in consensus_cluster.nodes().values()
+    )
     simulator.start(fourth)
     assert consensus_cluster.reach(2, 600.0)
-    assert all(node.durable.chambers[EVERYONE].votes for node in consensus_cluster.nodes().values())
+    assert all(node.durable.consensus_states[EVERYONE].votes for node in consensus_cluster.nodes().values())
     simulator.kill("peer1")
     assert consensus_cluster.reach(max(consensus_cluster.rounds().values()) + 3, 600.0), (
         "once sworn, three of five are enough"
@@ -502,7 +504,7 @@ def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None
             node.step(MessageReceived(other, 1, 1, hello(known_generation)))
         node.step(Tick(node.state.now + 60))
         assert node.phase == "learning"
-        assert node.durable.chambers[EVERYONE].voting_allowed is voting_allowed
+        assert node.durable.consensus_states[EVERYONE].voting_allowed is voting_allowed
 
 
 def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:

@@ -52,7 +52,9 @@ def test_a_round_is_one_training_and_a_mean_in_each_group(cluster: GroupCluster)
     for peer, node in cluster.nodes().items():
         assert TRAINED[peer] == list(range(1, len(TRAINED[peer]) + 1))
         assert len(TRAINED[peer]) in (node.durable.round, node.durable.round - 1)
-        assert set(node.durable.chambers) == {group for group, members in cluster.groups.items() if peer in members}
+        assert set(node.durable.consensus_states) == {
+            group for group, members in cluster.groups.items() if peer in members
+        }
 
 
 def test_an_update_is_kept_before_it_is_sent() -> None:

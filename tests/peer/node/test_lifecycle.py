@@ -225,7 +225,7 @@ def test_a_client_that_is_cut_off_over_the_end_has_the_last_model_of_the_server(
         consensus_cluster.rounds()
     )
     durable_states = [consensus_cluster.node_factory.node(peer, simulator.kept(peer)).durable for peer in made.peers]
-    assert {durable.chambers[EVERYONE].settled for durable in durable_states} == {8}
+    assert {durable.consensus_states[EVERYONE].settled for durable in durable_states} == {8}
     consensus_cluster.judge()
 
 

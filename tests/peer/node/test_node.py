@@ -225,5 +225,5 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     node = cluster.node("peer1")
     later = cluster.signed(2, made.peers[1:])
     effects = node.step(MessageReceived("peer2", 1, 1, RosterNews(number=2, text=to_bytes(later))))
-    assert effects[-1] == Stop(2, "peer1 was put out of the federation by roster 2")
+    assert effects[-1] == Stop(2, "peer1 was revoked by roster 2")
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"

@@ -14,7 +14,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.rules import PEERS
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
-from fedpeer.peer.node.rounds import _shares, among_the_living
+from fedpeer.peer.node.rounds import _shares, expected_averaging
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import (
     Acked,
@@ -135,7 +135,7 @@ def test_true_shares_wait_until_enough_were_told(
     free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
     at = (state.durable.round, exchange)
     state.durable.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
-    shares = _shares(state, among_the_living(state, group), group, exchange, 0.25, cut)
+    shares = _shares(state, expected_averaging(state, group), group, exchange, 0.25, cut)
     assert isinstance(shares, MaskedShares) is made_up
 
 

@@ -184,7 +184,7 @@ def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatc
     news = RosterNews(number=later.number, text=to_bytes(later))
     peer_groups = node.state.peer_groups
     with monkeypatch.context() as broken:
-        failing(broken, Node, "_seat")
+        failing(broken, Node, "_update_consensus_groups")
         with pytest.MonkeyPatch.context() as mended:
             mended.setattr(Node, "again", mending(broken))
             steps.step(received(node, other, news))

@@ -108,7 +108,7 @@ def test_what_version_0_2_wrote_is_read(written: str, begins: float | None) -> N
 
 
 def test_what_no_version_wrote_is_not() -> None:
-    with pytest.raises(FrameError, match="with other fields"):
+    with pytest.raises(FrameError, match="unknown or missing fields"):
         entry_of(frame("Opened", {"group": "everyone", "anew": True}, {}))
 
 

@@ -270,8 +270,8 @@ def of_a_later_version(file: Path) -> Path:
 
 
 NOT_STARTED: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "D02-peer": (of_another_peer, "the state is of peer peer1 and not peer2"),
-    "D02-federation": (of_another_federation, "the state is of federation"),
+    "D02-peer": (of_another_peer, "the state belongs to peer peer1 and not peer2"),
+    "D02-federation": (of_another_federation, "the state belongs to federation"),
     "D02-contract": (of_another_contract, "seed is 0 in the state and 7 in the file"),
     "D02-later-version": (of_a_later_version, "start the peer with the fedpeer that wrote it, or a later one"),
 }

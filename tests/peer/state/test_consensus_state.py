@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.state.consensus_state import (
-    ELECTORATES_MAX,
+    VOTER_SETS_MAX,
     ConsensusState,
     commit_state_changed,
     holding_of,
@@ -19,8 +19,8 @@ from fedpeer.peer.state.consensus_state import (
 )
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import (
-    ChamberEntry,
     ClientStateSaved,
+    ConsensusEntry,
     ModelStored,
     TermChanged,
     UpdateMade,
@@ -41,12 +41,12 @@ def consensus_state() -> ConsensusState:
 
 def durable() -> DurableState:
     made = DurableState.blank(Rules(me="ann", draws=Draws(0), form=FLOAT32), {}, torch.zeros(2), 0)
-    made.chambers[GROUP] = consensus_state()
+    made.consensus_states[GROUP] = consensus_state()
     return made
 
 
 def plain(made: DurableState) -> tuple[object, ...]:
-    found = made.chambers[GROUP]
+    found = made.consensus_states[GROUP]
     return (*(getattr(found, name) for name in ConsensusState.__dataclass_fields__), made.x_n.tolist())
 
 
@@ -54,7 +54,7 @@ DIGESTS = [content_digest(bytes([number])) for number in range(9)]
 DECREES = st.builds(Proposal, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
 CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
 HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)
-ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
+ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
     st.builds(TermChanged, group=st.just(GROUP), term=st.integers(0, 9), voted=st.sampled_from(["", "ann"])),
     HOLDINGS.map(lambda holding: commit_state_changed(GROUP, holding)),
     st.integers(0, 8).map(lambda n: ModelStored(group=GROUP, digest=DIGESTS[n], content=bytes([n]))),
@@ -69,7 +69,7 @@ ENTRIES: st.SearchStrategy[ChamberEntry] = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
-def test_a_disk_gives_the_same_chamber(entries: list[ChamberEntry], at: int) -> None:
+def test_a_disk_gives_the_same_chamber(entries: list[ConsensusEntry], at: int) -> None:
     """Wherever the snapshot was taken."""
     alive, kept, journal = durable(), snapshot_bytes(durable(), {}), list[bytes]()
     for number, entry in enumerate(entries):
@@ -111,14 +111,14 @@ def test_a_training_waits_until_it_is_settled() -> None:
 
 def test_earlier_electorates_are_forgotten_and_never_the_one_in_force() -> None:
     found = consensus_state()
-    for number in range(2, 3 * ELECTORATES_MAX):
+    for number in range(2, 3 * VOTER_SETS_MAX):
         found = found.changed(voter_set_known(GROUP, VoterSet(number, PEERS, PEERS)))
         assert 1 in found.voter_sets
         assert number in found.voter_sets
-    found = found.changed(commit_state_changed(GROUP, CommitState(3 * ELECTORATES_MAX - 1)))
-    found = found.changed(voter_set_known(GROUP, VoterSet(3 * ELECTORATES_MAX, PEERS, PEERS)))
-    assert len(found.voter_sets) == ELECTORATES_MAX
-    assert {3 * ELECTORATES_MAX - 1, 3 * ELECTORATES_MAX} <= found.voter_sets.keys()
+    found = found.changed(commit_state_changed(GROUP, CommitState(3 * VOTER_SETS_MAX - 1)))
+    found = found.changed(voter_set_known(GROUP, VoterSet(3 * VOTER_SETS_MAX, PEERS, PEERS)))
+    assert len(found.voter_sets) == VOTER_SETS_MAX
+    assert {3 * VOTER_SETS_MAX - 1, 3 * VOTER_SETS_MAX} <= found.voter_sets.keys()
 
 
 def test_who_lost_a_disk_votes_under_a_later_roster_only() -> None:
