@@ -20,7 +20,7 @@ _DOUBLINGS_MAX = 4
 
 
 @dataclass(slots=True)
-class _Ambition:
+class _Candidacies:
     """Candidacies of one voter.
 
     term    newest term in which it stood; `taken`: it may be voted for in that term
@@ -41,7 +41,7 @@ class FailedCandidacies:
 
     def __init__(self, first: int) -> None:
         self._first = first
-        self._of: dict[str, _Ambition] = {}
+        self._of: dict[str, _Candidacies] = {}
 
     def rests(self, author: str, now: int) -> bool:
         """Return whether this voter is within its pause, and is not voted for."""
@@ -50,7 +50,7 @@ class FailedCandidacies:
 
     def stands(self, author: str, term: int, now: int) -> bool | None:
         """Note a candidacy in a term; return whether the candidate may be voted for, None for a repeat of a refusal."""
-        known = self._of.setdefault(author, _Ambition())
+        known = self._of.setdefault(author, _Candidacies())
         again = term <= known.term
         if again and known.taken:
             return True

@@ -127,13 +127,13 @@ class Election:
         self._poll: Poll | None = None
         self._candidacy: Poll | None = None  # for votes in this term; late ones count, too
         self._tries = 0  # elections since there was a coordinator
-        self._mandate: LeaderCertificate | None = None
+        self._certificate: LeaderCertificate | None = None
         self._next_beat = 0
         self._answered: dict[str, int] = {}
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
         self._deferred: set[str] = set()  # peers given way to since this term began or its last heartbeat
         self._ended = 0  # a term that had two coordinators
-        self._ambitions = FailedCandidacies(self._timing.shortest)
+        self._failed = FailedCandidacies(self._timing.shortest)
         self._ahead: dict[str, int] = {}  # later terms that voters state as theirs
         self._earlier: tuple[LeaderCertificate, int] | None = None  # of an earlier term; tick of its last heartbeat
         self._lost: tuple[str, int, int] | None = None  # coordinator whose silence ended its term; last tick, the term
@@ -144,7 +144,7 @@ class Election:
     @property
     def leading(self) -> bool:
         """True while this peer coordinates."""
-        return self._mandate is not None
+        return self._certificate is not None
 
     @property
     def followed(self) -> tuple[str, int] | None:
@@ -189,7 +189,7 @@ class Election:
         self._now, self._living = now, frozenset(living)
         if self._clock - self._slow_at >= self._timing.slow:
             self._slow_at, self._lease = self._clock, max(self._lease // 2, self._timing.shortest)
-        if self._mandate is not None:
+        if self._certificate is not None:
             return self._lead()
         if self._poll is not None:
             return self._ask_again()
@@ -227,7 +227,7 @@ class Election:
         newer = vote_request.term > self.stand.term
         out: list[Out] = []
         if newer and not vote_request.pre:
-            in_time = self._ambitions.stands(sender, vote_request.term, self._clock)
+            in_time = self._failed.stands(sender, vote_request.term, self._clock)
             able = able and bool(in_time)
             if in_time is False:
                 out.append(
@@ -236,11 +236,7 @@ class Election:
         if not able or self._is_led() or vote_request.term > self.stand.term + RAISE_MAX:
             return [*out, self._no(sender, vote_request)]
         if vote_request.pre:
-            if (
-                not newer
-                or self._ambitions.rests(sender, self._clock)
-                or not self._defers(sender, vote_request.progress)
-            ):
+            if not newer or self._failed.rests(sender, self._clock) or not self._defers(sender, vote_request.progress):
                 return [self._no(sender, vote_request)]
             return [SendConsensus(sender, VoteReply(vote_request.term, True, True, b""))]
         if not newer and (vote_request.term < self.stand.term or self.stand.voted not in ("", sender)):
@@ -312,9 +308,9 @@ class Election:
             self._answered[sender] = self._clock
         return []
 
-    def decreed(self, term: int) -> list[Out]:
+    def committed(self, term: int) -> list[Out]:
         """Take note of a committed round of this term, which a majority has accepted."""
-        self._ambitions.begin_anew()
+        self._failed.begin_anew()
         return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
 
     def announce(self, voter_set: VoterSet) -> None:
@@ -380,7 +376,7 @@ class Election:
         if poll.pre:
             return self._open_poll(poll.term, pre=False)
         self._poll, self._candidacy, self._tries = None, None, 0
-        self._mandate = LeaderCertificate(
+        self._certificate = LeaderCertificate(
             poll.term, self.me, poll.voter_set.number, tuple(sorted(poll.granted.items()))
         )
         self.coordinator = self.me
@@ -469,12 +465,12 @@ class Election:
         return True
 
     def _beat(self) -> list[Out]:
-        assert self._mandate is not None, "only a coordinator has a heartbeat"
+        assert self._certificate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
-        return [SendConsensus(peer, Heartbeat(self._mandate, self.progress)) for peer in self.audience]
+        return [SendConsensus(peer, Heartbeat(self._certificate, self.progress)) for peer in self.audience]
 
     def _step_down(self) -> list[Out]:
-        self._mandate = self._poll = self.coordinator = None
+        self._certificate = self._poll = self.coordinator = None
         self._deadline = self._wait()
         return [LeaderChanged(self.stand.term, None)]
 

@@ -255,7 +255,7 @@ class RoundCommit:
         """Apply a committed round; the coordinator sends its certificate to all members."""
         proposal = certificate.proposal
         out = [
-            *self.election.decreed(proposal.term),
+            *self.election.committed(proposal.term),
             *self._hold(CommitState(proposal.roster, None, certificate)),
             ApplyModel(proposal),
         ]

@@ -186,7 +186,7 @@ class NodeState:
         self.send(sender, rejection_message(rejection, self.shows(sender) if code in _SHOWN else ()))
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
-        """Return a peer's last statement about itself, if known, for a process that is its peer's no longer."""
+        """Return a peer's last statement about itself, if known: proof for a process that a later one has replaced."""
         said = self.membership.last_statement(peer)
         return () if said is None else (said,)
 

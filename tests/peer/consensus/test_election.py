@@ -437,7 +437,7 @@ def test_who_stands_in_one_term_after_the_other_is_voted_for_ever_more_seldom() 
             raised.append(now)
     waits = [later - earlier for earlier, later in pairwise(raised)]
     assert waits[:5] == [TIMING.shortest << n for n in range(5)]
-    election.decreed(election.stand.term)
+    election.committed(election.stand.term)
     before = election.stand.term
     election.on_vote_request(E, vote_request(before + 1))
     assert election.stand.term == before + 1, "a round came of it: all begin anew"
@@ -461,8 +461,8 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
         HardState(3 + RAISE_MAX + 1, A)
     ), "it is proven"
     election = voter()
-    assert election.decreed(3 + RAISE_MAX + 1) == [PersistConsensus(HardState(3 + RAISE_MAX + 1, ""))], (
-        "a majority has accepted its decree"
+    assert election.committed(3 + RAISE_MAX + 1) == [PersistConsensus(HardState(3 + RAISE_MAX + 1, ""))], (
+        "a majority has accepted its proposal"
     )
 
 

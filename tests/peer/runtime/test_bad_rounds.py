@@ -310,7 +310,7 @@ def _by_a_stranger(bob: Councillor, term: int) -> ConsensusMessage:
 
 def _again(bob: Councillor, term: int) -> ConsensusMessage:
     """What ann says who has just stood, and stands again."""
-    bob.peer.inside(bob.consensus.round_commit.election._ambitions.begin_anew)
+    bob.peer.inside(bob.consensus.round_commit.election._failed.begin_anew)
     bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
     return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
 
@@ -360,7 +360,7 @@ def test_who_was_put_out_voted_while_it_belonged(consensus: Councillor) -> None:
     consensus.hears(RosterNews(number=later.number, text=to_bytes(later)))
     assert consensus.peer.inside(lambda: "eve" not in consensus.peer.state.peer_groups.roster.by_id)
     seen = consensus.peer.inside(lambda: view_of(consensus.peer.process._node, {}, 0.0)).consensus_by_group[0]
-    assert "eve" in seen.voters, "the later roster is not decreed yet"
+    assert "eve" in seen.voters, "the later roster is not committed yet"
     assert "eve" not in seen.voters_there
     consensus.hears(forged)
     assert consensus.term < term
