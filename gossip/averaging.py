@@ -107,7 +107,7 @@ class Averaging:
         Raises:
             TopologyError: if the tolerance takes more exchanges than are allowed; the message names the way out.
         """
-        assert (tolerance is None) != (exchanges is None), "a tolerance or a number of exchanges"
+        assert (tolerance is None) != (exchanges is None), "give a tolerance or a number of exchanges, not both"
         if len(overlay.members) == 1:
             exchanges = 0
         elif protocol == "exact" or protocol == "coordinator":
@@ -141,7 +141,7 @@ class Averaging:
 
     def graph(self, round: int, exchange: int) -> nx.Graph:
         """Return the edges along which shares travel in this exchange (0, 1, ...) of this round (0, 1, ...)."""
-        assert self.coordinator is None, "to a coordinator values travel, not shares"
+        assert self.coordinator is None, "members send a coordinator values, not shares"
         return carrier(self.overlay, self.mixing, self._first(round) + exchange, self._keyed)
 
     def matrices(self, round: int) -> list[csr_array]:
@@ -206,7 +206,7 @@ def _masked_exchanges(overlay: Overlay, pushes: int, *, exact: bool) -> int:
 
 def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
     """Return one peer's part in one exchange; a coordinator's averaging has none."""
-    assert policy.coordinator is None, "to a coordinator values travel, not shares"
+    assert policy.coordinator is None, "members send a coordinator values, not shares"
     members = policy.overlay.members
     if policy.exact:
         others = tuple(member for member in members if member != peer)

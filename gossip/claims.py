@@ -93,9 +93,9 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
     Integers are 8 bytes little-endian, unsigned; the score is a float64, or empty.
     """
     advert = claim.advert
-    told = b""
+    described = b""
     if advert is not None:
-        told = joined_fields(
+        described = joined_fields(
             advert.address.encode(),
             *map(whole, (advert.roster, advert.generation, advert.nonce, advert.round)),
             b"" if advert.score is None else pack("<d", advert.score),
@@ -110,7 +110,7 @@ def claim_text(federation: bytes, claim: Claim) -> bytes:
         whole(claim.version),
         claim.state.encode(),
         claim.author.encode(),
-        told,
+        described,
     )
 
 

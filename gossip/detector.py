@@ -89,13 +89,13 @@ class _Suspicion:
     """One suspicion and the pings that check it.
 
     next_ask    tick of the next ping to the suspect
-    options     tick of the first ping since the suspect's last message; None: no ping since then
+    asked       tick of the first ping since the suspect's last message; None: no ping since then
     confirmed   how many others suspect the same peer, beyond the first
     ours        whether this peer suspects it as well
     """
 
     next_ask: int
-    options: int | None = None
+    asked: int | None = None
     confirmed: int = 0
     ours: bool = False
 
@@ -182,7 +182,7 @@ class Detector:
         """Record that a message, whatever its content, came from this peer itself: it is alive."""
         self._received[peer] = clock
         if peer in self._suspicions:
-            self._suspicions[peer].options = None
+            self._suspicions[peer].asked = None
 
     def changed(self, peer: str, status: str, confirmed: int, ours: bool, clock: int) -> None:
         """Note a change of a peer's status or of the number of others that suspect it."""
@@ -277,9 +277,9 @@ class Detector:
         stretch, slowness = self.awareness.stretch, self._slowness(peer)
         if clock >= suspicion.next_ask:
             suspicion.next_ask = clock + round(self._timing.check * slowness) * max(1, living // _CHECKERS)
-            suspicion.options = clock if suspicion.options is None else suspicion.options
+            suspicion.asked = clock if suspicion.asked is None else suspicion.asked
             yield self.ping(peer, clock)
-        unanswered = 0 if suspicion.options is None else clock - suspicion.options
+        unanswered = 0 if suspicion.asked is None else clock - suspicion.asked
         if not suspicion.ours and unanswered >= self._timing.answer * slowness * self.awareness.patience * stretch:
             yield Accuse(peer, "suspect")
         elif unanswered >= slowness * suspicion_wait(self._timing, stretch, suspicion.confirmed, living - 1):

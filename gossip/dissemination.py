@@ -37,7 +37,7 @@ CLAIMS_MAX = 8
 _CLAIMS_BYTES_MAX = 3_500
 #: Each news is sent this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
 #: bigger rounds). Fifteen transmissions by each of 16 peers reach everyone at 30 % loss.
-_TELLINGS = 3
+_RETRANSMITS = 3
 #: Entries of the table that fill up an ordinary message; a newcomer gets as many as fit.
 _FILL = 2
 
@@ -96,7 +96,7 @@ class MemberTable:
         self._verify = verify
         self._confirmations = confirmations
         self._held: dict[str, MemberRecord] = {}
-        self._told: dict[Claim, int] = {}  # news, and how often each was sent
+        self._sent: dict[Claim, int] = {}  # news, and how often each was sent
         self._urgent: set[Claim] = set()  # news that is worth messages of its own
         self._turn = 0
 
@@ -119,7 +119,7 @@ class MemberTable:
     def urgent(self) -> bool:
         """True if there is news that should not wait for the next probe."""
         self._forget_old_news()
-        return not self._urgent.isdisjoint(self._told)
+        return not self._urgent.isdisjoint(self._sent)
 
     def checked(self, claim: Claim) -> Taken | None:
         """Return the code of a rejection if a claim cannot be genuine, else None; this costs a signature check."""
@@ -189,7 +189,7 @@ class MemberTable:
         self._held[held.statement.about] = held
         again = {held.statement} if held.status != before.status else set()
         fresh = [claim for claim in held.claims if claim in again or claim not in before.claims]
-        self._told.update(dict.fromkeys(fresh, 0))
+        self._sent.update(dict.fromkeys(fresh, 0))
         if urgent:
             self._urgent.update(fresh)
 
@@ -201,7 +201,7 @@ class MemberTable:
         peer's own statement before the news, and as much of the table as fits.
         """
         self._forget_old_news()
-        news = heapq.nsmallest(CLAIMS_MAX, self._told, key=lambda claim: self._told[claim])
+        news = heapq.nsmallest(CLAIMS_MAX, self._sent, key=lambda claim: self._sent[claim])
         chosen: dict[Claim, None] = {}
         room = _CLAIMS_BYTES_MAX
         for claim in self._offered(to, known_badly, news, newcomer):
@@ -213,8 +213,8 @@ class MemberTable:
             if len(chosen) == CLAIMS_MAX:
                 break
         for claim in chosen:
-            if claim in self._told:
-                self._told[claim] += 1
+            if claim in self._sent:
+                self._sent[claim] += 1
         return tuple(chosen)
 
     def _offered(self, to: str, known_badly: Sequence[str], news: Sequence[Claim], newcomer: bool) -> Iterable[Claim]:
@@ -231,13 +231,13 @@ class MemberTable:
                 yield from self._held[peer].claims[:2]
 
     def _forget_old_news(self) -> None:
-        limit = _TELLINGS * math.ceil(math.log2(len(self._held) + 1))
-        self._told = {
+        limit = _RETRANSMITS * math.ceil(math.log2(len(self._held) + 1))
+        self._sent = {
             claim: count
-            for claim, count in self._told.items()
+            for claim, count in self._sent.items()
             if count < limit and claim.about in self._held and claim in self._held[claim.about].claims
         }
-        self._urgent &= self._told.keys()
+        self._urgent &= self._sent.keys()
 
 
 def _order(claim: Claim) -> tuple[object, ...]:

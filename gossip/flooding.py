@@ -58,11 +58,11 @@ def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flo
     away_SP = shortest_path(edges_PP, unweighted=True, indices=chosen).astype(np.int64).reshape(len(chosen), members)
     messages_P, items_P = np.zeros(members, np.int64), np.zeros(members, np.int64)
     for member, neighbour in _directed(graph):
-        told = away_SP[:, member]
+        away_S = away_SP[:, member]
         if graph.has_edge(neighbour, member):  # a neighbour nearer to the source sent us the item an exchange earlier
-            told = told[away_SP[:, neighbour] >= told]
-        items_P[member] += len(told)
-        messages_P[member] += len(np.unique(told))
+            away_S = away_S[away_SP[:, neighbour] >= away_S]
+        items_P[member] += len(away_S)
+        messages_P[member] += len(np.unique(away_S))
     return Flooding(int(away_SP.max(initial=0)), messages_P, items_P)
 
 

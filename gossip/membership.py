@@ -63,7 +63,7 @@ class Membership:
         verify: Verify,
         timing: ProbeTiming | None = None,
     ) -> None:
-        assert me in roster, "a peer is in the roster it goes by"
+        assert me in roster, "the roster contains this peer"
         self.me = me
         self._timing = timing or ProbeTiming()
         self._federation = federation
@@ -178,14 +178,14 @@ class Membership:
         known, _, before = self._wanted
         self._wanted = incarnation or known, state, advert
         mine = self.statement
-        told = replace(before, round=advert.round, score=advert.score)
-        if (mine.incarnation, mine.state, told) != self._wanted:
+        moved_on = replace(before, round=advert.round, score=advert.score)
+        if (mine.incarnation, mine.state, moved_on) != self._wanted:
             # A new incarnation starts its versions at 1: verdicts on the earlier one do not apply to it.
             self._restate(mine.version + 1 if mine.incarnation == self._wanted[0] else 1, urgent=True)
 
     def set_roster(self, ids: Collection[str]) -> list[Out]:
         """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
-        assert self.me in ids, "who is put out of the roster stops"
+        assert self.me in ids, "a peer that is removed from the roster stops"
         gone = [peer for peer in self._members.roster if peer not in ids]
         known = [peer for peer in gone if self.status(peer) != "unknown"]
         out: list[Out] = [MemberChange(peer, self.status(peer), "unknown", "roster") for peer in known]
@@ -358,4 +358,4 @@ def _stranger(sender: str, peer: str) -> Rejection:
 
 def _described(claim: Claim) -> str:
     of = f"{claim.about} (incarnation {claim.incarnation}, version {claim.version})"
-    return f"{claim.author} says that {of} is {claim.state}"
+    return f"{claim.author} claims that {of} is {claim.state}"

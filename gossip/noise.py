@@ -26,21 +26,21 @@ class Noise:
         if self.pushes < 1:
             raise NoiseError(f"noise: pushes = {self.pushes}: write 1 or more neighbours")
         if not (self.scale > 0 and math.isfinite(self.scale)):
-            raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as what it is to hide")
+            raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as the values to hide")
 
-    def tolerance(self, options: float) -> float:
-        """Return the relative disagreement to which the noise, too, is averaged below `options`, in parameter units."""
-        return options / (1 + self.scale)
+    def tolerance(self, wanted: float) -> float:
+        """Return the relative disagreement to which the noise, too, is averaged below `wanted`, in parameter units."""
+        return wanted / (1 + self.scale)
 
 
 def no_noise() -> None:
-    """Shares are true from the first one on."""
+    """No noise phase: all shares are true."""
 
 
 def gossip_noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
-    """Before each average a peer sends masked shares to so many neighbours at least, which averages away.
+    """Before each average, a peer sends masked shares to at least `pushes` neighbours; the noise averages away.
 
-    Bouchra Pilet, Frey, Taiani 2019.
+    Source: Bouchra Pilet, Frey, Taiani 2019.
     """
     return Noise(pushes, scale)
 

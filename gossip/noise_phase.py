@@ -95,7 +95,7 @@ def give_made_up(
     The shares travel uncompressed, as float32 or float64, whatever the form: compression would send only a part of the
     noise and the rest later, along with the true value. Exactly what travels is debited.
     """
-    assert channels.keys() == made_up.keys(), "a vector of its own for each channel"
+    assert channels.keys() == made_up.keys(), "one vector for each channel"
     assert len(channels) * fraction <= 1, "no one can give more than is held"
     opened: dict[str, Outgoing] = {}
     shares: dict[str, NumberedTransfer] = {}

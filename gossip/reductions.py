@@ -218,7 +218,7 @@ class Zstd:
 
     def unpack(self, payload: Tensor, length: int) -> Tensor:
         inner = self._inside(payload, length)
-        assert inner is not None, "a payload that was found good"
+        assert inner is not None, "`fault` finds nothing wrong with this payload"
         return self.inner.unpack(inner, length)
 
     def fault(self, payload: Tensor, length: int) -> str | None:
@@ -310,24 +310,24 @@ def float32() -> Form:
 
 
 def bfloat16() -> Form:
-    """2 bytes a number, rounded differences to what was sent before"""
+    """2 bytes a number, rounded differences from what was sent before"""
     return Plain("bfloat16", torch.bfloat16, relative=True)
 
 
 def int8() -> Form:
-    """1 byte a number and a scale for each 256, stochastically rounded differences to what was sent before"""
+    """1 byte a number and a scale for each 256, stochastically rounded differences from what was sent before"""
     return Int8()
 
 
 def top_k(*, share: float) -> Form:
-    """the share of numbers that changed most, 8 bytes each"""
+    """only the fraction `share` of numbers that changed most, 8 bytes each"""
     if not 0 < share <= 1:
-        raise FormError(f"top-k: share = {share:g}: write a part of 1, such as top-k:0.1")
+        raise FormError(f"top-k: share = {share:g}: write a number above 0 and up to 1, such as top-k:0.1")
     return TopK(share)
 
 
 def zstd(*, level: int = 3) -> Callable[[Form], Form]:
-    """any of them, compressed without loss: float32/zstd, int8/zstd, top-k:0.1/zstd"""
+    """any of these forms, compressed without loss: float32/zstd, int8/zstd, top-k:0.1/zstd"""
     if not 1 <= level <= 19:
         raise FormError(f"zstd: level = {level}: write 1 (quick) to 19 (small)")
     return lambda inner: Zstd(inner, level)

@@ -290,7 +290,7 @@ def take(channel: Incoming, share: NumberedTransfer, form: Form, length: int) ->
 
 def implied_D(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> Tensor:
     """Return the estimate that a transfer implies, (D,) float64, before it is taken; an empty one implies none."""
-    assert not share.nothing, "nothing implies nothing"
+    assert not share.nothing, "an empty transfer implies no estimate"
     return carried(share, form, length, channel.reference_D)[0] / share.weight
 
 

@@ -172,7 +172,7 @@ def _has_weights(module: nn.Module) -> bool:
 def _check(layer: nn.Module) -> None:
     kind = type(layer).__name__
     if next(layer.buffers(), None) is not None:
-        raise NetworkError(f"{kind} keeps running statistics, of which there is no distribution; use norm=none")
+        raise NetworkError(f"{kind} keeps running statistics, which have no distribution; use norm=none")
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         raise NetworkError(f"{kind} pads with {layer.padding_mode}; Bayesian convolutions pad with zeros")
 

@@ -47,7 +47,7 @@ def mlp(
 
 
 def linear_network(input_shape: tuple[int, ...], outputs: int, *, bias: bool = True) -> nn.Module:
-    """One linear layer without anything hidden; for two classes with loss binary it has one output."""
+    """One linear layer and no hidden units; with loss binary it has one output for two classes."""
     from fedpeer.networks.mlp import MLP
 
     sizes = (math.prod(input_shape), outputs)
@@ -93,11 +93,11 @@ def cnn(
     if not channels or min(*channels, *hidden, 1) < 1:
         raise NetworkError(f"cnn: channels {_joined(channels)}, hidden {_joined(hidden)}: give sizes of 1 or more")
     if kernel % 2 == 0 or kernel < 1:
-        raise NetworkError(f"cnn: kernel = {kernel}: write an odd number, so that a kernel has a middle")
+        raise NetworkError(f"cnn: kernel = {kernel}: write an odd number, so that the kernel has a centre")
     if min(input_shape[1:]) < 2 ** len(channels):
         raise NetworkError(
-            f"cnn: {len(channels)} halvings leave nothing of a {input_shape[1]}x{input_shape[2]} image; "
-            f"give at most {min(input_shape[1:]).bit_length() - 1} channels"
+            f"cnn: {len(channels)} poolings by 2 leave nothing of a {input_shape[1]}x{input_shape[2]} image; "
+            f"write at most {min(input_shape[1:]).bit_length() - 1} sizes in channels"
         )
     return CNN(
         input_shape,
@@ -146,13 +146,15 @@ def associative_network(
     visible = math.prod(input_shape)
     if outputs != visible:
         raise NetworkError(
-            f"associative answers with a whole pattern, as many outputs as inputs, and here {visible} inputs need "
-            f"{outputs} outputs; choose data that are to be completed, such as associative, or mlp"
+            f"associative completes patterns and needs as many outputs as inputs, but here {visible} inputs need "
+            f"{outputs} outputs; choose data of patterns, such as associative, or another network, such as mlp"
         )
     if hidden < 1:
         raise NetworkError(f"associative: hidden {hidden}: write 1 or more")
     if not 0 < threshold < math.inf:
-        raise NetworkError(f"associative: threshold = {threshold:g}: write a number above 0, or silence would fire")
+        raise NetworkError(
+            f"associative: threshold = {threshold:g}: write a number above 0, or units fire without input"
+        )
     return Associative(visible, hidden, threshold=threshold)
 
 
@@ -162,7 +164,7 @@ def _joined(sizes: tuple[int, ...]) -> str:
 
 def _share(value: float, name: str) -> float:
     if not 0.0 <= value < 1.0:
-        raise NetworkError(f"{name} = {value}: write a number from 0 up to, but not, 1")
+        raise NetworkError(f"{name} = {value}: write a number from 0 to below 1")
     return value
 
 

@@ -143,7 +143,7 @@ def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner
         if len(twice):
             held = owner[twice[0]]
             by = f"{graph.order[held]} too" if held != LOCAL_INDEX else "this list twice"
-            mistakes.append(f"{place}: neuron {twice[0]} is claimed by {by}; a neuron has one model")
+            mistakes.append(f"{place}: neuron {twice[0]} is claimed by {by}; a neuron can have one model only")
             continue
         give(name, neurons)
     counts = {name: claim for name, claim in claims.items() if isinstance(claim, int)}
@@ -154,7 +154,7 @@ def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner
         lists = f" ({listed} of them are listed by index)" if listed else ""
         mistakes.append(
             f"partial_models.{next(iter(counts))}.neurons.{part.name}: {wanted} = {sum(counts.values())} neurons are "
-            f"claimed, but {part.name} has {part.size}{lists}; claim fewer, and none below 0"
+            f"claimed, but {part.name} has {part.size}{lists}; claim fewer, and no negative numbers"
         )
         return mistakes
     for name, count in counts.items():
@@ -191,7 +191,8 @@ def _whole_tensors(network: NetworkMap, graph: ModelGraph, names: Sequence[str])
                 if owner.setdefault(tensor, model) != model:
                     other = "local" if owner[tensor] == LOCAL_INDEX else graph.order[owner[tensor]]
                     mistakes.append(
-                        f"{place}: {network.tensors[tensor].name} is claimed by {other} too; a module has one model"
+                        f"{place}: {network.tensors[tensor].name} is claimed by {other} too; "
+                        "a module can have one model only"
                     )
                     break
     everything = [graph.order.index(name) for name in names if graph.models[name].neurons == "all"]

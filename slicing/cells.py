@@ -2,8 +2,8 @@
 
 A neuron on which two layers must agree (a residual add, a pooled channel) is created twice and united. A union-find
 over arrays keeps track, so that a hundred thousand pixels are united at once. At the end of the forward pass,
-`Ledger.network` numbers the neurons that remain, part by part. numpy only; `layers.py` and `rules.py` define the effect
-of each operation on neurons.
+`NetworkMapBuilder.network` numbers the neurons that remain, part by part. numpy only; `layers.py` and `rules.py` define
+the effect of each operation on neurons.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Forest:
             np.minimum.at(self._parent, b, a)
 
 
-class Ledger:
-    """The identities of one network's neurons, and the scalars of its flat vector that belong to each."""
+class NetworkMapBuilder:
+    """A `NetworkMap` in the making: the identities of the neurons, and the scalars that belong to each."""
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         n = sum(tensor.size for tensor in tensors)
@@ -140,7 +140,7 @@ class Ledger:
         one = neurons[first][number]
         if (neurons != one).any():
             if len(held) == 1 or not self.loose(neurons):
-                self.spoil(self.owners(scalars), "one number of it is shared by several neurons")
+                self.spoil(self.owners(scalars), "several neurons share one of its numbers")
                 return
             self.unite(neurons, one)
         self.bind(held, neurons[first])
@@ -162,7 +162,7 @@ class Ledger:
         """
         for tensor in self.tensors:
             if (self._into_n[tensor.span] < 0).any():
-                self.spoil([tensor.name], "no neurons are known that it belongs to")
+                self.spoil([tensor.name], "tracing found no neurons for it")
         tensors = tuple(self._marked(each) for each in self.tensors)
         for tensor in tensors:
             if tensor.unsliceable:

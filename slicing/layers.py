@@ -20,32 +20,32 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, tensor
 
 def _bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
     for index in weights.indices if weights else ():
-        call.durable.bind(index.numpy(), into, source)
+        call.builder.bind(index.numpy(), into, source)
 
 
 def attach(call: TracedCall, weights: Weights | None, neurons: Neurons) -> None:
     """Give parameters to the neurons on which they act, broadcast over positions."""
     for index in weights.indices if weights else ():
-        call.durable.attach(index.expand(neurons.ids.shape).numpy().ravel(), neurons.ids.numpy().ravel())
+        call.builder.attach(index.expand(neurons.ids.shape).numpy().ravel(), neurons.ids.numpy().ravel())
 
 
 def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> None:
     """Give parameters to K neurons that are the same at M positions, which is cheaper than at all positions."""
-    things = Neurons(torch.from_numpy(call.durable.agree(rows_MK)))
+    things = Neurons(torch.from_numpy(call.builder.agree(rows_MK)))
     for each in weights:
         attach(call, each and each.reshaped(-1), things)
 
 
 def _known(input: Any, weight: Any) -> None:
     if not isinstance(input, Neurons) or not isinstance(weight, Weights):
-        raise MixedError("it is used in a way that slicing does not know")
+        raise MixedError("it is used in a way that slicing does not support")
 
 
 def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
     """Create a neuron for each output; each input feature is one neuron, the same at every position."""
     _known(input, weight)
-    source = call.durable.agree(input.last())
-    into = call.durable.born(call.name, weight.shape[0])
+    source = call.builder.agree(input.last())
+    into = call.builder.born(call.name, weight.shape[0])
     _bind(call, weight, into[:, None], source)
     _bind(call, bias, into)
     return call.across(into)
@@ -69,12 +69,12 @@ def conv(
 ) -> Shadow:
     """Create a neuron for each output channel; a depthwise convolution keeps the neurons of its input channels."""
     _known(input, weight)
-    source = call.durable.agree(input.channels())
+    source = call.builder.agree(input.channels())
     channels, per_group = weight.shape[:2]
     if groups == channels == len(source) > 1 and (source >= 0).all():
         into, sources = source, None
     else:
-        into = call.durable.born(call.name, channels)
+        into = call.builder.born(call.name, channels)
         group = np.arange(channels) // (channels // groups)
         sources = source[group[:, None] * per_group + np.arange(per_group)][..., None]
     _bind(call, weight.reshaped(channels, per_group, -1), into[:, None, None], sources)
@@ -85,10 +85,10 @@ def conv(
 def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
     """Create a neuron for each column, and for each token a neuron of the input."""
     if not isinstance(weight, Weights):
-        raise MixedError("it is used in a way that slicing does not know")
+        raise MixedError("it is used in a way that slicing does not support")
     tokens, columns = weight.shape
-    source = call.durable.born(f"{call.name}.input" if call.durable.knows("input") else "input", tokens)
-    into = call.durable.born(call.name, columns)
+    source = call.builder.born(f"{call.name}.input" if call.builder.knows("input") else "input", tokens)
+    into = call.builder.born(call.name, columns)
     _bind(call, weight, into, source[:, None])
     return call.across(into)
 
@@ -126,12 +126,12 @@ def recurrent(
         raise MixedError("its input is not a plain sequence")
     directions = ["", "_reverse"] if module.bidirectional else [""]
     gates = own["weight_hh_l0"].shape[0] // module.hidden_size
-    source, units = call.durable.agree(input.last()), []
+    source, units = call.builder.agree(input.last()), []
     for layer in range(module.num_layers):
         for direction in directions:
             where = f"l{layer}{direction}"
             single = module.num_layers * len(directions) == 1
-            born = call.durable.born(call.name if single else f"{call.name}.{where}", module.hidden_size)
+            born = call.builder.born(call.name if single else f"{call.name}.{where}", module.hidden_size)
             into = np.tile(born, gates)
             _bind(call, own[f"weight_ih_{where}"], into[:, None], source)
             _bind(call, own[f"weight_hh_{where}"], into[:, None], born)
@@ -144,7 +144,7 @@ def recurrent(
     final = Neurons(torch.from_numpy(np.stack(units))[:, None].expand(shape))
     for given in tensor_leaves(start):
         if isinstance(given, Neurons):
-            call.durable.unite(given.ids.numpy().ravel(), final.ids.numpy().ravel())
+            call.builder.unite(given.ids.numpy().ravel(), final.ids.numpy().ravel())
         elif isinstance(given, Weights):
             attach(call, given, final)
     return call.across(source, outputs), (final, final) if isinstance(states, tuple) else final

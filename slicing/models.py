@@ -96,12 +96,12 @@ def _name_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
             found.append(ModelMistake("partial_models", "a partial model has an empty name; give it one"))
         if any(character in name for character in _RESERVED_CHARACTERS):
             found.append(
-                ModelMistake(place, "& and + join the names of models in the id of a group; use other characters")
+                ModelMistake(place, "& and + separate models in the ids of groups; use other characters in names")
             )
         if times > 1:
             found.append(ModelMistake(place, f"{times} partial models have this name; give each its own"))
     return found + [
-        ModelMistake(model.place, f'"{LOCAL}" is reserved for modules that stay local; it takes only modules')
+        ModelMistake(model.place, f'"{LOCAL}" is reserved for modules that stay local; give it only modules')
         for model in models
         if model.name == LOCAL and (model.depends_on or model.neurons or model.members != "all")
     ]
@@ -114,7 +114,7 @@ def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]
         for name in model.depends_on:
             if name == LOCAL:
                 found.append(
-                    ModelMistake(f"{model.place}.depends_on", f'nothing can depend on what is "{LOCAL}"; leave it out')
+                    ModelMistake(f"{model.place}.depends_on", f'no model can depend on "{LOCAL}"; leave it out')
                 )
             elif name not in known:
                 found.append(
@@ -126,7 +126,7 @@ def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]
     return found + [
         ModelMistake(
             f"partial_models.{cycle[0]}.depends_on",
-            f"{' -> '.join([*cycle, cycle[0]])} is a cycle; no model can depend on itself, so take one arrow out",
+            f"{' -> '.join([*cycle, cycle[0]])} is a cycle; no model can depend on itself, so remove one dependency",
         )
         for cycle in _cycles(models)
     ]
@@ -153,7 +153,7 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
             if peer not in known:
                 found.append(ModelMistake(place, f'"{peer}" is not a peer here; {nearest_model(peer, known)}'))
             elif times > 1:
-                found.append(ModelMistake(place, f'"{peer}" is listed {times} times; leave one'))
+                found.append(ModelMistake(place, f'"{peer}" is listed {times} times; list it once'))
         lacking: dict[str, list[str]] = {}
         for peer in members:
             for name in model.depends_on:
@@ -167,7 +167,7 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
                 ModelMistake(
                     place,
                     f"{who[0]}{others} implements {chain} but is not a member of {end}; "
-                    f"add it to the members of {end}, or take it out here",
+                    f"add it to the members of {end}, or remove it here",
                 )
             )
     return found

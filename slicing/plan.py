@@ -195,8 +195,8 @@ def _unclaimed(network: NetworkMap, assignment: Assignment) -> list[str]:
         if tensor.unsliceable and tensor.kind == "parameter" and at not in assignment.model_of_tensor
     }
     return [
-        f"module {module} cannot be sliced ({reason}); say who owns it whole: modules: [{module}] in a partial "
-        f"model, or {LOCAL}: {{modules: [{module}]}} to keep it local"
+        f"module {module} cannot be sliced ({reason}); assign it as a whole: write modules: [{module}] in a "
+        f"partial model, or {LOCAL}: {{modules: [{module}]}} to keep it local"
         for module, reason in modules.items()
     ]
 
@@ -321,5 +321,5 @@ def _compare(id: str, peer: str, mine: _Slice, other: str, theirs: _Slice) -> No
     raise SlicingError(
         f'{peer} and {other} cannot average "{id}": their slices have {len(mine.index_D)} and {len(theirs.index_D)} '
         f"scalars, and where {peer} has {a}, {other} has {b}; claim the same neurons on both (a count instead of "
-        f'"all" where their networks differ in size)'
+        f'"all" if their networks differ in size)'
     )

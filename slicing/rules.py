@@ -33,7 +33,7 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replac
 
 def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
     """Pool positions of one channel, which stays the same neuron."""
-    channels = call.durable.agree(input.channels())
+    channels = call.builder.agree(input.channels())
     if isinstance(call.value, tuple):
         return (call.across(channels, call.value[0], dim=1), None)
     return call.across(channels, dim=1)
@@ -42,14 +42,14 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
 def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
     """Reduce positions of the same neuron, by a mean for example, which keeps the neuron."""
     if not isinstance(input, Neurons):
-        raise MixedError("it is used in a way that slicing does not know")
-    ids = torch.from_numpy(call.durable.find(input.ids.numpy()))
+        raise MixedError("it is used in a way that slicing does not support")
+    ids = torch.from_numpy(call.builder.find(input.ids.numpy()))
     dim = args[0] if args else kwargs.get("dim")
     keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
     dims = list(range(ids.dim())) if dim is None else dim
     low, high = ids.amin(dims, keepdim), ids.amax(dims, keepdim)
     if not torch.equal(low, high):
-        raise MixedError("it puts different neurons together")
+        raise MixedError("it combines different neurons")
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
 
 
@@ -82,13 +82,13 @@ def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
     """Unite the neurons of each pair, except one that is broadcast over many neurons (a gate), which stays separate."""
     shape = np.broadcast_shapes(a.shape, b.shape)
     wide_a, wide_b = a.expand(shape), b.expand(shape)
-    pairs = call.durable.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
+    pairs = call.builder.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
     a_spreads = a.numel() < wide_a.numel() and _spreads(call, pairs[0], pairs[1])
     b_spreads = b.numel() < wide_b.numel() and _spreads(call, pairs[1], pairs[0])
     if a_spreads and b_spreads:
-        raise MixedError("it makes every pair of two sets of neurons")
+        raise MixedError("it combines every pair of two sets of neurons")
     if not a_spreads and not b_spreads:
-        call.durable.unite(pairs[0], pairs[1])
+        call.builder.unite(pairs[0], pairs[1])
     return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
 
 
@@ -101,7 +101,7 @@ def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
     pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
     kinds, meets = np.unique(pairs >> 32, return_counts=True)
     several = bool((meets > 1).any())
-    return several and (len(kinds) == 1 or not call.durable.loose(pairs & 0xFFFFFFFF))
+    return several and (len(kinds) == 1 or not call.builder.loose(pairs & 0xFFFFFFFF))
 
 
 def _instead(old: object, new: object, leaf: object) -> object:
@@ -114,14 +114,14 @@ def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwarg
     found = tensor_leaves(tree)
     weights = [each for each in found if isinstance(each, Weights)]
     if weights and (len(weights) > 1 or any(isinstance(each, Neurons) for each in found)):
-        raise MixedError("it is put together with other values")
+        raise MixedError("it is combined with other values")
     if weights:
         results = []
         for index in weights[0].indices:
             moved_args, moved_kwargs = replaced(tree, partial(_instead, weights[0], index))
             results.append(move(*moved_args, **moved_kwargs))
         if not all(isinstance(result, Tensor) for result in results):
-            raise MixedError("it is cut in pieces")
+            raise MixedError("it is split into pieces")
         return Weights(tuple(results))
 
     def id_of(leaf: Any) -> Any:
@@ -206,7 +206,7 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
         return _reduced(call, function, *args, **kwargs)
     if plain in _FUNCTIONS:
         return _FUNCTIONS[plain](call, *args, **kwargs)
-    raise MixedError(f"slicing does not know the operation {name}")
+    raise MixedError(f"slicing does not support the operation {name}")
 
 
 def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
@@ -215,7 +215,7 @@ def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights],
     Raises:
         MixedError: there is no rule, or it cannot follow the call.
     """
-    unknown = f"slicing does not know the layer {type(module).__name__}"
+    unknown = f"slicing does not support the layer {type(module).__name__}"
     if getattr(module, "parametrizations", None):
         raise MixedError("its parameters are computed from others")
     if isinstance(module, nn.RNNBase):

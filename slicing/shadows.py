@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_aggregate
 
-from fedpeer.slicing.cells import Ids, Ledger
+from fedpeer.slicing.cells import Ids, NetworkMapBuilder
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ Shadow = Any  # Neurons, Weights, None (nothing is known), or tuples and lists o
 class TracedCall:
     """One operation of the forward pass.
 
-    durable  the bookkeeping of neurons
+    builder  the network's map so far
     name     name of the part that it produces: the path of the module, or the operation's name
     value    its result
     """
 
-    durable: Ledger
+    builder: NetworkMapBuilder
     name: str
     value: Any
 
@@ -90,7 +90,7 @@ def fresh(call: TracedCall) -> Shadow:
     def one(value: Any) -> Shadow:
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return None
-        ids = call.durable.born(call.name, value.numel(), loose=True)
+        ids = call.builder.born(call.name, value.numel(), loose=True)
         return Neurons(torch.from_numpy(ids).reshape(value.shape))
 
     return replaced(call.value, one)

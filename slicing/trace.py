@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from fedpeer.slicing.cells import Ids, Ledger, MixedError
+from fedpeer.slicing.cells import Ids, MixedError, NetworkMapBuilder
 from fedpeer.slicing.flat import tensor_specs
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
@@ -41,31 +41,31 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
         SlicingError: the module does not accept such an input.
     """
     module = copy.deepcopy(module).cpu().eval()
-    durable = Ledger(tensor_specs(module))
+    builder = NetworkMapBuilder(tensor_specs(module))
     tied = _tied(module)
     for first, others in tied.items():
-        durable.spoil([first], f"it is one tensor with {', '.join(others)}")
+        builder.spoil([first], f"it is the same tensor as {', '.join(others)}")
     # A forward pass that draws random numbers must not change those of the caller.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         graph, untraceable = _symbolic(module)
         for path, reason in untraceable.items():
-            durable.spoil(_under(durable, path), f"its forward pass cannot be traced: {reason}", path)
+            builder.spoil(_under(builder, path), f"its forward pass cannot be traced: {reason}", path)
         if graph is None:
-            return durable.network(np.zeros(0, dtype=np.int64))
-        walker = _Walker(graph, durable, {other: first for first, others in tied.items() for other in others})
+            return builder.network(np.zeros(0, dtype=np.int64))
+        walker = _Walker(graph, builder, {other: first for first, others in tied.items() for other in others})
         walker.run(example_input[:1].cpu())
-    return durable.network(walker.outputs)
+    return builder.network(walker.outputs)
 
 
 class _Walker(fx.Interpreter):
     """An interpreter that runs the graph and computes the shadow of each value."""
 
-    def __init__(self, graph: fx.GraphModule, durable: Ledger, tied: Mapping[str, str]) -> None:
+    def __init__(self, graph: fx.GraphModule, builder: NetworkMapBuilder, tied: Mapping[str, str]) -> None:
         super().__init__(graph)
         self.extra_traceback = False
         self.outputs: Ids = np.zeros(0, dtype=np.int64)
-        self._ledger, self._tied = durable, tied
-        self._spans = {tensor.name: tensor for tensor in durable.tensors}
+        self._builder, self._tied = builder, tied
+        self._spans = {tensor.name: tensor for tensor in builder.tensors}
         self._shadows: dict[fx.Node, Shadow] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -74,8 +74,8 @@ class _Walker(fx.Interpreter):
         except Exception as error:  # a user's network may raise anything
             at = f" at {n.target}" if n.op == "call_module" else ""
             raise SlicingError(
-                f"the network does not take such an example: {_first_line(error)}{at}; "
-                "give a network and data that fit one another"
+                f"the network does not accept an example of the data: {_first_line(error)}{at}; "
+                "choose a network and data that fit each other"
             ) from error
         self._shadows[n] = self._follow(n, value)
         return value
@@ -90,7 +90,7 @@ class _Walker(fx.Interpreter):
             ends = [leaf.ids.numpy().ravel() for leaf in tensor_leaves(args) if isinstance(leaf, Neurons)]
             self.outputs = np.concatenate([self.outputs, *ends])
             return None
-        call = TracedCall(self._ledger, self._name(node, args), value)
+        call = TracedCall(self._builder, self._name(node, args), value)
         try:
             if node.op == "call_module":
                 module = self.module.get_submodule(str(node.target))
@@ -105,8 +105,8 @@ class _Walker(fx.Interpreter):
             # The last three come from a call with arguments that its rule does not expect.
             if node.op == "call_module":
                 path = str(node.target)
-                self._ledger.spoil(_under(self._ledger, path), _first_line(why), path)
-            self._ledger.spoil(self._owners((args, kwargs)), _first_line(why))
+                self._builder.spoil(_under(self._builder, path), _first_line(why), path)
+            self._builder.spoil(self._owners((args, kwargs)), _first_line(why))
             return fresh(call)
 
     def _shadow(self, node: fx.Node) -> Any:
@@ -117,11 +117,11 @@ class _Walker(fx.Interpreter):
     def _input(self, value: Tensor) -> Neurons:
         # Tokens are indices of neurons, not neurons; an embedding creates those.
         name = "input" if value.is_floating_point() else "input.positions"
-        return Neurons(torch.from_numpy(self._ledger.born(name, value.numel(), loose=True)).reshape(value.shape))
+        return Neurons(torch.from_numpy(self._builder.born(name, value.numel(), loose=True)).reshape(value.shape))
 
     def _weights(self, name: str, value: Tensor) -> Weights:
         spec = self._spans.get(self._tied.get(name, name))
-        if spec is None or spec.name in self._ledger.unsliceable:
+        if spec is None or spec.name in self._builder.unsliceable:
             return Weights((torch.full(value.shape, NONE),))
         return Weights((torch.arange(spec.offset, spec.offset + spec.size).reshape(spec.shape),))
 
@@ -136,7 +136,7 @@ class _Walker(fx.Interpreter):
     def _owners(self, tree: Any) -> list[str]:
         """Return the names of the tensors whose parameters are among these shadows."""
         places = [index.ravel().numpy() for index in parameters_in(tree)]
-        return self._ledger.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
+        return self._builder.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
 
     def _name(self, node: fx.Node, args: Any) -> str:
         """Return the name of the part that the operation produces: its module's path, or that of its weight's owner."""
@@ -197,8 +197,8 @@ def _tied(module: nn.Module) -> dict[str, list[str]]:
     return {first: others for first, *others in names.values() if others}
 
 
-def _under(durable: Ledger, path: str) -> list[str]:
-    return [tensor.name for tensor in durable.tensors if not path or f"{tensor.name}.".startswith(f"{path}.")]
+def _under(builder: NetworkMapBuilder, path: str) -> list[str]:
+    return [tensor.name for tensor in builder.tensors if not path or f"{tensor.name}.".startswith(f"{path}.")]
 
 
 def _first_line(error: Exception) -> str:

@@ -26,7 +26,7 @@ class TopologyError(ValueError):
 
 
 def complete(members: Sequence[str], draws: np.random.Generator) -> Phases:
-    """everyone with everyone"""
+    """every peer with every other"""
     return (nx.complete_graph(len(members)),)
 
 
@@ -37,7 +37,7 @@ def ring(members: Sequence[str], draws: np.random.Generator) -> Phases:
 
 
 def torus(members: Sequence[str], draws: np.random.Generator, *, rows: int | None = None) -> Phases:
-    """a grid closed at its edges; rows: the largest divisor of the peers' number up to this (default: the squarest)"""
+    """a grid closed at its edges; rows: rounded down to a divisor of the peers' number (default: nearly square)"""
     count = len(members)
     limit = math.isqrt(count) if rows is None else _at_least("torus: rows", rows, 1)
     height = max(r for r in range(1, min(limit, count) + 1) if count % r == 0)
@@ -46,7 +46,7 @@ def torus(members: Sequence[str], draws: np.random.Generator, *, rows: int | Non
 
 
 def k_regular(members: Sequence[str], draws: np.random.Generator, *, degree: int = 4) -> Phases:
-    """degree neighbours each, at random; where peers times degree is odd, one peer has one fewer"""
+    """`degree` random neighbours each; if peers times degree is odd, one peer has one fewer"""
     count = len(members)
     degree = min(_at_least("k-regular: degree", degree, 1), count - 1)
     odd = count * degree % 2
@@ -65,7 +65,7 @@ def erdos_renyi(members: Sequence[str], draws: np.random.Generator, *, probabili
 
 
 def small_world(members: Sequence[str], draws: np.random.Generator, *, degree: int = 4, rewire: float = 0.2) -> Phases:
-    """a ring with degree near neighbours each, a fraction of whose edges is rewired (Watts, Strogatz 1998)"""
+    """a ring of `degree` nearest neighbours each, a fraction `rewire` of its edges rewired (Watts, Strogatz 1998)"""
     degree = min(_at_least("small-world: degree", degree, 2), len(members) - 1)
     _fraction("small-world: rewire", rewire)
     return (nx.watts_strogatz_graph(len(members), degree, rewire, seed=_seed(draws)),)
@@ -89,12 +89,12 @@ def star(members: Sequence[str], draws: np.random.Generator) -> Phases:
 
 
 def hierarchy(members: Sequence[str], draws: np.random.Generator, *, branching: int = 3) -> Phases:
-    """a tree in the order of the peers, each with this many below it"""
+    """a tree in the order of the peers, with `branching` children each"""
     return (nx.full_rary_tree(_at_least("hierarchy: branching", branching, 1), len(members)),)
 
 
 def edges(members: Sequence[str], draws: np.random.Generator, *, edges: tuple[str, ...]) -> Phases:
-    """your own: peer1-peer2+peer2-peer3+..., undirected; a group uses the edges between its members
+    """your own edges, undirected: peer1-peer2+peer2-peer3+...; a group uses those between its members
 
     Raises:
         TopologyError: if they do not connect the members; the message names the parts.

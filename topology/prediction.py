@@ -179,6 +179,6 @@ def _within_bound(exchanges: float, overlay: Overlay, tolerance: float) -> int:
     if exchanges > _EXCHANGES_MAX:
         raise TopologyError(
             f"{len(overlay.members)} peers on this graph need more than {_EXCHANGES_MAX} exchanges for a tolerance of "
-            f"{tolerance:g}; choose a better connected topology (k-regular:4), a larger tolerance, or exchanges"
+            f"{tolerance:g}; choose a better connected topology (k-regular:4), a larger tolerance, or set exchanges"
         )
     return int(exchanges)

@@ -37,7 +37,7 @@ from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
 #: Lanczos takes some hundred products with the matrix: a second for this many members.
 _LANCZOS_MEMBERS_MAX = 100_000
 #: Numbers of exchanges beyond this count as infinite.
-_EXCHANGES_TOLD_MAX = 10**15
+_EXCHANGES_COUNTED_MAX = 10**15
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def theory(graph: WideGraph, protocol: str, tolerance: float) -> Theory:
     if graph.members == 1:
         return Theory(0, 0, 1.0, "one peer is its own mean")
     if graph.complete and protocol == "push-sum":
-        return Theory(1, 1, 1.0, "all tell all")
+        return Theory(1, 1, 1.0, "one exchange is exact")
     return _push_sum(graph, tolerance) if protocol == "push-sum" else _push_pull(graph, tolerance)
 
 
@@ -95,7 +95,7 @@ def _push_sum(graph: WideGraph, tolerance: float) -> Theory:
     if graph.name == "star":
         return Theory(None, _powers(0.5, tolerance * 2 / _mean_size(graph)), 0.5, "closed form")
     if graph.members > _LANCZOS_MEMBERS_MAX:
-        return Theory(None, None, None, f"no closed form, and more than {_LANCZOS_MEMBERS_MAX:,} peers for Lanczos")
+        return Theory(None, None, None, f"no closed form, and Lanczos takes {_LANCZOS_MEMBERS_MAX:,} peers at most")
     left = contraction_of([shares_of(phase) for phase in graph.phases])
     least = min(float(np.diff(phase.indptr).min()) + 1 for phase in graph.phases)
     return Theory(None, _powers(left, tolerance * least / _mean_size(graph)), 1 - left, "largest eigenvalue by Lanczos")
@@ -159,7 +159,7 @@ def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tol
     low, high = -1, 1  # periods that do not suffice, and that do
     while size(period_J**high) > tolerance:
         low, high = high, 2 * high
-        if high > _EXCHANGES_TOLD_MAX:
+        if high > _EXCHANGES_COUNTED_MAX:
             return math.inf
     low = max(low, 0)
     while high - low > 1:
@@ -195,7 +195,7 @@ def _powers(left: float, tolerance: float) -> float:
     if left <= tolerance:
         return 1
     count = math.inf if left >= 1 else math.ceil(math.log(tolerance) / math.log(left))
-    return count if count <= _EXCHANGES_TOLD_MAX else math.inf
+    return count if count <= _EXCHANGES_COUNTED_MAX else math.inf
 
 
 def _root_mean_square(left_J: Dense) -> float:

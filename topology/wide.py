@@ -2,7 +2,7 @@
 
 Graphs without random edges are made by index arithmetic; a test compares each of them with networkx, edge by edge. If
 edges are random, a graph of up to SAME_MEMBERS_MAX members is the very overlay that a federation of that size and seed
-has, and `samplers.py` draws a larger one. A graph with more than LANES_MAX directed edges raises an error that names
+has, and `samplers.py` draws a larger one. A graph with more than EDGES_MAX directed edges raises an error that names
 the largest size that fits.
 
 A phase is a scipy.sparse CSR array (P, P) with 1.0 at [src, dst] for each directed edge; an undirected edge is two. The
@@ -38,8 +38,8 @@ from fedpeer.topology.samplers import (
 SAME_MEMBERS_MAX = 500
 _MEMBERS_MAX = 10_000_000
 #: Directed edges of all phases: 12 bytes each, and with lost messages some 60 more for transfers under way.
-LANES_MAX = 32_000_000
-COMPLETE_MEMBERS_MAX = math.isqrt(LANES_MAX)
+EDGES_MAX = 32_000_000
+COMPLETE_MEMBERS_MAX = math.isqrt(EDGES_MAX)
 #: Graphs with random edges.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
 #: Members for each unit of degree, at least: in a denser graph, edges drawn again would be invalid too.
@@ -103,13 +103,13 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
         raise TopologyError(f"{members:,} peers: write a number from 1 to {_MEMBERS_MAX:,}")
     if name == "edges":
         raise TopologyError(
-            "edges of your own are for a federation; a large simulation needs a graph such as k-regular:4"
+            "your own edges are for a federation only; choose a graph such as k-regular:4 for a large-scale simulation"
         )
     GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three peers suffice to check the ranges
     degree = settings.get("degree", 0)
     if degree >= members > 1:
         raise TopologyError(f"{name}: degree = {degree}: there are only {members} peers; use {members - 1} or less")
-    if name in _LANES_OF:
+    if name in _EDGES_OF:
         _check_size(name, members, settings)
     if members == 1:
         return WideGraph(name, 1, (csr_array((1, 1)),), complete=name == "complete")
@@ -119,8 +119,8 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
         return WideGraph(name, members, tuple(map(adjacency, made.phases)), remarks=made.remarks)
     if degree > members // _SPARSE_PART:
         raise TopologyError(
-            f"{name}: degree = {degree} is too much to be drawn for {members:,} peers; use {members // _SPARSE_PART} "
-            f"or less, or up to {SAME_MEMBERS_MAX:,} peers"
+            f"{name}: degree = {degree} is too large for a random graph of {members:,} peers; use "
+            f"{members // _SPARSE_PART} or less, or at most {SAME_MEMBERS_MAX:,} peers"
         )
     if name == "complete":
         phases = (_complete(members),) if members <= COMPLETE_MEMBERS_MAX else ()
@@ -230,7 +230,7 @@ _HOPS: dict[str, Callable[[int], list[list[int]]]] = {
 }
 
 #: Expected number of directed edges of the graphs that may have too many, from members and settings.
-_LANES_OF: dict[str, Callable[..., float]] = {
+_EDGES_OF: dict[str, Callable[..., float]] = {
     "k-regular": lambda members, degree=4: members * degree,
     "small-world": lambda members, degree=4, rewire=0.2: members * degree,
     "erdos-renyi": lambda members, probability=0.3: members * (members - 1) * probability,
@@ -241,17 +241,17 @@ _LANES_OF: dict[str, Callable[..., float]] = {
 
 def _check_size(name: str, members: int, settings: Mapping[str, Any]) -> None:
     """Raise a `TopologyError` that names the largest number of members if a graph has too many edges."""
-    channels = _LANES_OF[name]
-    if channels(members, **settings) <= LANES_MAX:
+    edges = _EDGES_OF[name]
+    if edges(members, **settings) <= EDGES_MAX:
         return
     low, high = 1, members
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if channels(middle, **settings) <= LANES_MAX else (low, middle)
+        low, high = (middle, high) if edges(middle, **settings) <= EDGES_MAX else (low, middle)
     smaller = {"erdos-renyi": ", or a smaller probability", "k-regular": ", or a smaller degree"}.get(name, "")
     raise TopologyError(
-        f"{name} of {members:,} peers has about {channels(members, **settings):.2g} directed edges, and at most "
-        f"{LANES_MAX:,} fit; use {low:,} peers or fewer{smaller}"
+        f"{name} of {members:,} peers has about {edges(members, **settings):.2g} directed edges, and at most "
+        f"{EDGES_MAX:,} fit; use {low:,} peers or fewer{smaller}"
     )
 
 

@@ -218,7 +218,7 @@ def test_the_registry_names_its_forms() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_is_a_part_of_one(share: float) -> None:
-    with pytest.raises(FormError, match="a part of 1"):
+    with pytest.raises(FormError, match="a number above 0"):
         top_k(share=share)
 
 

@@ -54,7 +54,7 @@ def test_only_models_that_the_peer_implements_claim() -> None:
     ("models", "message"),
     [
         ([model("a", {"0": 4}), model("b", {"0": 3})], "a 4 \\+ b 3 = 7 neurons are claimed, but 0 has 6"),
-        ([model("a", {"0": -1})], "none below 0"),
+        ([model("a", {"0": -1})], "no negative numbers"),
         ([model("a", {"hidden": 4})], 'partial_models.a.neurons.hidden: the network has no part "hidden".*0 6'),
         ([model("a", {"ouput": 1})], 'did you mean "output"'),
         ([model("a", {"0": (1, 1)})], "neuron 1 is claimed by this list twice"),

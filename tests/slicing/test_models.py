@@ -123,7 +123,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         '"nowhere"',
         "x -> y -> x",
         '"local" is reserved',
-        'nothing can depend on what is "local"',
+        'no model can depend on "local"',
     ):
         assert piece in found
     assert len(model_mistakes(models)) == 7

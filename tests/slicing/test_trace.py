@@ -173,7 +173,7 @@ def test_tied_projected_shared_and_unused_parameters_are_marked_with_the_reason(
     reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
     assert "head.weight" in reasons["embed.weight"]
     assert "proj_size" in reasons["rnn.weight_ih_l0"]
-    assert "shared" in reasons["temperature"]
+    assert "share one" in reasons["temperature"]
     assert "unused.weight" in reasons
     assert {"widen.weight", "head.bias"}.isdisjoint(reasons)
 
@@ -192,7 +192,7 @@ def test_a_linear_layer_across_positions_is_no_layer_of_neurons() -> None:
 
 
 def test_an_example_of_the_wrong_shape_is_the_users_mistake() -> None:
-    with pytest.raises(SlicingError, match=r"does not take such an example.*at 0"):
+    with pytest.raises(SlicingError, match=r"does not accept an example.*at 0"):
         trace(nn.Sequential(nn.Linear(3, 4)), torch.zeros(2, 5))
 
 

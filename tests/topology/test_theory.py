@@ -111,7 +111,7 @@ def test_never_is_infinite_and_what_is_unknown_is_none() -> None:
     assert theory(made("ring", 1), "push-sum", 0.1).worst == 0
     assert theory(made("complete", 5), "push-sum", 0.1).worst == 1
     assert theory(made("hierarchy", 100_001), "push-sum", 1e-6) == Theory(
-        None, None, None, "no closed form, and more than 100,000 peers for Lanczos"
+        None, None, None, "no closed form, and Lanczos takes 100,000 peers at most"
     )
     assert theory(made("star", 12), "push-pull", 1e-6).worst is None
     with pytest.raises(TopologyError, match="tolerance = 2"):

@@ -17,7 +17,7 @@ from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.mixing import adjacency, random_matching
 from fedpeer.topology.overlay import overlay
 from fedpeer.topology.samplers import inserted, pair_of, random_edges, regular_edges, small_world_edges
-from fedpeer.topology.wide import LANES_MAX, SAME_MEMBERS_MAX, WideGraph, matched, wide
+from fedpeer.topology.wide import EDGES_MAX, SAME_MEMBERS_MAX, WideGraph, matched, wide
 
 FIXED: list[tuple[str, dict[str, Any]]] = [
     ("complete", {}),
@@ -170,8 +170,8 @@ def test_the_matching_is_that_of_one_edge_after_the_other(name: str) -> None:
         ("ring", 0, {}, "write a number from 1 to 10,000,000"),
         ("k-regular", 20, {"degree": 20}, "there are only 20 peers; use 19 or less"),
         ("small-world", 5000, {"rewire": 2.0}, "rewire = 2.0: write a number from 0 to 1"),
-        ("edges", 20, {"edges": ("peer1-peer2",)}, "a large simulation needs a graph such as k-regular:4"),
-        ("k-regular", 1500, {"degree": 1200}, "too much to be drawn for 1,500 peers; use 187 or less, or"),
+        ("edges", 20, {"edges": ("peer1-peer2",)}, "choose a graph such as k-regular:4"),
+        ("k-regular", 1500, {"degree": 1200}, "too large for a random graph of 1,500 peers; use 187 or less, or"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_largest_size(
@@ -183,8 +183,8 @@ def test_what_does_not_fit_is_refused_with_the_largest_size(
 
 
 def test_the_largest_size_named_fits() -> None:
-    assert 10_328 * 10_327 * 0.3 <= LANES_MAX < 10_329 * 10_328 * 0.3
-    assert 1_523_809 * 21 <= LANES_MAX < 1_523_810 * 21
+    assert 10_328 * 10_327 * 0.3 <= EDGES_MAX < 10_329 * 10_328 * 0.3
+    assert 1_523_809 * 21 <= EDGES_MAX < 1_523_810 * 21
 
 
 def test_parts_are_joined_from_first_to_first() -> None:
