@@ -33,7 +33,7 @@ def rejection_rows() -> Iterator[tuple[str, ...]]:
 def page() -> str:
     """Return the whole page as it should be."""
     text = PAGE.read_text(encoding="utf-8")
-    for heading, rows in (("Metrics", metric_rows()), ("Refusals", rejection_rows())):
+    for heading, rows in (("Metrics", metric_rows()), ("Rejections", rejection_rows())):
         before, mark, rest = text.partition(f"\n## {heading}\n")
         section, after = (f"{rest}\n## ").split("\n## ", 1)
         head, line, foot = section.partition("\n| --- ")

@@ -117,41 +117,44 @@ _C, _G, _S = CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
 #: All metrics by name. Prometheus adds `_total` to counters, `_count` and `_sum` to summaries.
 METRICS: Mapping[str, Row] = {
-    "fedpeer_info": Row(_G, _INFO, "who this is; always 1", _info),
-    "fedpeer_up_seconds": Row(_G, (), "seconds since this process began", _one("uptime_s")),
-    "fedpeer_state": Row(_G, ("state",), "1 for what the peer is doing now, else 0", _state),
-    "fedpeer_round": Row(_G, (), "round in which the peer is", _one("round")),
-    "fedpeer_rounds": Row(_G, (), "rounds that were asked for", _one("rounds")),
-    "fedpeer_incarnation": Row(_G, (), "1, and one more whenever memory was lost", _one("incarnation")),
-    "fedpeer_roster": Row(_G, (), "number of the roster that the peer goes by", _one("roster")),
+    "fedpeer_info": Row(_G, _INFO, "facts about this peer, as labels; always 1", _info),
+    "fedpeer_up_seconds": Row(_G, (), "seconds since this process started", _one("uptime_s")),
+    "fedpeer_state": Row(_G, ("state",), "1 for the peer's current state, else 0", _state),
+    "fedpeer_round": Row(_G, (), "current round of the peer", _one("round")),
+    "fedpeer_rounds": Row(_G, (), "number of rounds to learn", _one("rounds")),
+    "fedpeer_incarnation": Row(_G, (), "1, plus one for each time that memory was lost", _one("incarnation")),
+    "fedpeer_roster": Row(_G, (), "number of the roster in force", _one("roster")),
     "fedpeer_score": Row(_G, ("name",), "accuracy (a fraction) or error on the peer's own test part", _score),
-    "fedpeer_server_score": Row(_G, ("name",), "the same of the server's model, on the same test part", _server_score),
+    "fedpeer_server_score": Row(_G, ("name",), "score of the server's model on the same test part", _server_score),
     "fedpeer_loss": Row(_G, (), "mean loss on the peer's own test part", _one("loss")),
     "fedpeer_peers": Row(_G, ("state",), "peers of the roster by state", _peers),
     "fedpeer_weight": Row(_G, ("group",), "push-sum weight held", _each_group(lambda g: g["weight"])),
     "fedpeer_weight_ratio": Row(
         _G,
         ("group",),
-        "push-sum weight held, in parts of what the peer came in with",
+        "push-sum weight held, relative to the weight with which the peer started",
         _each_group(lambda g: g["weight"] / g["start_weight"]),
     ),
     "fedpeer_alone_seconds": Row(
-        _G, (), "seconds for which nobody has answered, so that rounds stay; else 0", _one("alone_s")
+        _G, (), "seconds for which no other peer has answered and the round has not advanced; else 0", _one("alone_s")
     ),
     "fedpeer_stalled_seconds": Row(
-        _G, (), "seconds that the averaging of this round lasts beyond what is usual; else 0", _one("stalled_s")
+        _G,
+        (),
+        "seconds that the averaging of this round has taken, if that is unusually long; else 0",
+        _one("stalled_s"),
     ),
     "fedpeer_disagreement": Row(
-        _G, ("group",), "relative distance from the neighbours", _each_group(lambda g: g["disagreement"])
+        _G, ("group",), "relative distance from the neighbors' estimates", _each_group(lambda g: g["disagreement"])
     ),
     "fedpeer_mass_audit_error": Row(
-        _G, ("group",), "relative error of the mass held and under way here", _each_group(lambda g: g["audit"])
+        _G, ("group",), "relative error of the mass held and in transit here", _each_group(lambda g: g["audit"])
     ),
     "fedpeer_waiting": Row(
-        _G, ("group",), "members that an exchange or a round waits for here", _each(lambda g: len(g["waiting_for"]))
+        _G, ("group",), "members that an exchange or a round waits for", _each(lambda g: len(g["waiting_for"]))
     ),
     "fedpeer_late": Row(
-        _C, ("group",), "exchanges and rounds that went on without somebody", _each(lambda g: g["late"])
+        _C, ("group",), "exchanges and rounds that continued without some of their members", _each(lambda g: g["late"])
     ),
     "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_council(lambda c: c["term"])),
     "fedpeer_coordinates": Row(
@@ -161,36 +164,36 @@ METRICS: Mapping[str, Row] = {
         lambda status: [((c["id"],), int(c["coordinator"] == status["peer"])) for c in status["councils"]],
     ),
     "fedpeer_round_in_force": Row(
-        _G, ("group",), "last coordinated round whose result holds here", _each_council(lambda c: c["round"])
+        _G, ("group",), "last coordinated round that is applied here", _each_council(lambda c: c["round"])
     ),
     "fedpeer_paused": Row(
         _G,
         ("group",),
-        "1 while rounds pause because there is no coordinator",
+        "1 while rounds pause for lack of a coordinator, else 0",
         _each_council(lambda c: int(c["paused"])),
     ),
-    "fedpeer_voters": Row(_G, ("group", "state"), "peers that vote: there, or missing", _voters),
+    "fedpeer_voters": Row(_G, ("group", "state"), "voters by state: there, or missing", _voters),
     "fedpeer_sent_bytes": Row(_C, (), "bytes of messages sent", _one("traffic", "bytes_sent")),
-    "fedpeer_received_bytes": Row(_C, (), "bytes of messages taken in", _one("traffic", "bytes_received")),
+    "fedpeer_received_bytes": Row(_C, (), "bytes of messages accepted", _one("traffic", "bytes_received")),
     "fedpeer_sent_messages": Row(_C, (), "messages sent", _one("traffic", "messages_sent")),
-    "fedpeer_received_messages": Row(_C, (), "messages taken in", _one("traffic", "messages_received")),
+    "fedpeer_received_messages": Row(_C, (), "messages accepted", _one("traffic", "messages_received")),
     "fedpeer_group_sent_bytes": Row(
         _C, ("group",), "bytes of messages sent for a group", _each(lambda g: g["bytes_sent"])
     ),
     "fedpeer_group_received_bytes": Row(
-        _C, ("group",), "bytes of messages taken in for a group", _each(lambda g: g["bytes_received"])
+        _C, ("group",), "bytes of messages accepted for a group", _each(lambda g: g["bytes_received"])
     ),
-    "fedpeer_refused": Row(_C, ("code", "kind"), "messages and connections refused", _refused),
-    "fedpeer_events": Row(_C, ("event",), "what happened to this peer and to others it saw", _events),
+    "fedpeer_refused": Row(_C, ("code", "kind"), "messages and connections rejected", _refused),
+    "fedpeer_events": Row(_C, ("event",), "events of this peer, and of other peers that it observed", _events),
     "fedpeer_written_off_weight": Row(_G, (), "push-sum weight written off", _one("counters", _WEIGHT)),
     "fedpeer_lag_seconds": Row(
         _G,
         (),
-        "delay of the event loop, 99th percentile of late",
+        "lag of the event loop, 99th percentile",
         lambda status: [((), status["lag_ms_p99"] / 1000)],
     ),
     "fedpeer_duration_seconds": Row(
-        _S, ("what",), "time of saves, of training, evaluating, closing and settling rounds", _durations
+        _S, ("what",), "time of saves, training and evaluation, and of closing and settling rounds", _durations
     ),
 }
 

@@ -37,7 +37,7 @@ class RejectionCode:
     advice: str
 
 
-_BROKEN = "Your message is not what this version of fedpeer writes; check that both run the same release."
+_BROKEN = "Your message is not what this version of fedpeer writes; check that both peers run the same release."
 
 _ROWS = (
     # ------------------------------------------------------------------------------------------------ who, how much
@@ -46,66 +46,67 @@ _ROWS = (
         ("T01",),
         "s",
         "the TLS handshake failed",
-        "Speak TLS 1.3 with the certificate that this federation's authority gave you, and check that it has not "
-        "expired and that your clock is right.",
+        "Use TLS 1.3 with the certificate from this federation's authority; check that it has not expired and that "
+        "your clock is right.",
     ),
     RejectionCode(
         "handshake_cut",
         ("T11",),
         "h",
-        "the connection ended, or stood still, in the middle of the TLS handshake",
-        "The connection was cut while you were connecting; connect again.",
+        "the connection ended or stalled during the TLS handshake",
+        "The connection was cut during the handshake; connect again.",
     ),
     RejectionCode(
         "unknown_peer",
         ("T02", "R03"),
         "s",
         "names a peer that is not in the roster",
-        "You, or the peer you speak about, is not in my roster: ask whoever holds the authority's key for an "
-        "invitation, or wait until I have the newest roster.",
+        "You, or the peer that your message names, are not in the recipient's roster: ask the owner of the "
+        "authority's key for an invitation, or wait until the recipient has the newest roster.",
     ),
     RejectionCode(
         "sender_mismatch",
         ("T03",),
         "x",
-        "signs as one peer and speaks in the name of another",
+        "names another sender than the certificate does",
         "The sender in your message is not the owner of your certificate: each peer needs its own id, key and folder.",
     ),
     RejectionCode(
         "body_too_large",
         ("T04", "T05"),
         "s",
-        "the body is longer than anything we could share",
-        "Your message is larger than the largest group we share; compare the two federation files.",
+        "the body is longer than any message between these peers can be",
+        "Your message is larger than the largest group that you share with the recipient; compare the two federation"
+        " files.",
     ),
     RejectionCode(
         "body_truncated",
         ("T06",),
         "h",
         "the body ended early",
-        "The connection was cut in the middle of your message; it will be taken when it is repeated.",
+        "The connection was cut during your message, which is accepted when it is repeated.",
     ),
     RejectionCode(
         "body_too_slow",
         ("T07",),
         "s",
-        "the body came slower than the floor rate",
-        "Your message came too slowly to hold a buffer for it; send less over this link (`gossip.wire: int8`).",
+        "the body arrived more slowly than the minimum rate",
+        "Your message arrived too slowly to keep a buffer for it; send less over this link (`gossip.wire: int8`).",
     ),
     RejectionCode(
         "too_many_requests",
         ("T08",),
         "h",
-        "more requests than one peer may have",
-        "Slow down: I take a bounded number of messages at once and a second; repeat this one later.",
+        "more requests or connections than allowed",
+        "Slow down: the recipient accepts a bounded number of messages at once and per second; repeat this one later.",
     ),
     RejectionCode(
         "unknown_route",
         ("T09", "T10"),
         "s",
-        "asked for a path, method, content type or encoding that there is not",
-        "Peers speak by POST to /v1/message, with Content-Type application/octet-stream and no Content-Encoding or "
-        "Expect header; pages for people are on the dashboard's own listener.",
+        "an unsupported path, method, content type or encoding",
+        "Peers send POST requests to /v1/message, with Content-Type application/octet-stream and no Content-Encoding"
+        " or Expect header; pages for people are at the dashboard's address.",
     ),
     # ------------------------------------------------------------------------------------------------------ envelope
     RejectionCode("not_fedpeer", ("E01",), "s", "the first bytes are not those of a fedpeer message", _BROKEN),
@@ -113,18 +114,18 @@ _ROWS = (
         "version_unsupported",
         ("E02",),
         "h",
-        "a wire version that this release does not speak",
-        "We speak different versions of the wire; bring the older of the two peers up to the newer release.",
+        "a wire version that this release does not support",
+        "The two peers speak different versions of the wire protocol; update the older one to the newer release.",
     ),
     RejectionCode("header_truncated", ("E03",), "s", "the message is shorter than its header says", _BROKEN),
-    RejectionCode("metadata_too_large", ("E04",), "s", "more metadata declared than a message may have", _BROKEN),
+    RejectionCode("metadata_too_large", ("E04",), "s", "more metadata is declared than a message may have", _BROKEN),
     RejectionCode(
         "tail_length_wrong",
         ("E05",),
         "s",
-        "the number of tensor bytes is not the group's",
-        "The tensor you sent is longer or shorter than your own message says; both sides must cut the group alike: "
-        "compare the two federation files.",
+        "the tail has another length than its message or its group requires",
+        "The tensor in your message is longer or shorter than the message says; both peers must have the same "
+        "partial models: compare the two federation files.",
     ),
     RejectionCode("trailing_bytes", ("E06",), "s", "bytes after the end of the message", _BROKEN),
     RejectionCode(
@@ -132,77 +133,79 @@ _ROWS = (
         ("E07",),
         "x",
         "a statement whose signature is not its author's",
-        "A statement you passed on is not signed by its author; you should have refused it yourself.",
+        "A statement that you passed on is not signed by its author; your peer should have rejected it itself.",
     ),
     RejectionCode(
         "wrong_recipient",
         ("E08",),
         "s",
         "meant for another peer",
-        "Your message names another recipient: check that the address in the roster belongs to the peer you want.",
+        "Your message names another recipient: check that the address in the roster belongs to the peer that you "
+        "want to reach.",
     ),
     RejectionCode(
         "wrong_federation",
         ("E09",),
         "h",
         "from another federation",
-        "We do not belong to the same federation; take this federation's files and start again.",
+        "The two peers do not belong to the same federation; use this federation's files and start again.",
     ),
     RejectionCode(
         "repeated",
         ("E10",),
         "h",
-        "a transfer that was taken before; acknowledged again",
-        "This transfer is taken already; nothing is to be done.",
+        "a transfer that was accepted before; it is acknowledged again",
+        "This transfer was accepted before; nothing needs to be done.",
     ),
     RejectionCode(
         "sequence_jump",
         ("E11",),
         "s",
-        "a number further ahead than the window",
-        "Transfers are numbered one by one and at most two are under way; greet me to compare the channels.",
+        "a sequence number beyond the window",
+        "Transfers are numbered consecutively and at most two are in flight; a new handshake compares the channels.",
     ),
     RejectionCode(
         "stale_incarnation",
         ("E12", "R02"),
         "h",
-        "from or to an incarnation that is gone",
-        "One of us lost its memory and came back as a new incarnation; greet me, then go on from there.",
+        "from or to an incarnation that has ended",
+        "One of the two peers lost its memory and returned as a new incarnation; a new handshake settles this.",
     ),
     RejectionCode(
         "incarnation_jump",
         ("E13",),
         "s",
-        "an incarnation that leaps ahead",
-        "Your incarnation leapt further than losing memory explains; start again from your newest snapshot.",
+        "an incarnation that is too far ahead",
+        "Your incarnation is further ahead than losing memory explains; start again from your newest snapshot.",
     ),
     RejectionCode(
         "own_message",
         ("E14",),
         "s",
         "our own message, sent back to us",
-        "You sent my own message back to me; check that there is no proxy between us.",
+        "You sent the recipient's own message back to it; check that there is no proxy between the two peers.",
     ),
     RejectionCode(
         "duplicate_peer",
         ("E15",),
         "o",
-        "two living processes with one identity; the later one goes on",
-        "This peer was started a second time: the later process goes on, this one stops. Keep one of the two.",
+        "two running processes with one identity; the later one continues",
+        "This peer was started a second time: the later process continues, this one stops. Keep only one of the two.",
     ),
     RejectionCode(
         "unproven",
         ("E17",),
         "h",
-        "tells us of ourselves what only our own signature could show",
-        "You say that I lived, made or took more than I remember: show me what I signed, and I believe it.",
+        "a claim about this peer that only its own signature could prove",
+        "You report a later generation, incarnation or transfer of the recipient than it remembers; it believes that"
+        " only with its own signature.",
     ),
     RejectionCode(
         "foreign_roster",
         ("E16",),
         "s",
         "a roster that another authority signed",
-        "The roster you passed on is by another authority; you should have refused it yourself.",
+        "The roster that you passed on is another authority's; your peer should have rejected it itself.",
     ),
     # ------------------------------------------------------------------------------------------------------ metadata
     RejectionCode(
@@ -214,130 +217,137 @@ _ROWS = (
         "internal_error",
         ("M09",),
         "s",
-        "our own program failed on it; nothing of it was taken",
-        "My own program failed on your message, and nothing of it was taken; look at my log, and report it.",
+        "this peer's program failed on the message; nothing of it was applied",
+        "The recipient's program failed on your message and applied nothing of it; look at its log, and report the "
+        "bug.",
     ),
     # ------------------------------------------------------------------------------------------------ groups, numbers
     RejectionCode(
         "unknown_group",
         ("S01",),
         "s",
-        "an averaging group that nobody here knows",
-        "I know no such averaging group; compare the partial models in the two federation files.",
+        "an averaging group that is unknown here",
+        "The recipient does not know this averaging group; compare the partial models in the two federation files.",
     ),
     RejectionCode(
         "group_not_shared",
         ("S02",),
         "s",
-        "an averaging group in which not both of us are",
-        "Not both of us implement the partial models of this group; compare `members` in the two federation files.",
+        "an averaging group that the two peers do not share",
+        "The two peers do not both implement the partial models of this group; compare `members` in the two "
+        "federation files.",
     ),
     RejectionCode(
         "plan_mismatch",
         ("S03",),
         "h",
-        "cuts the group in another way",
-        "Our networks or partial models differ, so this group is not averaged between us; the log names the first "
-        "difference.",
+        "splits the group in another way",
+        "The networks or partial models of the two peers differ, so this group is not averaged between them; the log"
+        " names the first difference.",
     ),
     RejectionCode(
         "wrong_shape",
         ("S04",),
         "s",
         "a tensor of another shape than the group's",
-        "A group travels as one vector of the group's length; compare the two federation files.",
+        "A group is sent as one vector of the group's length; compare the two federation files.",
     ),
     RejectionCode(
         "wrong_dtype",
         ("S05",),
         "s",
-        "a form of numbers that this group does not use",
-        "Use the form that `gossip.wire` of the federation file names; all of them are little-endian.",
+        "a wire encoding that this group does not use",
+        "Use the encoding that `gossip.wire` of the federation file names; all of them are little-endian.",
     ),
     RejectionCode(
         "not_finite",
         ("S06",),
         "s",
-        "numbers among which are NaN or infinity",
+        "values that contain NaN or infinity",
         "Your values contain NaN or infinity: your training has diverged; lower its learning rate.",
     ),
     RejectionCode(
         "bad_weight",
         ("S07", "S15"),
         "s",
-        "a push-sum weight that nobody can have",
-        "A push-sum weight is finite, above 0 and at most the sum of all members'; what you gave, less what you were "
-        "given, is at most what the others put in. Compare `learning.weights`.",
+        "a push-sum weight that no peer can have",
+        "A push-sum weight is finite, above 0 and at most the sum of all members' weights; what you sent less what "
+        "you received is at most what the others put in. Compare `learning.weights`.",
     ),
     RejectionCode(
         "no_room",
         ("S16",),
         "h",
         "more weight than this peer may hold",
-        "I hold as much weight as may be in one place, and give it on; repeat this share later.",
+        "The recipient holds as much weight as one peer may, and passes it on; repeat this share later.",
     ),
     RejectionCode(
         "sequence_reused",
         ("S08",),
         "h",
-        "other bytes under a number that was taken; the channel is opened anew",
-        "One of us lost its memory: the channel is opened anew and the difference is written off.",
+        "other bytes under a number that was accepted before; the channel is reopened",
+        "One of the two peers lost its memory: the channel is reopened and the difference is written off.",
     ),
     RejectionCode(
         "early",
         ("S14",),
         "h",
-        "a number beyond the next one",
-        "The transfer before this one is still under way; repeat both.",
+        "a sequence number beyond the next one",
+        "The transfer before this one is still in flight; repeat both.",
     ),
     RejectionCode(
         "implausible",
         ("S09",),
         "s",
-        "finite, but absurdly far from our estimate",
-        "Your value is further away than anything that training can explain; look for a diverged training or data that "
-        "is not normalised.",
+        "finite values, but absurdly far from our estimate",
+        "Your value is further away than any training can explain; look for diverged training or data that is not "
+        "normalised.",
     ),
     RejectionCode(
         "out_of_reach",
         ("S17",),
         "h",
-        "further from our estimate, or longer, than our own training explains",
-        "Your value is further from mine than a hundred times what I have trained; look for a diverged training, yours "
-        "or of somebody who gave to you.",
+        "values further from our estimate, or longer as a vector, than our own training explains",
+        "Your value is further from the recipient's than a hundred times its own training; look for diverged "
+        "training, yours or that of a peer that sent to you.",
     ),
     RejectionCode(
-        "stale_epoch", ("S10",), "h", "of an averaging that is over", "This averaging is over; go on to the next."
+        "stale_epoch",
+        ("S10",),
+        "h",
+        "for an averaging that is over",
+        "This averaging is over; continue with the next one.",
     ),
     RejectionCode(
         "epoch_too_early",
         ("S11",),
         "s",
-        "of an averaging that is not due",
-        "You are further ahead than the rules of the federation allow; wait for the others.",
+        "for an averaging that is not due yet",
+        "You are further ahead than the federation's rules allow; wait for the others.",
     ),
     RejectionCode(
         "not_a_neighbour",
         ("S12",),
         "h",
-        "a peer, but not a neighbour in this group",
-        "You are not my neighbour in this group; we see different peers alive, which settles by itself.",
+        "from a peer that is not a neighbor in this group",
+        "You are not a neighbor of the recipient in this group; the two peers see different peers alive, which "
+        "settles by itself.",
     ),
     # ---------------------------------------------------------------------------------------------------- membership
     RejectionCode(
         "refuted",
         ("R01",),
         "h",
-        "told that we are suspect or dead; answered by a newer statement",
-        "I am alive: take my newer statement.",
+        "a claim that this peer is suspect or dead; answered by a newer statement",
+        "The recipient is alive: take its newer statement.",
     ),
     RejectionCode(
         "false_accuser",
         ("R18",),
         "h",
-        "a verdict by a member whose verdicts were refuted again and again lately",
-        "Its author said of living peers too often that they are suspect or dead: look at its network; its verdicts "
-        "count again after a while.",
+        "a verdict by a member whose verdicts were often refuted lately",
+        "The author of this verdict has too often called living peers suspect or dead: look at its network. Its "
+        "verdicts count again after a while.",
     ),
     # ------------------------------------------------------------------------------------------- coordinated rounds
     RejectionCode(
@@ -346,35 +356,35 @@ _ROWS = (
         "s",
         "votes for two candidates in one term",
         "You voted for two candidates in one term: look for a second machine with your identity, or for a disk that "
-        "was put back to an earlier state.",
+        "was restored to an earlier state.",
     ),
     RejectionCode(
         "two_coordinators",
         ("R05",),
         "x",
-        "coordinates in a term that is another's",
-        "Another peer coordinates in this term, so somebody voted twice: neither of you is followed, and the next term "
-        "decides.",
+        "coordinates in a term that belongs to another peer",
+        "Another peer coordinates in this term, so some peer voted twice: neither of the two is followed, and the "
+        "next term decides.",
     ),
     RejectionCode(
         "stale_term",
         ("R06",),
         "h",
-        "of a term that is over",
-        "There is a later term: step down, and follow whoever coordinates in it.",
+        "from a term that is over",
+        "There is a later term: step down, and follow its coordinator.",
     ),
     RejectionCode(
         "term_jump",
         ("R07",),
         "s",
-        "a term that leaps ahead",
-        "Your term leapt further than elections explain; start again from your newest snapshot.",
+        "a term that is too far ahead",
+        "Your term is further ahead than elections explain; start again from your newest snapshot.",
     ),
     RejectionCode(
         "too_many_terms",
         ("R19",),
         "h",
-        "stands in one term after the other, and nobody gets anything done",
+        "a candidate in one term after the other while no round is committed",
         "You were a candidate again and again while no round was committed; your vote request raises no term until "
         "others have had their turn.",
     ),
@@ -382,29 +392,29 @@ _ROWS = (
         "already_applied",
         ("R08",),
         "h",
-        "a proposal for a round that is applied",
-        "This round is applied already: take its certificate from me, and go on from there.",
+        "a proposal for a round that is already applied",
+        "This round is already applied: take its certificate from the recipient, and continue from there.",
     ),
     RejectionCode(
         "round_gap",
         ("R09",),
         "h",
-        "of a round or a roster that we have not come to",
-        "I am behind you: hand me the newest roster, certificate and model.",
+        "for a round or a roster that this peer has not reached",
+        "The recipient is behind you: send it the newest roster, certificate and model.",
     ),
     RejectionCode(
         "digest_mismatch",
         ("R10",),
         "s",
-        "another model than the one decided, or bytes that are not those of their digest",
-        "Your digest is not that of the bytes you sent, or not that of the model which was accepted for this round.",
+        "another model than the accepted one, or bytes that do not match their digest",
+        "Your digest does not match the bytes that you sent, or the model that was accepted for this round.",
     ),
     RejectionCode(
         "round_closed",
         ("R11",),
         "h",
         "an update for a round that is over",
-        "This round ended without your update; go on with the next one. If that happens often, raise "
+        "This round ended without your update; continue with the next one. If that happens often, raise "
         "`gossip.deadline`.",
     ),
     RejectionCode(
@@ -418,39 +428,41 @@ _ROWS = (
         "bad_sample_count",
         ("R13",),
         "s",
-        "a number of examples that nobody can have",
-        "The number of examples in your update is no whole number that a machine can hold; check what you train on.",
+        "an impossible number of examples",
+        "The number of examples in your update is not a whole number that a machine can hold; check your training "
+        "data.",
     ),
     RejectionCode(
         "bad_precision",
         ("R14",),
         "s",
         "a variance or precision that is not above 0",
-        "The variances and precisions in your update have to be above 0 and finite: your training has diverged; lower "
-        "its learning rate.",
+        "The variances and precisions in your update have to be finite and above 0: your training has diverged; "
+        "lower its learning rate.",
     ),
     RejectionCode(
         "bad_task_matrix",
         ("R15",),
         "s",
-        "a coupling of tasks that is not symmetric or not positive semi-definite",
-        "The model that you hand over says how tasks are related by numbers that cannot be so; look for a coordinator "
-        "that lies, or another version of fedpeer.",
+        "relations of tasks that are not symmetric or not positive semi-definite",
+        "The model that you passed on contains impossible relations between tasks; look for a Byzantine coordinator,"
+        " or another version of fedpeer.",
     ),
     RejectionCode(
         "too_far",
         ("R16",),
         "h",
         "an update that moved much further than the others of its round",
-        "Your update moved further than learning.farthest times the median one of its round, and is left out of it; "
-        "look for a diverged training, or raise learning.farthest.",
+        "Your update moved further than `learning.farthest` times the median one of its round, and is left out of "
+        "it; look for diverged training, or raise `learning.farthest`.",
     ),
     RejectionCode(
         "wrong_client",
         ("R17",),
         "s",
         "an update in another client's name",
-        "Your update says to be another client's. Run one version of fedpeer on all machines, and the same roster.",
+        "Your update names another client as its author. Run one version of fedpeer on all machines, with the same "
+        "roster.",
     ),
     # -------------------------------------------------------------------------------------------- our own machine's
     RejectionCode(
@@ -458,35 +470,36 @@ _ROWS = (
         ("D01",),
         "o",
         "the newest snapshot cannot be read; the one before is used",
-        "The newest snapshot on this disk is damaged; the peer goes on from the one before. Check the disk.",
+        "The newest snapshot on this disk is damaged; the peer continues from the one before. Check the disk.",
     ),
     RejectionCode(
         "journal_corrupt",
         ("D01",),
         "o",
-        "an entry of the journal cannot be read; what follows it is lost",
-        "The journal on this disk is damaged; the peer goes on from the last good entry. Check the disk.",
+        "an entry of the journal cannot be read; everything after it is lost",
+        "The journal on this disk is damaged; the peer continues from the last intact entry. Check the disk.",
     ),
     RejectionCode(
         "persist_failed",
         ("D03", "D06"),
         "o",
-        "nothing could be saved; nothing is sent until a save succeeds",
-        "This peer cannot save and therefore says nothing; free some space on its disk or make it writable.",
+        "the state could not be saved; nothing is sent until a save succeeds",
+        "This peer cannot save its state and therefore sends nothing; free space on its disk or make it writable.",
     ),
     RejectionCode(
         "not_listening",
         ("D04",),
         "o",
-        "this machine has not got the address to listen on",
-        "This peer waits for the address of its `listen`, or of its dashboard: bring up the interface, or change it.",
+        "this machine does not have the address to listen on",
+        "This peer waits for the address of its `listen`, or of its dashboard: bring up the interface, or change the"
+        " setting.",
     ),
     RejectionCode(
         "out_of_handles",
         ("D04",),
         "o",
         "no file handles are left",
-        "This process may open no more files or connections; raise its limit (ulimit -n).",
+        "This process cannot open more files or connections; raise its limit (ulimit -n).",
     ),
 )
 

@@ -115,11 +115,11 @@ def test_the_page_lists_every_metric() -> None:
     assert rows("Metrics") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
-def test_the_page_lists_every_refusal() -> None:
+def test_the_page_lists_every_rejection() -> None:
     wanted = [
         [f"`{code}`", ", ".join(row.ids), KINDS[row.kind], row.log, row.advice] for code, row in REJECTIONS.items()
     ]
-    assert rows("Refusals") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+    assert rows("Rejections") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
 def alarms() -> list[str]:
