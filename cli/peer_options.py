@@ -149,7 +149,7 @@ def invited_ids(
         problems.append(ConfigProblem((), text, "ID"))
     elif peer in roster.by_id:
         problems.append(
-            ConfigProblem((), f"{peer} is in the roster already; take another id, or revoke it first", "ID")
+            ConfigProblem((), f"{peer} is in the roster already; choose another id, or revoke it first", "ID")
         )
     if not is_url(address) or urlsplit(address).scheme != "https":
         problems.append(ConfigProblem((), f'"{found_text(address)}" is not like https://10.0.0.5:7401', "--address"))

@@ -73,7 +73,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         if attached:
             stop_after(end_of_input)
         stop = await process.run()
-        while stop.again and not process.options:  # its state is under a new contract now
+        while stop.again and not process.pause_requested:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
             process = PeerProcess(prepare_peer(again.file, again.federation), quiet=quiet)
             stop = await process.run()

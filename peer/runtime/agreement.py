@@ -31,8 +31,8 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 
 #: Logged when a peer continues with a state from before version 0.3.
 _OLDER_STATE = (
-    "the state was kept by an earlier release, with a digest of its contract only: it goes on by the federation file, "
-    "since the shapes fit"
+    "the state was saved by an earlier release, with only a digest of its contract: the peer continues with the "
+    "federation file, since the shapes match"
 )
 
 

@@ -60,9 +60,9 @@ async def announce(
             case LinkDown(reason=reason):
                 found[peer] = reason
             case RejectMessage(text=text):
-                found[peer] = f"refused: {text}"
+                found[peer] = f"rejected: {text}"
             case RosterNews(number=number):
-                found[peer] = f"it answered with roster {number}, as if the authority were put out"
+                found[peer] = f"it answered with roster {number}, as if the authority had been revoked"
             case DeliveryReceipt():
                 found[peer] = ""
         if len(found) == len(entries):

@@ -70,7 +70,8 @@ def open_authority(folder: Path) -> Authority:
     keys = folder / "authority"
     if not keys.is_dir():
         raise EnrolmentError(
-            f"There is no authority in {folder.resolve()}; say this where fedpeer init was said, or give --in FOLDER."
+            f"There is no authority in {folder.resolve()}; run this in the folder that fedpeer init made, "
+            "or name it with --in FOLDER."
         )
     roster = read_roster(folder / "roster.json")
     certificate = keys / "authority.crt"
@@ -78,7 +79,9 @@ def open_authority(folder: Path) -> Authority:
     if identity is None:
         raise EnrolmentError("\n".join(flaw.text for flaw in flaws))
     if identity.key.public_key().public_bytes_raw() != roster.authority:
-        raise EnrolmentError(f"{keys} is not the authority that signed {folder / 'roster.json'}; they belong together.")
+        raise EnrolmentError(
+            f"{keys} is not the authority that signed {folder / 'roster.json'}; use both of one federation."
+        )
     return Authority(folder, identity, x509.load_pem_x509_certificate(certificate.read_bytes()))
 
 
@@ -117,7 +120,9 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
         number = 1 if before is None else before.number + 1
         signed = sign_contract(SignedContract(authority=public, number=number, starts=starts, text=text), key)
         if len(contract_bytes(signed)) > CONTRACT_BYTES_MAX:
-            raise EnrolmentError(f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; write less into the file.")
+            raise EnrolmentError(
+                f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; shorten the federation file."
+            )
         for roster in [authority.folder / "roster.json", *authority.folder.glob("*/roster.json")]:
             if _ours(roster, public):
                 with replacing(roster.with_name("federation.yaml")) as temporary:

@@ -114,9 +114,9 @@ def read_snapshot(path: Path, number: int) -> bytes:
         length, digest = _block_head(file)
         data = file.read()
     if len(data) != length:
-        raise DamagedError(f"holds {len(data)} bytes of {length}")
+        raise DamagedError(f"has {len(data)} of {length} bytes")
     if _digest(number, HEAD_BYTES, (data,)) != digest:
-        raise DamagedError("does not have its digest")
+        raise DamagedError("has a wrong digest")
     return data
 
 
@@ -130,7 +130,7 @@ def check_snapshot(file: BinaryIO, number: int) -> None:
     length, digest = _block_head(file)
     begins = file.tell()
     if _digest(number, HEAD_BYTES, _pieces(file, length)) != digest or file.read(1):
-        raise DamagedError("does not have its digest")
+        raise DamagedError("has a wrong digest")
     file.seek(begins)
 
 
@@ -173,7 +173,7 @@ def _check_head(data: bytes, magic: bytes, number: int) -> None:
     if version > VERSION:
         raise DamagedError(f"is of version {version}", later=True)
     if named != number:
-        raise DamagedError(f"is number {named} under another name")
+        raise DamagedError(f"is file number {named} under another name")
 
 
 def _block_head(file: BinaryIO) -> tuple[int, bytes]:

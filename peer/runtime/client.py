@@ -154,7 +154,7 @@ class PeerLinks:
         if link.tls is None:
             require_loopback(urlsplit(address).hostname or "")
         elif not address.startswith("https://"):  # addresses come from claims, which must not switch TLS off
-            self._report(peer, LinkDown(f"its address is {address}, and we speak TLS only"))
+            self._report(peer, LinkDown(f"its address is {address}, and this peer uses TLS only"))
             return
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
@@ -163,7 +163,7 @@ class PeerLinks:
             return
         if len(waiting) >= limits.queue:
             del waiting[next(iter(waiting))]
-            self._report(peer, LinkDown("it takes messages slower than they are made; the oldest was dropped"))
+            self._report(peer, LinkDown("it accepts messages more slowly than they are made; the oldest was dropped"))
         waiting[head] = address, tail, now
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
@@ -238,11 +238,11 @@ class PeerLinks:
                 if answer.status == 204:
                     return DeliveryReceipt(frame.size, loop.time() - began)
                 said = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
-                return said or LinkDown(f"it answered {answer.status}, not as a peer does")
+                return said or LinkDown(f"it answered {answer.status}, which no peer does")
         except TimeoutError:
-            return LinkDown("it did not answer, or too slowly")
+            return LinkDown("it did not answer in time")
         except ServerDisconnectedError:
-            return LinkDown("it ended the connection without an answer; its roster may not have this peer (yet)")
+            return LinkDown("it closed the connection without an answer; its roster may not have this peer yet")
         except (ClientError, OSError, ValueError) as error:
             return LinkDown(link_reason(error), refused=getattr(error, "errno", None) == errno.ECONNREFUSED)
 

@@ -32,7 +32,9 @@ def read_contract(path: Path, authority: bytes) -> SignedContract | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise RosterError("bad_roster", f"{path} cannot be read ({error.strerror})") from None
+        raise RosterError(
+            "bad_roster", f"{path} cannot be read ({error.strerror}); make it readable for this user"
+        ) from None
     try:
         return contract_from(text, authority)
     except RosterError as error:

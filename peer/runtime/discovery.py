@@ -29,7 +29,9 @@ class Discovery:
 
     def __init__(self, federation: bytes, peer: str, port: int, found: Callable[[str, str], None]) -> None:
         if importlib.util.find_spec("zeroconf") is None:
-            raise DiscoveryError("discovery: true needs zeroconf; run pip install fedpeer[discovery], or leave it out")
+            raise DiscoveryError(
+                "discovery: true needs zeroconf; run pip install fedpeer[discovery], or remove the setting"
+            )
         self._federation, self._peer, self._port, self._found = federation.hex(), peer, port, found
         self._asking: set[asyncio.Task[None]] = set()
 

@@ -96,7 +96,7 @@ async def listening(
     try:
         listening = listen(*endpoint(where))
     except OSError as error:
-        raise EnrolmentError(f"Nobody can listen on {where} ({error.strerror}); choose another --listen.") from None
+        raise EnrolmentError(f"Cannot listen on {where} ({error.strerror}); choose another --listen.") from None
     context = invitation_context(invitation.authority.identity)
     await visitors.start(app, listening, context, shutdown_timeout=_GOODBYE_SECONDS, keepalive_timeout=IDLE_SECONDS)
     try:
@@ -161,8 +161,7 @@ async def invite(
     if invitation.taken is None:
         wrong = f" ({invitation.wrong.count} wrong tokens were tried)" if invitation.wrong.count else ""
         raise EnrolmentError(
-            f"Nobody came with it in time{wrong}; the token is worth nothing any more. "
-            "To try again, say fedpeer invite once more."
+            f"Nobody joined in time{wrong}; the token is no longer valid. Run fedpeer invite again to make a new one."
         )
     return invitation.taken
 
@@ -212,8 +211,8 @@ async def _asking(
             yield answer
     except (aiohttp.ClientError, TimeoutError) as error:
         raise EnrolmentError(
-            f"The one who invites cannot be reached at {token.listener}: {link_reason(error)}. "
-            "Does fedpeer invite still wait there, and does a firewall let that port through?"
+            f"The inviting machine cannot be reached at {token.listener}: {link_reason(error)}. "
+            "Check that fedpeer invite still waits there and that no firewall blocks the port."
         ) from None
 
 
@@ -223,7 +222,7 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
         text += piece
         if len(text) > _ANSWER_BYTES_MAX:
             raise EnrolmentError(
-                "The answer is longer than any roster and federation file; this is not fedpeer invite."
+                "The answer is longer than any roster and federation file; check that fedpeer invite runs there."
             )
     return bytes(text)
 
@@ -232,8 +231,8 @@ def _denial(text: bytes) -> str:
     try:
         words = str(parse_json(text)["text"])
     except (ValueError, TypeError, KeyError):
-        words = "it was refused without a reason"
-    return "Not let in: " + "".join(letter for letter in words if letter.isprintable())[:_TEXT_MAX]
+        words = "no reason was given"
+    return "Not admitted: " + "".join(letter for letter in words if letter.isprintable())[:_TEXT_MAX]
 
 
 def route_to(host: str) -> str | None:

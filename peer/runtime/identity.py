@@ -47,7 +47,7 @@ class IdentityError(Exception):
 
     def __init__(self, peer: str, flaws: list[Flaw]) -> None:
         self.flaws = flaws
-        super().__init__("\n".join([f"{peer} cannot show who it is.", *(f"  {flaw.text}" for flaw in flaws)]))
+        super().__init__("\n".join([f"{peer} cannot prove its identity.", *(f"  {flaw.text}" for flaw in flaws)]))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def examine_identity(
     own = _read(flaws, "certificate", certificate, _certificate)
     issuer = _read(flaws, "authority", authority, _certificate)
     if private and own and own.public_key() != private.public_key():
-        flaws.append(Flaw("certificate", f"{certificate} is for another key than {key}; take the pair made together"))
+        flaws.append(
+            Flaw("certificate", f"{certificate} does not belong to {key}; use the pair that was made together")
+        )
     if own and issuer:
         flaws += [Flaw("certificate", f"{certificate} {text}") for text in _flaws_of(own, issuer)]
     if roster and issuer and issuer.public_key() != Ed25519PublicKey.from_public_bytes(roster.authority):
@@ -119,12 +121,12 @@ def _read(flaws: list[Flaw], setting: str, path: Path, parse: Callable[[bytes], 
         flaws.append(Flaw(setting, f"{path} cannot be read ({error.strerror}); fedpeer init or join makes it"))
         return None
     if setting == "key" and mode & 0o077:
-        flaws.append(Flaw(setting, f"{path} can be read by others (mode {mode:o}); say  chmod 600 {path}"))
+        flaws.append(Flaw(setting, f"{path} can be read by others (mode {mode:o}); run  chmod 600 {path}"))
     try:
         return parse(text)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # no PEM, another kind of key, one with a password
         kind = "an Ed25519 private key without a password" if setting == "key" else "an Ed25519 certificate"
-        flaws.append(Flaw(setting, f"{path} does not hold {kind}; take the file that fedpeer init or join made"))
+        flaws.append(Flaw(setting, f"{path} does not hold {kind}; use the file that fedpeer init or join made"))
         return None
 
 
@@ -147,7 +149,7 @@ def _flaws_of(certificate: x509.Certificate, authority: x509.Certificate) -> Ite
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
-        yield "is not signed by the federation's authority; take the one that fedpeer init or join made"
+        yield "is not signed by the federation's authority; use the one that fedpeer init or join made"
     today = datetime.now(UTC)
     if not certificate.not_valid_before_utc <= today <= certificate.not_valid_after_utc:
         dates = f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
@@ -159,9 +161,9 @@ def _strangeness(peer: str, key: bytes, roster: Roster) -> Iterator[str]:
     if key in roster.revoked:
         yield f"roster {roster.number} says that this key was revoked; ask for an invitation (fedpeer invite {peer})"
     elif peer not in roster.by_id:
-        yield f"roster {roster.number} knows no {peer}; copy the newest roster.json, or ask for an invitation"
+        yield f"roster {roster.number} does not list {peer}; copy the newest roster.json, or ask for an invitation"
     elif roster.by_id[peer].key != key:
-        yield f"roster {roster.number} gives {peer} another key; take the key that was made for {peer}"
+        yield f"roster {roster.number} lists another key for {peer}; use the key that was made for {peer}"
 
 
 # ---------------------------------------------------------------------------------------------------- TLS, both sides
@@ -302,7 +304,7 @@ class _Handshake(ssl.SSLObject):
             error.alert = self.outgoing.read()  # type: ignore[attr-defined]
             raise
         if self.expected is not None and _public_key_of(self.getpeercert(binary_form=True) or b"") != self.expected:
-            raise ssl.SSLCertVerificationError(1, "another key answers at this address than the one expected")
+            raise ssl.SSLCertVerificationError(1, "the peer at this address has another key than expected")
 
 
 class _Context(ssl.SSLContext):

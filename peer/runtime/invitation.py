@@ -142,7 +142,7 @@ class Invitation:
     def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:
         """Return the admission as bytes, once, to the client at this address; otherwise the reason for the refusal."""
         if self.taken is not None:
-            return Denied(410, "This invitation was used already; ask for another one.")
+            return Denied(410, "This invitation has already been used; ask for another one.")
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
@@ -165,7 +165,7 @@ class Invitation:
     def _unknown(self, secret: bytes, address: str) -> Denied | None:
         if hmac.compare_digest(secret, self.secret):
             return None
-        text = "This token is not the one of this invitation; copy it again."
+        text = "This token does not match the invitation; copy it again."
         return Denied(403, text, self.wrong.once_more(address))
 
     def _admit(self, wanted: str) -> bytes | Denied:
@@ -182,7 +182,7 @@ class Invitation:
             contract = read_contract(contract_file(roster), self.authority.roster.authority)
             self.taken = change_roster(self.authority, lambda roster, by: admit(roster, entry, by))
         except (RosterError, EnrolmentError, OSError) as error:
-            return Denied(409, f"The authority could not let {self.peer} in: {error}")
+            return Denied(409, f"The authority could not admit {self.peer}: {error}")
         admission = Admission(certificate, self.authority.certificate, self.taken, federation, contract)
         return _admission_bytes(admission)
 
@@ -233,6 +233,6 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
     except (ValueError, TypeError, KeyError, AttributeError, InvalidSignature, RosterError):
         raise EnrolmentError(
             "The authority's answer cannot be used; both machines need the same version of fedpeer. "
-            f"There:  fedpeer revoke {token.peer}, and invite it again."
+            f"On the inviting machine run  fedpeer revoke {token.peer}  and invite it again."
         ) from None
     return Admission(certificate, authority, roster, federation, contract)

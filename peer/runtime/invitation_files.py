@@ -132,7 +132,7 @@ partial_models:
   everyone: {{neurons: {{input: all, hidden1: 240, hidden2: 80, output: all}}}}
   # Semi-local, for peers whose tasks are more alike:
   # ward-a: {{depends_on: [everyone], neurons: {{hidden1: 40, hidden2: 15}}, members: [peer1, peer3]}}
-  # Local: the hidden neurons that are left.
+  # Local: the remaining hidden neurons.
 
 learning:
   optimizer: {{sgd: {{lr: 0.1}}}}
@@ -142,12 +142,12 @@ learning:
 
 gossip:
   protocol: push-sum
-  # topology: k-regular:4        # the default: at most four neighbours, fewer in a smaller group
+  # topology: k-regular:4        # the default: at most four neighbors, fewer in a smaller group
   tolerance: 1e-4
 
 seed: 0
 
-# Where a simulation's peers and their data come from, and those of a peer whose file says simulation: 3.
+# The peers of a simulation and their data, which a peer can also use whose file says, for example, simulation: 3.
 simulation: {simulation}
 """
 
@@ -168,7 +168,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 def refuse_existing(folder: Path) -> None:
     """Raise EnrolmentError if something would be overwritten; an empty folder may be filled."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise EnrolmentError(f"{folder} is there already, and is never overwritten; name another folder, or move it.")
+        raise EnrolmentError(f"{folder} already exists and is never overwritten; name another folder, or move it.")
 
 
 def _peer_file(own: InvitedPeer, roster: Roster) -> str:
@@ -180,7 +180,7 @@ def _peer_file(own: InvitedPeer, roster: Roster) -> str:
     if not loopback(endpoint(own.dashboard)[0]):
         board |= {"certificate": f"keys/{own.id}-dashboard.crt", "key": f"keys/{own.id}-dashboard.key"}
     return f"""\
-# {own.id}.yaml: what is {own.id}'s own. Paths are relative to this file.
+# {own.id}.yaml: settings of {own.id} alone. Paths are relative to this file.
 #   fedpeer config check {own.id}.yaml
 #   fedpeer start --config {own.id}.yaml
 
@@ -188,20 +188,20 @@ federation: federation.yaml
 id: {_flow(own.id)}
 
 # Your data, which never leaves this machine, such as {{csv: ward.csv, label: outcome, test_fraction: 0.25}}.
-# simulation: 3 stands for what the third peer has in `fedpeer simulate --config federation.yaml`.
+# simulation: 3 stands for the data of the third peer in `fedpeer simulate --config federation.yaml`.
 data: {_flow(data)}
 device: auto                    # cuda, mps or cpu
 
 # Where this peer listens, and the address by which the others reach it (the roster's).
 listen: {_flow(own.listen)}
 address: {_flow(own.address)}
-# Asked first who is there.
+# Peers to contact first.
 seeds: {_flow(others)}
 
 # For your browser and for `fedpeer status`.
 dashboard: {_flow(board)}
 
-# Who this peer is. Whoever has the key is {own.id}; keep it on this machine.
+# The identity of this peer. Anybody with the key can act as {own.id}, so keep it on this machine.
 identity: {_flow(keys)}
 roster: roster.json
 """

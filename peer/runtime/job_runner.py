@@ -44,7 +44,7 @@ class JobRunner:
             try:
                 models.save(self._folder, self._card, job.x_n, self._layout)
             except OSError as problem:
-                self._unsaved(f"the model of round {job.round} is not kept for use: {problem.strerror}")
+                self._unsaved(f"the model of round {job.round} was not saved: {problem.strerror}")
         return done
 
 

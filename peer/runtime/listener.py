@@ -79,12 +79,12 @@ def not_now(host: str, port: int, setting: str, error: OSError) -> Exception | N
 def _unheard(host: str, port: int, setting: str, error: OSError) -> str:
     unresolved = isinstance(error, socket.gaierror) or error.errno is None
     why = (error.strerror or str(error) if unresolved else os.strerror(error.errno or 0)).lower()
-    way_out = f"change `{setting}`, or stop what has the port"
+    way_out = f"change `{setting}`, or stop the process that has the port"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         way_out = f"bring up the interface that has it, or change `{setting}`"
     elif error.errno == errno.EADDRINUSE:
         why = "another process has the port"
-    return f"{host}:{port} cannot be listened on ({why}); {way_out}"
+    return f"cannot listen on {host}:{port} ({why}); {way_out}"
 
 
 def expect_loss(connection: socket.socket) -> None:
@@ -99,7 +99,7 @@ def require_loopback(host: str) -> None:
     """Raise ListenError unless `host` is this machine: without TLS anybody on the network could read and write."""
     if host != "localhost" and not _is_loopback(host):
         raise ListenError(
-            f"{host} is not this machine, and plain HTTP goes no further than 127.0.0.1; write https:// and use TLS"
+            f"{host} is not this machine, and plain HTTP is allowed on 127.0.0.1 only; use TLS with an https:// address"
         )
 
 
@@ -188,9 +188,9 @@ class Listener:
         known = self._tls is None or address in self._came_from.values() or self._expects(address)
         handshakes = self._members if known else self._strangers
         if not known and not (self._rate_of.take(address, now) and self._rate.take("", now)):
-            self._turn_away(connection, f"more handshakes a second than strangers may begin, from {address}")
+            self._turn_away(connection, f"more handshakes per second than strangers may begin, from {address}")
         elif not handshakes.has_room(address, now):
-            self._turn_away(connection, f"handshakes under way from {address}")
+            self._turn_away(connection, f"too many handshakes in progress from {address}")
         else:
             handshake = handshakes.begin(self._greet(connection, address), address, now)
             handshake.add_done_callback(lambda done: self._given_up(connection, address) if done.cancelled() else None)
@@ -198,7 +198,7 @@ class Listener:
     def _given_up(self, connection: socket.socket, address: str) -> None:
         connection.close()
         if not self._over:
-            why = f"a handshake from {address} that took long gave way to another"
+            why = f"a slow handshake from {address} gave way to another one"
             self._rejected(Rejection("too_many_requests", why))
 
     def _turn_away(self, connection: socket.socket, why: str) -> None:
@@ -217,7 +217,7 @@ class Listener:
             if error.errno in _OUT_OF_HANDLES:
                 self._rejected(Rejection("out_of_handles", str(error)))
                 return
-            why = tls_reason(error) or str(error) or "the connection ended in the middle of the handshake"
+            why = tls_reason(error) or str(error) or "the connection ended during the handshake"
             self._rejected(Rejection("handshake_cut" if was_cut(error) else "tls_refused", f"{address}: {why}"))
             return
         self._admit(transport, address)

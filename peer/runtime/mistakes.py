@@ -26,7 +26,7 @@ class ReportedPlaces:
         """Return the note for an exception while a message of this sender was handled."""
         frames = traceback.extract_tb(error.__traceback__)
         file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("?", 0)
-        text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message of {sender}"
+        text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message from {sender}"
         fields: dict[str, object] = {"peer": printable(sender)}
         if (file, line) not in self._told and len(self._told) < _PLACES_MAX:
             self._told.add((file, line))

@@ -77,7 +77,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     """
     roster = read_roster(Path(file.roster))
     if file.id not in roster.by_id:
-        text = f"{file.id} is not in {file.roster} (number {roster.number}); it has {', '.join(roster.by_id)}"
+        text = f"{file.id} is not in {file.roster} (number {roster.number}); it lists {', '.join(roster.by_id)}"
         raise RosterError("unknown_peer", text)
     identity = None
     if file.transport == "https":

@@ -136,7 +136,7 @@ class PeerProcess:
         return self._steps.node
 
     @property
-    def options(self) -> bool:
+    def pause_requested(self) -> bool:
         """Whether the operator has asked it to pause."""
         return self._asked_at is not None
 
@@ -342,10 +342,12 @@ class PeerProcess:
                 if self._begun:
                     self.feed(OperatorCommand("pause"))
                 else:
-                    self._stopped = Stop(0, "paused before it could begin; start again to go on")
+                    self._stopped = Stop(0, "paused before it could begin; start it again to continue")
                     self._over.set()
             elif loop.time() - self._asked_at > _AGAIN_S:
-                self._stopped = Stop(EXIT_STOPPED, "ended at once; what was not saved is done again")
+                self._stopped = Stop(
+                    EXIT_STOPPED, "stopped at once; work that was not saved is repeated after the next start"
+                )
                 self._over.set()
 
         def leave() -> None:
@@ -451,7 +453,7 @@ class PeerProcess:
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
             # Others answer at the later process's address; the earlier one can be told only in this response.
-            rejection = Rejection("duplicate_peer", f"a later process speaks as {sender}")
+            rejection = Rejection("duplicate_peer", f"a later process has the identity of {sender}")
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._heard_at[sender] = time.monotonic()
         self._post.received(sender)
@@ -501,11 +503,11 @@ class PeerProcess:
         try:
             write()
         except OSError as problem:
-            text = f"{what} is not written down ({problem.strerror}); it holds until this process ends"
+            text = f"{what} could not be saved ({problem.strerror}); it is in force until this process ends"
             self._say(Note("warning", what.partition(" ")[0], text))
 
     def _training_waits(self, problem: OSError) -> None:
-        self._say(Note("warning", "training_waits", f"a disk does not do its part ({problem.strerror}); tried again"))
+        self._say(Note("warning", "training_waits", f"training waits for a disk ({problem.strerror}); trying again"))
 
     def _unsaved(self, text: str) -> None:
         """Log from the trainer's thread that a model was not saved."""

@@ -14,16 +14,16 @@ _CAUSES_MAX = 8
 #: OpenSSL's reasons of a failed handshake, by the end of their names. The first are problems that we found with the
 #: other side; the last are alerts, which report problems that the other side found with us.
 _REASONS = (
-    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it showed no certificate; only peers with a key may speak here"),
-    ("HTTP_REQUEST", "it spoke plain HTTP on the TLS port; write https:// in the address"),
-    ("HTTPS_PROXY_REQUEST", "it spoke to us as to a proxy; address the peer itself"),
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it presented no certificate; only peers with one may connect"),
+    ("HTTP_REQUEST", "it sent plain HTTP to the TLS port; use an https:// address"),
+    ("HTTPS_PROXY_REQUEST", "it used this peer as a proxy; connect to the peer itself"),
     ("WRONG_VERSION_NUMBER", "it does not speak TLS; is this the port of a peer?"),
-    ("UNSUPPORTED_PROTOCOL", "it speaks no TLS 1.3"),
-    ("ALERT_PROTOCOL_VERSION", "the other side wants another version of TLS; peers speak 1.3 only"),
-    ("ALERT_CERTIFICATE_REQUIRED", "the other side wants a certificate, and none was shown"),
-    ("ALERT_UNKNOWN_CA", "the other side does not know our authority; it is of another federation"),
+    ("UNSUPPORTED_PROTOCOL", "it does not support TLS 1.3"),
+    ("ALERT_PROTOCOL_VERSION", "the other side requires another version of TLS; peers use 1.3 only"),
+    ("ALERT_CERTIFICATE_REQUIRED", "the other side requires a certificate, and none was presented"),
+    ("ALERT_UNKNOWN_CA", "the other side does not know our authority; it belongs to another federation"),
     ("ALERT_CERTIFICATE_EXPIRED", "the other side says that our certificate is not valid today; compare the clocks"),
-    ("ALERT_BAD_CERTIFICATE", "the other side refused our certificate"),
+    ("ALERT_BAD_CERTIFICATE", "the other side rejected our certificate"),
     ("ALERT_DECRYPT_ERROR", "the other side could not verify our certificate"),
 )
 #: OpenSSL's codes of verification (X509_V_ERR_...): what is wrong with the other side's certificate.
@@ -31,10 +31,10 @@ _UNVERIFIED = {
     7: "its certificate's signature is wrong",
     9: "its certificate is not valid yet; compare the clocks of both machines",
     10: "its certificate has expired; compare the clocks of both machines, or invite it again",
-    18: "it signed its certificate itself; the federation's authority has to sign it",
-    19: "its certificate is signed by another authority; it is of another federation",
-    20: "its certificate is signed by another authority; it is of another federation",
-    21: "its certificate is signed by another authority; it is of another federation",
+    18: "its certificate is self-signed; the federation's authority has to sign it",
+    19: "its certificate is signed by another authority; it belongs to another federation",
+    20: "its certificate is signed by another authority; it belongs to another federation",
+    21: "its certificate is signed by another authority; it belongs to another federation",
 }
 
 
@@ -54,7 +54,7 @@ def tls_reason(error: BaseException) -> str | None:
         return _UNVERIFIED.get(getattr(innermost, "verify_code", 0)) or str(innermost.args[-1])
     reason = innermost.reason or ""
     known = (text for ending, text in _REASONS if reason.endswith(ending))
-    return next(known, reason.replace("_", " ").lower() or "the connection ended in the middle of the handshake")
+    return next(known, reason.replace("_", " ").lower() or "the connection ended during the handshake")
 
 
 def was_cut(error: OSError) -> bool:

@@ -30,9 +30,9 @@ def secret_in(folder: Path) -> bytes:
     except OSError as problem:
         raise StateError(f"{path} cannot be read ({problem.strerror}); make it readable for this user alone") from None
     if len(found) != SECRET_BYTES:
-        raise StateError(f"{path} is damaged; remove it, and the peer draws another one")
+        raise StateError(f"{path} is damaged; remove it, and the peer draws a new one")
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise StateError(f"{path} can be read by others, who could take this peer's noise away; say  chmod 600 {path}")
+        raise StateError(f"{path} can be read by others, who could remove this peer's noise; run  chmod 600 {path}")
     return found
 
 

@@ -101,4 +101,4 @@ class MessageSender:
                     self._say(Note("info", "link_down", f"{peer} cannot be reached: {reason}", {"peer": peer}))
             case DeliveryReceipt():
                 if self._down.pop(peer, None):
-                    self._say(Note("info", "link_up", f"{peer} is reached again", {"peer": peer}))
+                    self._say(Note("info", "link_up", f"{peer} can be reached again", {"peer": peer}))

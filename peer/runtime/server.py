@@ -188,7 +188,7 @@ class PeerServer:
     async def _take(self, visit: _Visit) -> None:
         request, host = visit.request, self._host
         if not self._all.take(asyncio.get_running_loop().time()):
-            raise _rejected("too_many_requests", "more a second than one core answers")
+            raise _rejected("too_many_requests", "more requests per second than one core can answer")
         if request.transport is not None and request.get_extra_info("ssl_object") is not None:
             self._enter(visit, self._identified(_certificate(request.transport)))
         policy = host.policy(visit.sender or None)
@@ -213,13 +213,13 @@ class PeerServer:
         limits, now = self._limits, asyncio.get_running_loop().time()
         visit.sender = sender
         if not self._host.listens(sender):
-            raise _rejected("too_many_requests", "this edge rests after what it sent before")
+            raise _rejected("too_many_requests", "this edge is paused because of earlier messages")
         if self._at_once[sender] >= limits.requests_at_once:
-            raise _rejected("too_many_requests", f"{limits.requests_at_once} at once")
+            raise _rejected("too_many_requests", f"more than {limits.requests_at_once} at once")
         if sender not in self._rates:
             self._rates[sender] = Allowance(limits.requests_per_second, now)
         if not self._rates[sender].take(now):
-            raise _rejected("too_many_requests", f"{limits.requests_per_second:.0f} a second")
+            raise _rejected("too_many_requests", f"more than {limits.requests_per_second:.0f} per second")
         self._at_once[sender] += 1
         visit.entered = True
 
@@ -257,7 +257,7 @@ class PeerServer:
         else:
             lease = self._pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)
         if lease is None:
-            raise _rejected("too_many_requests", "earlier ones are not dealt with yet", parsed.group)
+            raise _rejected("too_many_requests", "earlier messages are not processed yet", parsed.group)
         return lease
 
     def _refusal(self, visit: _Visit, error: RejectionError) -> web.Response:
@@ -297,9 +297,9 @@ def _checked(request: web.BaseRequest, policy: MessagePolicy) -> int:
             raise _rejected("unknown_route", f"{name}: {request.headers[name]}")
     length, most = request.content_length, codec.frame_bytes_max(policy)
     if length is None:
-        raise _rejected("body_too_large", "a body without Content-Length may be of any length")
+        raise _rejected("body_too_large", "a body without Content-Length could have any length")
     if length > most:
-        raise _rejected("body_too_large", f"{length} bytes, and nothing we share has more than {most}")
+        raise _rejected("body_too_large", f"{length} bytes; messages between these peers have at most {most}")
     return length
 
 

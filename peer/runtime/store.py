@@ -79,7 +79,7 @@ class Store:
             owner = _digits(folder / "lock")
             raise DuplicatePeerError(
                 f"another process{f' ({owner})' if owner else ''} already runs this peer from {folder}; "
-                "stop it first, or give this peer a configuration and a `state:` of its own"
+                "stop it first, or give this peer its own configuration and `state:`"
             )
         try:
             with usable(folder):
@@ -123,7 +123,7 @@ class Store:
                 if late > number:
                     self._path("snapshot", late).unlink()
         if lost:
-            remarks.append(RejectEffect(Rejection("journal_corrupt", f"{lost}; what was saved after it is gone")))
+            remarks.append(RejectEffect(Rejection("journal_corrupt", f"{lost}; everything saved after it is lost")))
         entries = (entry for batch in batches for entry in batch.entries())
         spare = not any(
             isinstance(each, RejectEffect) and each.rejection.code == "snapshot_corrupt" for each in remarks
@@ -144,8 +144,8 @@ class Store:
         journals = self._numbers("journal")
         if (known or journals) and journals[:1] != [0]:
             raise StateError(
-                f"no state of this peer can be read: none of the snapshots in {self.folder} is sound; restore the "
-                "folder from a backup, or move it away and the peer joins anew with the others' current model"
+                f"no state of this peer can be read: none of the snapshots in {self.folder} is intact; restore "
+                "the folder from a backup, or move it away and the peer joins again with the others' current model"
             )
         return 0, None
 
@@ -171,7 +171,7 @@ class Store:
             batches += found.batches
             cut = self._path("journal", n).stat().st_size - sound_bytes
             if cut and found.torn and not any(self._holds(m) for m in later if m > n):
-                remarks.append(Note("info", "journal_torn", f"journal {n}: {cut} bytes of an unfinished save cut off"))
+                remarks.append(Note("info", "journal_torn", f"journal {n}: {cut} bytes of an unfinished save removed"))
                 break
             if cut:
                 lost = f"journal {n} is damaged at byte {sound_bytes}"
@@ -189,8 +189,8 @@ class Store:
     def _refuse_later(self, problem: DamagedError, kind: str, number: int) -> None:
         if problem.later:
             raise StateError(
-                f"{self._path(kind, number)} {problem}, which this fedpeer does not know; "
-                "start the peer with the fedpeer that wrote it, or a later one"
+                f"{self._path(kind, number)} {problem}, which this release does not know; "
+                "start the peer with the release of fedpeer that wrote it, or a later one"
             )
 
     # ---- writing
@@ -305,7 +305,7 @@ def _check_own(folder: Path) -> None:
         return
     found, me = folder.stat(), os.geteuid()
     if found.st_mode & stat.S_IWOTH:
-        raise StateError(f"every user of this machine may write {folder}; say  chmod o-w {folder}")
+        raise StateError(f"every user of this machine can write {folder}; run  chmod o-w {folder}")
     if me and found.st_uid not in (me, 0):
         raise StateError(f"{folder} belongs to another user of this machine; name another one with `state:`")
 

@@ -47,9 +47,9 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
 _SIGNATURE, _SIGNATURES = Octets(_SIGNATURE_BYTES), NotInMetadata(until=())
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
-_DECREE = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
-_MANDATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
-_CERTIFICATE = inlined(Certificate, proposal=_DECREE, acceptances=_SIGNATURES)
+_PROPOSAL = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
+_LEADER_CERTIFICATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
+_CERTIFICATE = inlined(Certificate, proposal=_PROPOSAL, acceptances=_SIGNATURES)
 
 
 def _is_signed_if_a_vote(reply: VoteReply) -> bool:
@@ -63,11 +63,11 @@ SAYINGS: Mapping[str, Layout] = {
         VoteReply,
         {"term": _NUMBER, "pre": _FLAG, "granted": _FLAG, "signature": Octets(_SIGNATURE_BYTES, may_lack=True)},
         fits=_is_signed_if_a_vote,
-        unfit="a vote is signed, a promise and a no are not",
+        unfit="a vote has to be signed, a pre-vote and a refusal must not be",
     ),
-    "lead": Layout(Heartbeat, {"mandate": _MANDATE, "progress": _PROGRESS}),
+    "lead": Layout(Heartbeat, {"leader_certificate": _LEADER_CERTIFICATE, "progress": _PROGRESS}),
     "follow": Layout(HeartbeatReply, {"term": _NUMBER, "progress": _PROGRESS}),
-    "propose": Layout(Propose, {"decree": _DECREE}),
+    "propose": Layout(Propose, {"proposal": _PROPOSAL}),
     "accept": Layout(Accept, {"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}),
     "commit": Layout(Commit, {"certificate": _CERTIFICATE}),
 }
@@ -106,7 +106,7 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
     if len(signatures) > SIGNATURES_MAX:
         return f"{len(signatures)} signatures, more than {SIGNATURES_MAX}"
     if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
-        return "its authors are not in rising order"
+        return "the authors of its signatures are not in ascending order"
     match said:
         case Heartbeat(leader_certificate):
             return replace(said, leader_certificate=replace(leader_certificate, votes=signatures))

@@ -109,7 +109,7 @@ def unframe(kind: str, data: Bytes) -> tuple[Any, dict[str, Tensor]]:
     """
     found, fields, tensors = unframe_any(data)
     if found != kind:
-        raise FrameError(f"a frame of kind {found[:40]!r} where {kind!r} belongs")
+        raise FrameError(f"a frame of kind {found[:40]!r} instead of {kind!r}")
     return fields, tensors
 
 
@@ -189,5 +189,5 @@ def _tensors(entries: tuple[Any, ...], body: memoryview) -> dict[str, Tensor]:
         tensors[name] = flat.reshape(shape)
         at = end
     if at != len(body):
-        raise FrameError("bytes behind its last tensor")
+        raise FrameError("bytes after its last tensor")
     return tensors

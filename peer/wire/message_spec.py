@@ -224,7 +224,7 @@ def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | N
     """Return what is wrong with the sender and the recipient, if anything."""
     envelope = parsed.envelope
     if envelope.federation != policy.federation:
-        return about(parsed, "wrong_federation", "another federation's name on the envelope")
+        return about(parsed, "wrong_federation", "the envelope names another federation")
     if envelope.sender == policy.me:
         return about(parsed, "own_message")
     if policy.other is not None and envelope.sender != policy.other:

@@ -48,7 +48,7 @@ from fedpeer.peer.wire.wire_types import (
 from fedpeer.rejection import Rejection
 
 #: Most channel proofs in one reminder.
-_LANES_SHOWN_MAX = 4
+_CHANNEL_PROOFS_MAX = 4
 #: Most claims that are piggybacked on a membership message.
 CLAIMS_MAX = 8
 #: Most bytes of a contract's text; a federation file of a thousand lines has about 40,000.
@@ -75,7 +75,7 @@ _ADVERT = record(
 CLAIM = record(
     Claim,
     well_formed,
-    "a statement by another than its subject, or a verdict with an advert",
+    "a statement that is not by its subject, or a verdict with an advert",
     about=_NAME,
     incarnation=_COUNT,
     version=_COUNT,
@@ -84,11 +84,11 @@ CLAIM = record(
     advert=Maybe(_ADVERT),
     signature=_SIGNATURE,
 )
-_LIFE_PROOF = record(GenerationProof, incarnation=_COUNT, generation=_COUNT, nonce=_NUMBER, signature=_SIGNATURE)
-_LANE_PROOF = record(
+_GENERATION_PROOF = record(GenerationProof, incarnation=_COUNT, generation=_COUNT, nonce=_NUMBER, signature=_SIGNATURE)
+_CHANNEL_PROOF = record(
     ChannelProof, group=_GROUP, way=OneOf(("made", "taken")), number=_FIRST, weight=_AMOUNT, signature=_SIGNATURE
 )
-_PARCEL = inlined(
+_NUMBERED_TRANSFER = inlined(
     NumberedTransfer,
     seq=_FIRST,
     round=_NUMBER,
@@ -208,7 +208,7 @@ class Transfer:
     )
 
     group: Group
-    share: Annotated[NumberedTransfer, _PARCEL]
+    share: Annotated[NumberedTransfer, _NUMBERED_TRANSFER]
     total: _Total = 0.0
     signature: _Signature = b""
 
@@ -334,8 +334,8 @@ class Reminder:
 
     spec: ClassVar = MessageSpec(number=16, since=2, when="handshake")
 
-    generation: Annotated[GenerationProof | None, Maybe(_LIFE_PROOF)]
-    channels: Annotated[tuple[ChannelProof, ...], Many(_LANE_PROOF, _LANES_SHOWN_MAX)]
+    generation: Annotated[GenerationProof | None, Maybe(_GENERATION_PROOF)]
+    channels: Annotated[tuple[ChannelProof, ...], Many(_CHANNEL_PROOF, _CHANNEL_PROOFS_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

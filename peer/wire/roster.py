@@ -141,14 +141,16 @@ def sign(roster: Roster, key: Ed25519PrivateKey) -> Roster:
 def admit(roster: Roster, entry: Entry, key: Ed25519PrivateKey) -> Roster:
     """Return the next roster, with one more peer."""
     if entry.id in roster.by_id:
-        raise RosterError("bad_metadata", f"{entry.id} is in the roster already; take another id, or revoke it first")
+        raise RosterError("bad_metadata", f"{entry.id} is in the roster already; choose another id, or revoke it first")
     return sign(replace(roster, number=roster.number + 1, entries=(*roster.entries, entry)), key)
 
 
 def expel(roster: Roster, peer: str, key: Ed25519PrivateKey) -> Roster:
     """Return the next roster, without one peer, whose key is revoked for good."""
     if peer not in roster.by_id:
-        raise RosterError("unknown_peer", f"{peer} is not in the roster; there are {', '.join(roster.by_id) or 'none'}")
+        raise RosterError(
+            "unknown_peer", f"{peer} is not in the roster, which lists {', '.join(roster.by_id) or 'no peers'}"
+        )
     rest = tuple(entry for entry in roster.entries if entry.id != peer)
     revoked = (*roster.revoked, roster.by_id[peer].key)
     return sign(replace(roster, number=roster.number + 1, entries=rest, revoked=revoked), key)
@@ -160,9 +162,9 @@ def newer(old: Roster, new: Roster) -> Roster:
     Raises RosterError with the code wrong_federation (another authority), or repeated (not a higher number).
     """
     if new.authority != old.authority:
-        raise RosterError("wrong_federation", f'the roster is of another federation, called "{new.federation}"')
+        raise RosterError("wrong_federation", f'the roster belongs to another federation, "{new.federation}"')
     if new.number <= old.number:
-        same = "; it differs from ours, so two were made with one number" if _forks(old, new) else ""
+        same = "; it differs from ours, so two were made with the same number" if _forks(old, new) else ""
         raise RosterError("repeated", f"roster {new.number} is not newer than roster {old.number}{same}")
     return new
 
@@ -191,12 +193,16 @@ def from_bytes(text: bytes, authority: bytes | None = None) -> Roster:
     foreign_roster (another authority's) or bad_signature.
     """
     if len(text) > ROSTER_BYTES_MAX:
-        raise RosterError("bad_metadata", f"a roster has at most {ROSTER_BYTES_MAX} bytes, and this has {len(text)}")
+        raise RosterError(
+            "bad_metadata", f"a roster has at most {ROSTER_BYTES_MAX} bytes, and this one has {len(text)}"
+        )
     signed_by, body, signature = _cover(text)
     if authority is not None and signed_by != authority:
         raise RosterError("foreign_roster", f"the roster is by another authority ({signed_by.hex()[:16]}...)")
     if not verify_statement("roster", federation_id(signed_by), body, signed_by, signature):
-        raise RosterError("bad_signature", "the roster's signature is not by its authority; it was changed or made up")
+        raise RosterError(
+            "bad_signature", "the roster's signature is not its authority's; the roster was changed or forged"
+        )
     try:
         roster = _parsed(parse_json(text))
         spelled = to_bytes(roster)
@@ -218,7 +224,7 @@ def _cover(text: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _no_roster() -> RosterError:
-    return RosterError("bad_metadata", "this is not a roster as it was signed; take it again from a peer that runs")
+    return RosterError("bad_metadata", "this is not a roster as it was signed; copy it again from a running peer")
 
 
 def _text(data: object) -> bytes:
@@ -289,18 +295,18 @@ def _check(roster: Roster) -> None:
     if not 1 <= roster.number <= NUMBER_MAX:
         wrong.append(f"number {roster.number} is out of range")
     if any(len(key) != KEY_BYTES for key in (roster.authority, *keys, *roster.revoked)):
-        wrong.append(f"a key has not {KEY_BYTES} bytes")
+        wrong.append(f"a key does not have {KEY_BYTES} bytes")
     if len(roster.signature) != SIGNATURE_BYTES:
-        wrong.append(f"the signature has not {SIGNATURE_BYTES} bytes")
+        wrong.append(f"the signature does not have {SIGNATURE_BYTES} bytes")
     for what, values in (
         ("id", [entry.id for entry in entries]),
         ("key", [*keys, *roster.revoked]),
         ("address", [entry.address for entry in entries]),
     ):
         if len(set(values)) < len(values):
-            wrong.append(f"two peers have one {what}")
+            wrong.append(f"two peers have the same {what}")
     if wrong:
-        raise RosterError("bad_metadata", f"the roster is wrong: {wrong[0]}")
+        raise RosterError("bad_metadata", f"the roster is invalid: {wrong[0]}")
 
 
 def _is_name(name: str) -> bool:

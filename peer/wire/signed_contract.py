@@ -76,12 +76,12 @@ def contract_from(text: bytes, authority: bytes) -> SignedContract:
             signature=bytes.fromhex(data["signature"]),
         )
         if contract_bytes(contract) != text:
-            raise ValueError("it is spelled in another way")
+            raise ValueError("it is not encoded as it was signed")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RosterError("bad_metadata", f"the contract cannot be read: {error}") from None
     if not verify_statement("contract", federation_id(authority), _body(contract), authority, contract.signature):
         raise RosterError(
-            "bad_signature", "the contract's signature is not by its authority; it was changed or made up"
+            "bad_signature", "the contract's signature is not its authority's; the contract was changed or forged"
         )
     return contract
 

@@ -120,7 +120,7 @@ class ShareTail(Tail):
     """The payload of the field `share`, in the wire encoding that its `form` names."""
 
     def __str__(self) -> str:
-        return "the payload in that form"
+        return "the payload, encoded as `form` says"
 
     def most(self, group: GroupSpec) -> int:
         return max((form.bytes_bounds(group.length)[1] for form in group.forms.values()), default=0)
@@ -152,7 +152,7 @@ class SignaturesTail(Tail):
     """Signatures of a majority, if the message in the field `said` has them; else empty."""
 
     def __str__(self) -> str:
-        return "of `lead` and `commit` the signatures"
+        return "the signatures of `lead` and `commit`"
 
     def most(self, group: ConsensusSpec) -> int:
         return SIGNATURES_BYTES[1]
@@ -197,7 +197,7 @@ class UpdateTail(ContentTail):
     """The field `content` of an update, plain or without zeros; the field `fault` says what is wrong with it."""
 
     def __str__(self) -> str:
-        return "the content in that form"
+        return "the content, encoded as `form` says"
 
     @property
     def beside(self) -> Mapping[str, WireType]:
@@ -226,7 +226,7 @@ class UpdateTail(ContentTail):
         plain = parsed.fields["form"] == PLAIN
         content = bytes(tail) if plain else restore_words(tail, parsed.fields["size"])
         if content is None:
-            return about(parsed, "wrong_shape", "no sparse words")
+            return about(parsed, "wrong_shape", "invalid sparse words")
         if content_digest(content) != parsed.fields["digest"]:
             return _another(parsed, content)
         return {"content": content, "fault": parsed.check(content)}

@@ -54,7 +54,7 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
 def _of_type(wanted: type[Plain], value: Any) -> Plain:
     """Return the value if it is of exactly this type; raise RejectionError otherwise."""
     if type(value) is not wanted:  # not isinstance: a bool is an int
-        raise _unfit(f"{type(value).__name__} where {wanted.__name__} belongs")
+        raise _unfit(f"{type(value).__name__} instead of {wanted.__name__}")
     return value
 
 
@@ -161,7 +161,7 @@ class OneOf(WireType):
 
         def read(value: Any) -> str:
             if (text := _of_type(str, value)) not in words:
-                raise _unfit(f"none of {', '.join(words)}")
+                raise _unfit(f"not one of {', '.join(words)}")
             return text
 
         return read

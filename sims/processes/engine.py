@@ -240,7 +240,7 @@ class ProcessesEngine:
 
     def _died(self, pool: ProcessPool, peer: str, code: int) -> None:
         """Restart a peer that ended too early, if that makes sense."""
-        if "cannot be listened on" in pool.words:
+        if "cannot listen on" in pool.words:
             raise PortTakenError(pool.words)
         self._deaths[peer] += 1
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:

@@ -68,7 +68,7 @@ class DashboardListener:
         if self.certificate is None:
             return None
         if self.key is not None and os.name == "posix" and self.key.is_file() and self.key.stat().st_mode & 0o007:
-            raise DashboardError(f"dashboard.key {self.key} can be read by others; say  chmod 600 {self.key}")
+            raise DashboardError(f"dashboard.key {self.key} can be read by others; run  chmod 600 {self.key}")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         try:
@@ -92,7 +92,7 @@ def listener(settings: DashboardSettings, folder: Path) -> DashboardListener:
     if not loopback(host) and (certificate is None or key is None):
         raise DashboardError(
             f"dashboard.listen: {settings.listen} is open to other machines, which needs dashboard.certificate and "
-            "dashboard.key (ECDSA P-256, which browsers take). "
+            "dashboard.key (ECDSA P-256, which browsers accept). "
             f"Or listen on 127.0.0.1:{port} and reach it through ssh -L {port}:127.0.0.1:{port}."
         )
     return DashboardListener(host, port, read_token(folder / settings.token_file), certificate, key)
@@ -108,14 +108,14 @@ def read_token(file: Path) -> str:
     try:
         with file.open(encoding="utf-8") as stream:
             if os.name == "posix" and os.fstat(stream.fileno()).st_mode & 0o077:
-                raise DashboardError(f"{file} may be read by other users of this machine; chmod 600 {file}")
+                raise DashboardError(f"{file} can be read by other users of this machine; run  chmod 600 {file}")
             token = stream.read(_TOKEN_MAX + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise DashboardError(f"the dashboard's token {file} cannot be read ({reason}); {way_out}") from None
     if not _TOKEN_MIN <= len(token) <= _TOKEN_MAX or not token.isascii() or not token.isprintable() or " " in token:
         raise DashboardError(
-            f"{file} is no token: one line of {_TOKEN_MIN} to {_TOKEN_MAX} letters and digits; {way_out}"
+            f"{file} is not a token, which is one line of {_TOKEN_MIN} to {_TOKEN_MAX} letters and digits; {way_out}"
         )
     return token
 

@@ -49,7 +49,7 @@ def ask(door: DashboardAddress) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         raise DashboardError(
-            f"No peer answers at {door.url} ({why}). Is it running? fedpeer start --config FILE starts it."
+            f"No peer answers at {door.url} ({why}); start it with fedpeer start --config FILE, or check the address."
         ) from None
 
 
@@ -83,5 +83,5 @@ def _status(url: str, answer: IO[bytes]) -> dict[str, Any]:
 
 def _refused(url: str, code: int) -> str:
     if code == 401:
-        return f"{url} does not take this token; use the token file that this peer's file names (dashboard.token_file)."
-    return f"{url} answers {code}, which no dashboard of fedpeer does; check the address."
+        return f"{url} rejects this token; use the token file that this peer's file names (dashboard.token_file)."
+    return f"{url} answers {code}, which no fedpeer dashboard does; check the address."

@@ -1,12 +1,12 @@
-// What is drawn: elements, the graph of a group, curves, small lines in tables. Every word from outside becomes a text
-// node or an attribute that holds text; nothing here ever makes HTML of a string.
+// Drawing: elements, the graph of a group, curves, small lines in tables. Every string from outside becomes a text node
+// or an attribute that holds text; nothing here ever makes HTML from a string.
 
 const SVG = "http://www.w3.org/2000/svg";
-// Peers whose whole names are written around a circle; more are told apart by the end of their names.
+// Most peers whose whole names are written around a circle; more are distinguished by the end of their names.
 const NAMED_MAX = 16;
-// Peers around a circle from which on their names are written smaller.
+// Number of peers around a circle above which their names are written smaller.
 const TIGHT = 40;
-// Letters of one name beside the circle; the whole name is in its title.
+// Characters of one name beside the circle; the whole name is in its title.
 const NAME_LETTERS = 14;
 
 function made(node, attributes, children) {
@@ -23,7 +23,7 @@ export const inOrder = new Intl.Collator("en", { numeric: true }).compare;
 
 // ------------------------------------------------------------------------------------------------------------- graph
 
-/** A mark for a peer's state: filled, dashed, crossed out or hollow, so that colour is not needed. */
+/** A mark for a peer's state: filled, dashed, crossed out or hollow, so that it can be told without color. */
 export function mark(state, x, y, radius) {
   const circle = svg("circle", { class: `node ${state}`, cx: x, cy: y, r: radius });
   if (state !== "dead") return circle;
@@ -64,11 +64,11 @@ export function graph(members, edges, states, waiting, width) {
     return svg("g", { "data-peer": id }, svg("title", {}, `${id}: ${state}${late ? ", waited for" : ""}`),
       mark(state, x, y, dot), late ? svg("circle", { class: "ring", cx: x, cy: y, r: dot + 4 }) : null, label);
   });
-  const told = `${ids.length} peers and ${lines.length} edges; the table of peers says the same in words`;
+  const told = `${ids.length} peers and ${lines.length} edges; the table of peers has the same as text`;
   return svg("svg", { width: size, height: size, viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": told }, ...lines, ...nodes);
 }
 
-/** The names, without what all of them begin with if there are many; never longer than fits. */
+/** The names, without their common beginning if there are many, cut to the length that fits. */
 function shortened(ids) {
   let common = 0;
   if (ids.length > NAMED_MAX) {
@@ -81,7 +81,7 @@ function shortened(ids) {
 
 // ------------------------------------------------------------------------------------------------------------ curves
 
-/** Round numbers that cut [low, high] into at most `most` parts. */
+/** Round numbers that divide [low, high] into at most `most` parts. */
 function ticks(low, high, most, whole = false) {
   const rough = (high - low) / most || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -94,8 +94,8 @@ function ticks(low, high, most, whole = false) {
 
 const path = (points, x, y) => points.map(([round, value], n) => `${n ? "L" : "M"}${x(round).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 
-/** Curves over rounds, this peer's on top. `words` writes a value; `pick(round)` hears where the pointer or the arrow
- *  keys are (null: nowhere), `at` is the round picked now. */
+/** Curves over rounds, this peer's on top. `words` formats a value; `pick(round)` is called with the round that the
+ *  pointer or the arrow keys select (null: none), `at` is the selected round. */
 export function curves(scores, me, words, width, at, pick) {
   const all = Object.entries(scores).filter(([, points]) => points.length);
   const values = all.flatMap(([, points]) => points.map((point) => point[1])).filter((value) => value !== null);

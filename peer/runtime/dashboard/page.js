@@ -1,11 +1,11 @@
-// The page of a peer's dashboard: listens to the live stream and keeps each part of the page as the newest status says.
-// A part is made anew only if what it shows has changed. Words from peers are text, never HTML.
+// The page of a peer's dashboard: listens to the live stream and updates each part of the page with the newest status.
+// A part is rebuilt only if its data have changed. Strings from peers are text, never HTML.
 
 import { curves, el, graph, inOrder, mark, spark, svg } from "./draw.js";
 
 // Milliseconds without an event after which the connection counts as lost: the peer sends one each second.
 const SILENCE = 5000;
-// Milliseconds before a stream that was refused is asked for again.
+// Milliseconds before a rejected stream is requested again.
 const AGAIN = 3000;
 
 const at = (id) => document.getElementById(id);
@@ -46,7 +46,7 @@ const KINDS = { h: "harmless", s: "suspicious", x: "closes the edge", o: "this m
 
 // ------------------------------------------------------------------------------------------------------------- parts
 
-/** Fill a part, if what it is made of differs from what it shows. */
+/** Fill a part of the page if its data differ from what it shows. */
 function part(id, source, make) {
   const text = JSON.stringify(source);
   if (shown[id] === text) return;
@@ -67,13 +67,13 @@ function header(s) {
   part("facts", facts, () => facts.map((fact) => el("span", {}, fact)));
 }
 
-/** What a person has to know before anything else on the page; empty where all is well. */
+/** The alarms, shown before anything else on the page; empty if there are none. */
 function alarms(s) {
   const astray = s.groups.filter((group) => !(0.2 <= group.weight / group.start_weight && group.weight / group.start_weight <= 2));
   return [
-    s.alone_s > 0 ? `Training alone since ${lasting(s.alone_s)}: nobody answers. The round number stays until somebody does.` : null,
-    s.stalled_s > 0 ? `Round ${count(s.round)} has been averaging for ${lasting(s.stalled_s)}.` : null,
-    ...astray.map((group) => `${small(group.weight / group.start_weight)} times the usual push-sum weight is held here in ${group.id}.`),
+    s.alone_s > 0 ? `Training alone for ${lasting(s.alone_s)}: no other peer answers. The round does not advance until one does.` : null,
+    s.stalled_s > 0 ? `Round ${count(s.round)} has been averaging for ${lasting(s.stalled_s)}, which is unusually long.` : null,
+    ...astray.map((group) => `This peer holds ${small(group.weight / group.start_weight)} times the usual push-sum weight in ${group.id}.`),
   ].filter((text) => text !== null);
 }
 
@@ -100,32 +100,32 @@ function tiles(s) {
   const rows = [
     [`${capital(s.score_name)} here`, score(newest(s.scores[s.peer])), s.loss === null ? "not measured yet" : `loss ${small(s.loss)}`],
     [unheard ? `Mean of ${there.length} of ${s.peers.length} peers` : "All peers, mean", score(mean), last.length ? `${score(Math.min(...last))} to ${score(Math.max(...last))}` : "not measured yet"],
-    ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} not there` : "all are there", well < s.peers.length],
+    ["Peers", `${well} of ${s.peers.length}`, well < s.peers.length ? `${s.peers.length - well} missing` : "all reachable", well < s.peers.length],
     ...(council ? [
       ...(s.server_scores.length ? [["Server's model", score(newest(s.server_scores)), "on this peer's test part"]] : []),
-      ["Coordinator", council.coordinator ?? "nobody", (s.councils.length > 1 ? `of ${council.id}, ` : "")
+      ["Coordinator", council.coordinator ?? "none", (s.councils.length > 1 ? `of ${council.id}, ` : "")
         + (council.paused ? "rounds pause" : `term ${count(council.term)}`), council.paused],
       ["Voters", `${voting} of ${council.voters.length}`, `${majority} are a majority`, voting < majority],
     ] : [
       ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
-      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "nobody to compare with" : apart.length > 1 ? "highest of all" : "to neighbours"],
+      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "no peer to compare with" : apart.length > 1 ? "highest of all" : "to neighbours"],
     ]),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
-    ["Refused", count(refused), `and ${count(harmless)} harmless`, refused > 0],
+    ["Rejected", count(refused), `and ${count(harmless)} harmless`, refused > 0],
   ];
   part("tiles", rows, () => rows.map(([label, value, note, alarm]) => el("div", { class: alarm ? "tile alarm" : "tile" },
     el("span", { class: "label" }, label), el("span", { class: "value" }, value), el("span", { class: "note" }, note))));
 }
 
-/** A group whose rounds are coordinated, as it is drawn: updates go to the coordinator, and models come from it. */
+/** A group with coordinated rounds, as drawn: an edge from the coordinator to every other member. */
 const star = (council) => ({ ...council, models: [council.id], edges: council.members
   .filter((id) => council.coordinator !== null && id !== council.coordinator).map((id) => [council.coordinator, id]) });
 
 /** All groups that can be drawn. */
 const drawable = (s) => (s.groups.length ? s.groups : s.councils.map(star));
 
-/** The group that is drawn: the chosen one, or the first; before there are groups, everybody. */
+/** The group that is drawn: the chosen one, or the first; before there are groups, all peers. */
 function drawnGroup(s) {
   return drawable(s).find((group) => group.id === chosen.group) ?? drawable(s)[0]
     ?? { id: "all peers", members: s.peers.map((peer) => peer.id), edges: [], waiting_for: [] };
@@ -195,9 +195,9 @@ function table(caption, kind, headings, rows) {
 function councils(s) {
   part("h-groups", "councils", () => "Coordinated rounds");
   part("groups", s.councils, () => table("Coordinated rounds of this peer", "folds",
-    ["group", ">members", "coordinator", ">term", ">last round", ">counted in it", ">voters", ">sent", ">received", "waiting for", ">went on without"],
+    ["group", ">members", "coordinator", ">term", ">last round", ">updates counted", ">voters", ">sent", ">received", "waiting for", ">members skipped"],
     s.councils.map((c) => ({
-      cells: [c.id, count(c.members.length), c.coordinator ?? (c.paused ? "nobody: rounds pause" : "nobody yet"), count(c.term), count(c.round), count(c.counted.length),
+      cells: [c.id, count(c.members.length), c.coordinator ?? (c.paused ? "none: rounds pause" : "none yet"), count(c.term), count(c.round), count(c.counted.length),
         `${c.voters_there.length} of ${c.voters.length}${c.votes ? "" : ", and this peer does not vote"}`, bytes(c.bytes_sent), bytes(c.bytes_received),
         c.waiting_for.length ? someOf(c.waiting_for) : DASH, count(c.late)],
     }))));
@@ -207,7 +207,7 @@ function groups(s) {
   if (s.councils.length) return councils(s);
   part("h-groups", "groups", () => "Averaging groups");
   part("groups", s.groups, () => (s.groups.length ? table("Averaging groups of this peer", "folds",
-    ["group", ">members", ">parameters", ">round, exchange", ">weight", ">disagreement", ">sent", ">received", "waiting for", ">went on without"],
+    ["group", ">members", ">parameters", ">round, exchange", ">weight", ">disagreement", ">sent", ">received", "waiting for", ">members skipped"],
     s.groups.map((g) => ({
       cells: [[g.id, g.models.join() === g.id ? null : el("span", { class: "models" }, ` ${g.models.join(", ")}`)].filter(Boolean), count(g.members.length), count(g.length),
         `${count(g.round)}, ${g.exchange}`, [small(g.weight), spark(g.trail.map(([round, weight]) => [round, weight]))],
@@ -224,14 +224,14 @@ function peers(s) {
     cells: [peer.id, el("span", { class: `state ${peer.state}` }, peer.state === "me" ? "this peer" : peer.state), count(peer.round),
       score(peer.score ?? (peer.state === "me" ? newest(s.scores[s.peer]) : null)), peer.state === "me" ? DASH : ago(peer.heard_s), peer.address],
   }));
-  part("peers", s.peers, () => table("Peers of the federation", "peers", ["peer", "state", ">round", `>${s.score_name}`, ">heard", "~address"], rows));
+  part("peers", s.peers, () => table("Peers of the federation", "peers", ["peer", "state", ">round", `>${s.score_name}`, ">last message", "~address"], rows));
 }
 
 function refusals(s) {
   const rows = [...s.refusals].sort((a, b) => b.last - a.last);
-  part("refusals", rows, () => (rows.length ? table("Refusals", "folds", ["what", "kind", "from", ">times", ">last"],
+  part("refusals", rows, () => (rows.length ? table("Rejections", "folds", ["what", "kind", "from", ">times", ">last"],
     rows.map((row) => ({ cells: [spoken(row.code), KINDS[row.kind] ?? row.kind, row.sender || (row.kind === "o" ? "this machine" : "a stranger"), count(row.count), clock(row.last)] })))
-    : el("p", { class: "empty" }, "Nothing was refused.")));
+    : el("p", { class: "empty" }, "Nothing was rejected.")));
 }
 
 function counters(s) {
@@ -239,7 +239,7 @@ function counters(s) {
   for (const [name, timing] of Object.entries(s.timings)) {
     pairs.push([`${name}, mean of ${count(timing.count)}`, timing.count ? lasting(timing.sum / timing.count) : DASH]);
   }
-  pairs.push(["loop delay, 99 %", lasting(s.lag_ms_p99 / 1000)]);
+  pairs.push(["event loop lag, 99 %", lasting(s.lag_ms_p99 / 1000)]);
   part("counters", pairs, () => pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
@@ -277,9 +277,9 @@ function listen() {
   };
   stream.onerror = async () => {
     lost();
-    if (stream.readyState !== EventSource.CLOSED) return; // else the browser tries again by itself
+    if (stream.readyState !== EventSource.CLOSED) return; // otherwise the browser tries again by itself
     const answer = await fetch("/status.json").catch(() => null);
-    if (answer?.status === 401) location.reload(); // another token: the page that asks for it
+    if (answer?.status === 401) location.reload(); // the token has changed: reload shows the page that asks for it
     else setTimeout(listen, AGAIN);
   };
 }

@@ -104,7 +104,8 @@ class Dashboard:
                 raise later from None
             where, why = f"{self.listener.host}:{self.listener.port}", error.strerror or error
             raise DashboardError(
-                f"dashboard.listen: {where} cannot be listened on ({why}); choose another port, or stop what has it."
+                f"dashboard.listen: cannot listen on {where} ({why}); choose another port, or stop the process that "
+                "has it."
             ) from None
         self.listener = replace(self.listener, port=listening.getsockname()[1])
         await self._visitors.start(self._app, listening, context, keepalive_timeout=IDLE_S, shutdown_timeout=SHUTDOWN_S)

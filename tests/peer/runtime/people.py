@@ -89,7 +89,7 @@ def _not_valid_yet(people: People, peer: str) -> Identity:
 #: T01: who makes a certificate that is refused; what the refusing side says, and what the refused one is told: one of
 #: these words, with | between them.
 SPOILT: dict[str, tuple[Callable[[People, str], Identity], str, str]] = {
-    "self-signed": (_self_signed, "signed its certificate itself", "does not know our authority"),
+    "self-signed": (_self_signed, "its certificate is self-signed", "does not know our authority"),
     "other-authority": (_of_another_authority, "signed by another authority", "does not know our authority"),
     "authority-of-that-name": (
         _of_an_authority_of_the_same_name,
@@ -97,5 +97,5 @@ SPOILT: dict[str, tuple[Callable[[People, str], Identity], str, str]] = {
         "our certificate|our authority",
     ),
     "expired": (_expired, "has expired", "not valid today"),
-    "not-valid-yet": (_not_valid_yet, "not valid yet", "refused our certificate"),
+    "not-valid-yet": (_not_valid_yet, "not valid yet", "rejected our certificate"),
 }

@@ -69,7 +69,7 @@ def no_certificate(bob: Bob) -> None:
     nobody = joining_context(bob.people.roster.by_id["bob"].key)
     with bob.refuses("tls_refused", "no certificate"), pytest.raises(ssl.SSLError) as caught, bob.line(nobody) as line:
         line.recv(1)
-    assert tls_reason(caught.value) == "the other side wants a certificate, and none was shown"
+    assert tls_reason(caught.value) == "the other side requires a certificate, and none was presented"
 
 
 def nobody_here(bob: Bob) -> None:

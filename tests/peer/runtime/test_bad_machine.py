@@ -89,7 +89,7 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
         peer.inside(lambda: peer.process._carry_out(Evaluate(1, x_n)))
         assert os.strerror(number) in peer.line("model_not_kept").text
         peer.inside(lambda: peer.process._carry_out(Enrol(peer.process._members.roster)))
-        assert "is not written down" in peer.line("roster", after).text
+        assert "could not be saved" in peer.line("roster", after).text
         peer.line("evaluated")
 
 
@@ -273,7 +273,10 @@ NOT_STARTED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "D02-peer": (of_another_peer, "the state belongs to peer peer1 and not peer2"),
     "D02-federation": (of_another_federation, "the state belongs to federation"),
     "D02-contract": (of_another_contract, "seed is 0 in the state and 7 in the file"),
-    "D02-later-version": (of_a_later_version, "start the peer with the fedpeer that wrote it, or a later one"),
+    "D02-later-version": (
+        of_a_later_version,
+        "start the peer with the release of fedpeer that wrote it, or a later one",
+    ),
 }
 
 

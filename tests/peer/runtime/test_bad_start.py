@@ -239,7 +239,7 @@ def test_an_address_that_is_not_there_yet_is_waited_for(file: Path, host: str) -
     change(file, listen=f"{host}:7401")
     with started(file, apart("net", "ip link set lo up")) as peer:
         line = peer.line("not_listening")
-        assert f"{host}:7401 cannot be listened on" in line["text"]
+        assert f"cannot listen on {host}:7401" in line["text"]
         assert "bring up the interface that has it" in line["text"]
         peer.carries_out("ip", "address", "add", f"{host}/32", "dev", "lo")
         assert f"listening on {host}:7401" in peer.line("started")["text"]
@@ -254,8 +254,8 @@ def test_a_port_in_use_is_for_another_start(file: Path, setting: str, capsys: py
         code = run(["start", "--quiet", "--config", str(file)])
     said = " ".join(capsys.readouterr().err.split())
     assert re.fullmatch(
-        rf"127\.0\.0\.1:\d+ cannot be listened on \(another process has the port\); change `{setting}(\.listen)?`, "
-        "or stop what has the port",
+        rf"cannot listen on 127\.0\.0\.1:\d+ \(another process has the port\); change `{setting}(\.listen)?`, "
+        "or stop the process that has the port",
         said,
     )
     assert code == 75

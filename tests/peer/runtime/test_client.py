@@ -263,7 +263,7 @@ async def test_another_peer_at_the_address_gets_nothing(tmp_path: Path) -> None:
     async with serving(port, tls=server_context(cas)), links_of_ann(tls=to_bob) as (links, reports):
         send(links, port.url, MESSAGES["ack"])
         (outcome,) = await reports.first(1)
-    assert outcome == LinkDown("another key answers at this address than the one expected")
+    assert outcome == LinkDown("the peer at this address has another key than expected")
     assert port.delivered == []
 
 
@@ -288,7 +288,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(length: int) -> No
     limits = Limits(floor_s=0.05, answer_s=0.05, floor_bytes_per_s=1e9)
     async with somebody(never) as url, links_of_ann(limits) as (links, reports):
         send(links, url, big(length))
-        assert await reports.first(1) == [LinkDown("it did not answer, or too slowly")]
+        assert await reports.first(1) == [LinkDown("it did not answer in time")]
 
 
 async def test_who_takes_nothing_is_not_waited_for() -> None:
@@ -301,7 +301,7 @@ async def test_who_takes_nothing_is_not_waited_for() -> None:
     limits = Limits(floor_s=0.1, answer_s=0.05, floor_bytes_per_s=1e9)
     async with somebody(deaf) as url, links_of_ann(limits) as (links, reports):
         send(links, url, big(10_000_000))
-        assert await reports.first(1) == [LinkDown("it did not answer, or too slowly")]
+        assert await reports.first(1) == [LinkDown("it did not answer in time")]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
     async with serving(port), somebody(speak) as url, links_of_ann() as (links, reports):
         send(links, url, MESSAGES["ack"])
-        assert await reports.first(1) == [LinkDown("it answered 307, not as a peer does")]
+        assert await reports.first(1) == [LinkDown("it answered 307, which no peer does")]
     assert (port.delivered, port.codes) == ([], [])
 
 
@@ -365,7 +365,10 @@ async def test_what_waits_already_is_not_queued_again_and_the_oldest_gives_way()
         assert reports.outcomes == []
         for ack in acks[4:]:
             send(links, url, ack)
-        assert reports.outcomes == [LinkDown("it takes messages slower than they are made; the oldest was dropped")] * 2
+        assert (
+            reports.outcomes
+            == [LinkDown("it accepts messages more slowly than they are made; the oldest was dropped")] * 2
+        )
         waiting = list(links._links["bob"].small.waiting)
         assert waiting == [encode(ENVELOPE, ack)[0] for ack in acks[3:]]
 

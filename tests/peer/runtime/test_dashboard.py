@@ -245,7 +245,7 @@ async def test_it_stops_while_somebody_watches() -> None:
 async def test_a_taken_port_is_named() -> None:
     async with running() as board:
         second = Dashboard(board.listener, FakePeer().status.as_json, None)
-        with pytest.raises(PortInUseError, match=f"127.0.0.1:{board.listener.port} cannot be listened on"):
+        with pytest.raises(PortInUseError, match=f"cannot listen on 127.0.0.1:{board.listener.port}"):
             await second.start()
 
 
@@ -325,9 +325,9 @@ def test_an_unusable_certificate_is_named(tmp_path: Path) -> None:
     ("text", "mode", "words"),
     [
         (TOKEN, 0o644, "chmod 600"),
-        ("short", 0o600, "is no token"),
-        ("two words " * 9, 0o600, "is no token"),
-        ("", 0o600, "is no token"),
+        ("short", 0o600, "is not a token"),
+        ("two words " * 9, 0o600, "is not a token"),
+        ("", 0o600, "is not a token"),
     ],
 )
 def test_a_token_that_protects_nothing_is_refused(tmp_path: Path, text: str, mode: int, words: str) -> None:
@@ -348,7 +348,7 @@ def test_a_missing_token_is_named(tmp_path: Path) -> None:
 async def test_asking_says_what_is_wrong() -> None:
     async with running() as board:
         door = board.listener.door
-        with pytest.raises(DashboardError, match="does not take this token"):
+        with pytest.raises(DashboardError, match="rejects this token"):
             await asyncio.to_thread(ask, DashboardAddress(door.url, "f" * 32))
     with pytest.raises(DashboardError, match="No peer answers"):
         await asyncio.to_thread(ask, door)

@@ -119,12 +119,12 @@ async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everyt
         peer.status.look(replace(view, alone_s=40.0, stalled_s=90.0, peers=gone, groups=lonely))
         await page.until(f"!{hidden}")
         said = await page.value(text)
-        assert "Training alone since 40 s: nobody answers." in said
+        assert "Training alone for 40 s: no other peer answers." in said
         assert "averaging for 1 min 30 s" in said
         assert "3.7 times the usual push-sum weight" in said
         tiles = await page.value("document.querySelector('#tiles').textContent")
         assert "Mean of 1 of 4 peers" in tiles
-        assert "nobody to compare with" in tiles
+        assert "no peer to compare with" in tiles
         peer.status.look(view)
         await page.until(hidden)
 
@@ -181,7 +181,7 @@ async def test_nothing_is_wider_than_a_phone(tmp_path: Path) -> None:
 async def test_before_the_first_round_the_page_says_what_is_missing(tmp_path: Path) -> None:
     async with shown(FakePeer(), tmp_path) as (page, _):
         text = await page.value("document.querySelector('main').innerText")
-        for words in ("No peer has been measured yet", "No averaging group yet", "Nothing was refused", "Nothing yet"):
+        for words in ("No peer has been measured yet", "No averaging group yet", "Nothing was rejected", "Nothing yet"):
             assert words in text
 
 

@@ -102,7 +102,7 @@ def test_an_invitation_is_for_one(authority: Authority) -> None:
     answer = open_one.answer(options(key), 1.0)
     assert isinstance(answer, bytes)
     admission = read_admission(answer, token(authority), key)
-    assert open_one.answer(options(), 2.0) == Denied(410, "This invitation was used already; ask for another one.")
+    assert open_one.answer(options(), 2.0) == Denied(410, "This invitation has already been used; ask for another one.")
     assert admission.roster == authority.roster == open_one.taken
     entry = authority.roster.by_id["peer5"]
     assert (entry.address, entry.models, entry.key) == (ADDRESS, ("everyone",), key.public_key().public_bytes_raw())
@@ -297,7 +297,7 @@ def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tm
     key = Ed25519PrivateKey.generate()
     _, refused = asyncio.run(meet(authority, elsewhere, seconds=0.5))
     assert isinstance(refused, EnrolmentError)
-    assert "another key answers at this address" in str(refused)
+    assert "the peer at this address has another key" in str(refused)
     assert authority.roster.number == 1
 
 
@@ -315,8 +315,8 @@ def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> 
         return wrong, used
 
     wrong, used = asyncio.run(work())
-    assert wrong == "Not let in: This token is not the one of this invitation; copy it again."
-    assert used == "Not let in: This invitation was used already; ask for another one."
+    assert wrong == "Not admitted: This token does not match the invitation; copy it again."
+    assert used == "Not admitted: This invitation has already been used; ask for another one."
 
 
 def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,7 +381,7 @@ def test_an_invitation_that_nobody_takes_ends_in_time(authority: Authority) -> N
 
     gone, _ = asyncio.run(meet(authority, stay_away, seconds=0.05))
     assert isinstance(gone, EnrolmentError)
-    assert "Nobody came" in str(gone)
+    assert "Nobody joined" in str(gone)
 
 
 def test_a_listener_that_is_not_there_is_said_to_be_unreachable(authority: Authority) -> None:

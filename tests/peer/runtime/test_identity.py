@@ -108,14 +108,14 @@ def test_nothing_older_than_tls_1_3_is_spoken(people: People) -> None:
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
     at_server, at_client = reasons(server_context(one), old)
-    assert at_server == "it speaks no TLS 1.3"
-    assert at_client == "the other side wants another version of TLS; peers speak 1.3 only"
+    assert at_server == "it does not support TLS 1.3"
+    assert at_client == "the other side requires another version of TLS; peers use 1.3 only"
 
 
 def test_another_peer_at_the_address_is_not_spoken_to(people: People) -> None:
     one, two = people.identity("peer1"), people.identity("peer2")
     _, at_client = reasons(server_context(one), client_context(two, people.roster.by_id["peer2"].key))
-    assert at_client == "another key answers at this address than the one expected"
+    assert at_client == "the peer at this address has another key than expected"
 
 
 @pytest.mark.parametrize(("make", "refusing", "refused"), SPOILT.values(), ids=SPOILT)
@@ -139,13 +139,13 @@ def test_t01_no_certificate(people: People) -> None:
     one = people.identity("peer1")
     nobody = joining_context(people.roster.by_id["peer1"].key)
     at_server, at_client = reasons(server_context(one), nobody)
-    assert at_server == "it showed no certificate; only peers with a key may speak here"
-    assert at_client == "the other side wants a certificate, and none was shown"
+    assert at_server == "it presented no certificate; only peers with one may connect"
+    assert at_client == "the other side requires a certificate, and none was presented"
 
 
 def test_t01_plain_http_on_the_tls_port(people: People) -> None:
     at_server, _ = reasons(server_context(people.identity("peer1")), None, b"POST /v1/message HTTP/1.1\r\n\r\n")
-    assert at_server == "it spoke plain HTTP on the TLS port; write https:// in the address"
+    assert at_server == "it sent plain HTTP to the TLS port; use an https:// address"
 
 
 def test_t01_noise_on_the_tls_port(people: People) -> None:
@@ -286,7 +286,7 @@ def test_c10_certificates_out_of_date(people: People) -> None:
 
 
 def test_c10_a_peer_whom_the_roster_does_not_know(people: People) -> None:
-    with pytest.raises(IdentityError, match="knows no peer1"):
+    with pytest.raises(IdentityError, match="does not list peer1"):
         _load(people.identity("peer1", admitted=False), people.roster)
 
 

@@ -127,7 +127,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def test_what_is_whole_but_not_ours_is_named() -> None:
-    with pytest.raises(FrameError, match=r"kind 'snapshot' where 'entry' belongs"):
+    with pytest.raises(FrameError, match=r"kind 'snapshot' instead of 'entry'"):
         unframe("entry", WHOLE)
     with pytest.raises(FrameError, match="another kind of file"):
         unframe("snapshot", sealed(b"x" * 50))

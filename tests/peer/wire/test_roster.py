@@ -217,7 +217,7 @@ def test_the_highest_number_of_the_same_authority_wins() -> None:
 
 def test_two_rosters_of_one_number_are_told_apart() -> None:
     old = roster()
-    with pytest.raises(RosterError, match="two were made with one number"):
+    with pytest.raises(RosterError, match="two were made with the same number"):
         newer(admit(old, entry(4), AUTHORITY), admit(old, entry(5), AUTHORITY))
 
 
