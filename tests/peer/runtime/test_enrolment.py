@@ -263,7 +263,7 @@ def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_st
     start.write_bytes(bytes(range(256)) * 5000)
 
     async def come(made: Token) -> Admission:
-        with pytest.raises(EnrolmentError, match="not the one"):
+        with pytest.raises(EnrolmentError, match="does not match the invitation"):
             await fetch_model(replace(made, secret=bytes(16)), got)
         assert not got.exists()
         assert await fetch_model(made, got)
