@@ -1,1 +1,1 @@
-"""The doors of a real peer: sockets, TLS, disk, clock, threads, and what a person sees of it. Decides nothing."""
+"""I/O of a real peer: sockets, TLS, disk, clock, threads, and what its user sees. Decides nothing."""
