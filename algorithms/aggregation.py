@@ -1,8 +1,8 @@
 """How the updates of a round become one: the plain mean, or a rule that tolerates Byzantine clients. A choice by name.
 
 Each function here takes the settings of its choice, checks them, and returns an `Aggregation`, which is a `Mean` of the
-`Workbench`: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings can be
-checked without it; the rules themselves are in `robust.py`.
+`TrainingContext`: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings
+can be checked without it; the rules themselves are in `robust.py`.
 
 Weights. The plain mean uses the weights that clients report: the number of their examples, or a precision. All robust
 rules weigh peers alike, as their papers do (Blanchard et al. 2017, Yin et al. 2018, Karimireddy et al. 2021): a client
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A rule with its settings, used as the `mean` of a `Workbench`. Equal rules have equal fields, and can be sent.
+    """A rule with its settings, used as the `mean` of a `TrainingContext`. Equal rules have equal fields, and can be
+    sent.
 
     rule       name of the rule
     liars      f, number of Byzantine clients that it must tolerate, >= 0; default 0

@@ -22,7 +22,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.loop import AT_ONCE
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import FlatLayout
 
 #: (features (b, F), classes (b,)) -> (b, F): the gradient of a batch's mean loss at its features.
@@ -130,7 +130,7 @@ class ModuleBase:
         return met[0][0]
 
 
-def head_span(context: Workbench, head: str) -> slice:
+def head_span(context: TrainingContext, head: str) -> slice:
     """Return the place of a linear layer in x_n: its weights (C, F) row by row, then its C biases.
 
     Raises:
@@ -146,7 +146,7 @@ def head_span(context: Workbench, head: str) -> slice:
     return slice(int(places_D[0]), int(places_D[-1]) + 1)
 
 
-def base_of(context: Workbench, head: str) -> Base:
+def base_of(context: TrainingContext, head: str) -> Base:
     """Return the fastest exact base of this network under the head of this name.
 
     Raises:

@@ -31,7 +31,7 @@ from fedpeer.algorithms.gaussian import Gaussian, kl_slopes
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import check_gradients
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout
@@ -88,7 +88,7 @@ class BayesianTraining(Protocol):
         ...
 
 
-def training_of(context: Workbench, *, estimator: Estimator, samples: int) -> BayesianTraining:
+def training_of(context: TrainingContext, *, estimator: Estimator, samples: int) -> BayesianTraining:
     """Return the fastest way for this network and optimiser.
 
     Args:
@@ -138,7 +138,7 @@ class _Stack:
 class _Loop:
     """Autograd and torch's own optimiser on a Bayesian network whose tensors are made views of a client's row."""
 
-    def __init__(self, context: Workbench, estimator: Estimator, samples: int) -> None:
+    def __init__(self, context: TrainingContext, estimator: Estimator, samples: int) -> None:
         try:
             self._module = bayesian(context.module, estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:

@@ -83,7 +83,7 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
             share: in (0, 1].
             draws: the run's randomness.
         """
-        return drawn_alike(round, clients, share, draws)
+        return same_draws(round, clients, share, draws)
 
     def open(self, server: Server, round: int) -> _Broadcast:
         """Return the broadcast of round 1, 2, ... to all clients that train, without leading dimensions."""
@@ -130,7 +130,7 @@ def has_server(algorithm: Algorithm[Any, Any, Any]) -> TypeGuard[CoordinatedAlgo
     return callable(getattr(algorithm, "close", None))
 
 
-def drawn_alike(round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
+def same_draws(round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
     """Return the numbers of the clients that take part in a round, ascending: a share of all, drawn uniformly."""
     drawn = draws.numpy("participants", round=round).choice(clients, taking_part(clients, share), replace=False)
     return tuple(sorted(int(number) for number in drawn))

@@ -33,7 +33,7 @@ from fedpeer.algorithms.contract import Algorithm, Method, Sharing
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
     It converges to the common optimum even where the peers hold different data.
     """
 
-    context: Workbench
+    context: TrainingContext
     sharing: ClassVar[Sharing] = "everything"
 
     def __post_init__(self) -> None:

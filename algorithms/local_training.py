@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpeer.algorithms.batches import Batches
     from fedpeer.algorithms.correction import Correction
     from fedpeer.algorithms.steppers import Stepper
-    from fedpeer.algorithms.workbench import Workbench
+    from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class TrainingState:
 class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
     """Each peer trains alone; nothing is sent."""
 
-    context: Workbench
+    context: TrainingContext
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> TrainingState:
         optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.context.stepper.state_size)

@@ -1,7 +1,7 @@
 """The learning algorithms by name. Imports no torch, so that checking a file is quick.
 
-An algorithm is a class that implements `contract.Algorithm`, built on a `Workbench`; its keyword-only parameters are
-its settings, and the class declares what it shares. A new algorithm is one file and one line here. Its module is
+An algorithm is a class that implements `contract.Algorithm`, built on a `TrainingContext`; its keyword-only parameters
+are its settings, and the class declares what it shares. A new algorithm is one file and one line here. Its module is
 imported when the algorithm is first used.
 """
 

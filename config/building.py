@@ -15,8 +15,8 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.updates import strayed
-from fedpeer.algorithms.workbench import Workbench
 from fedpeer.config.choice import Choice, call_choice, plain_value
 from fedpeer.config.methods import method_of
 from fedpeer.config.settings import LearningSettings
@@ -40,7 +40,7 @@ Loader: TypeAlias = Callable[[str], Callable[..., Any]]
 def algorithm_of(
     choice: Choice,
     learning: LearningSettings,
-    bench: Workbench,
+    context: TrainingContext,
     load: Loader,
     *,
     secret: bytes = b"",
@@ -58,12 +58,12 @@ def algorithm_of(
     """
     make = _maker(choice, load)
     if not method_of(choice).served:
-        equals: AnyAlgorithm = make(replace(bench, optimizer_state=learning.optimizer_state))
+        equals: AnyAlgorithm = make(replace(context, optimizer_state=learning.optimizer_state))
         return equals
-    rule, participants = aggregation_of(learning.aggregation), taking_part(bench.clients, learning.participation)
+    rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
     if not begun:
         rule.check(participants)
-    algorithm = make(replace(bench, mean=rule))
+    algorithm = make(replace(context, mean=rule))
     if rule.rule != "mean" and not algorithm.takes_mean:
         raise AlgorithmError(f"{choice.name} does not average updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
@@ -78,7 +78,7 @@ def coordinated_of(*options: Any, **settings: Any) -> Coordinated:
     return algorithm
 
 
-def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
+def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
     """Return a function that builds the algorithm on a workbench: one of fedpeer's, or a user's own class.
 
     Raises:
@@ -90,9 +90,9 @@ def _maker(choice: Choice, load: Loader) -> Callable[[Workbench], Any]:
     name = str(choice.value or settings.pop("function", ""))
     own = load(name)
 
-    def built(bench: Workbench) -> Coordinated:
+    def built(context: TrainingContext) -> Coordinated:
         try:
-            made = own(bench, **settings)
+            made = own(context, **settings)
         except AlgorithmError:
             raise
         except Exception as problem:  # whatever the reader's class raises
@@ -124,7 +124,7 @@ def left_out(
 
 
 def aggregation_of(choice: Choice) -> Aggregation:
-    """Return the rule that combines the updates of a round: the `mean` of a `Workbench`.
+    """Return the rule that combines the updates of a round: the `mean` of a `TrainingContext`.
 
     Raises:
         ChoiceError, RobustError: unknown name or setting, or one out of its range. Whether the rule tolerates its

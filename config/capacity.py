@@ -62,7 +62,7 @@ def hello_bytes(groups: Iterable[str]) -> int:
     return 201 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
-def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:
+def capacity_problem(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:
     """Return why the messages of peers with these otherwise valid partial models would be too large; None if they fit.
 
     Whether two unrelated models have weights between them depends on the network; here every two of them do.
@@ -84,10 +84,10 @@ def crowding(models: Iterable[PartialModel], method: Method) -> ModelMistake | N
             return _problem(f"{needs} in a statement of at most {STATEMENT_BYTES_MAX:,}")
     if method.sharing != "partial models":
         return None
-    for own, (who, *alike) in kinds.items():
+    for own, (who, *same) in kinds.items():
         if _greeting(graph, own, method)[1] <= METADATA_BYTES_MAX:
             continue  # what it shares with another peer is smaller still
-        shared = [set(own) & set(other) for other in kinds if other != own or alike]
+        shared = [set(own) & set(other) for other in kinds if other != own or same]
         count, size = max((_greeting(graph, both, method) for both in shared), key=itemgetter(1), default=(0, 0))
         if size > METADATA_BYTES_MAX:
             needs = f"{who} may share {count} groups with another peer, which take {size:,} bytes"

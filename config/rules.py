@@ -24,7 +24,7 @@ from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.registry import taking_part
-from fedpeer.config.capacity import crowding
+from fedpeer.config.capacity import capacity_problem
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice
 from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
 from fedpeer.config.methods import method_of
@@ -355,11 +355,11 @@ def _pooled(options: Combination) -> bool:
     return any(method.pooled for _, method in options.kinds)
 
 
-def _crowded(options: Combination) -> Iterator[_Broken]:
+def _over_capacity(options: Combination) -> Iterator[_Broken]:
     if any(_models(options)):
         return  # invalid models are not measured
     for _, method in options.kinds:
-        problem = crowding(options.federation.models(), method)
+        problem = capacity_problem(options.federation.models(), method)
         if problem is not None:
             yield {"path": _path(problem.place, options.federation), "why": problem.message}
 
@@ -725,14 +725,14 @@ RULES: tuple[Rule, ...] = (
         "partial models too large for messages",
         ("partial_models", "engine"),
         "{why}; or use {put[engine=vector]}, which sends no messages",
-        _crowded,
+        _over_capacity,
         ("network", "processes"),
     ),
     Rule(
         "partial models too large for messages of real peers",
         ("partial_models",),
         "{why}",
-        _crowded,
+        _over_capacity,
         (PEERS,),
     ),
     Rule(

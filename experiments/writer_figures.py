@@ -208,8 +208,8 @@ def _in_common(number: str, writers: _Writers) -> tuple[str, ...]:
     """Return the figures with common runs: levels and whole layers of one variant, or of all if they are one task."""
     own = int(number)
     block = next(block for block in (range(8, 14), range(14, 17)) if own in block)
-    alike = [each for each in block if each != own]
-    return tuple(f"fig{each}" for each in alike if writers.dataset == "qmnist" or (each - own) % len(_VARIANTS) == 0)
+    same = [each for each in block if each != own]
+    return tuple(f"fig{each}" for each in same if writers.dataset == "qmnist" or (each - own) % len(_VARIANTS) == 0)
 
 
 def _note(writers: _Writers) -> str:

@@ -12,7 +12,7 @@ first used (PEP 562), so that `import fedpeer` is quick and `fedpeer --help` nee
     PartialModel    a slice of the network that some peers share
     CoordinatedAlgorithm    the contract of an algorithm with a server
     AlgorithmError  settings that such an algorithm cannot work with
-    Workbench       the network and the training that such an algorithm is built on
+    TrainingContext       the network and the training that such an algorithm is built on
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from fedpeer.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
-    from fedpeer.algorithms.workbench import Workbench
+    from fedpeer.algorithms.training_context import TrainingContext
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.config.federation import Federation
     from fedpeer.config.problems import ConfigError
@@ -39,7 +39,7 @@ _PUBLIC = {
     "Results": "fedpeer.sims.api",
     "Share": "fedpeer.data.dataset",
     "Split": "fedpeer.data.dataset",
-    "Workbench": "fedpeer.algorithms.workbench",
+    "TrainingContext": "fedpeer.algorithms.training_context",
     "simulate": "fedpeer.sims.api",
 }
 
@@ -53,7 +53,7 @@ __all__ = [
     "Results",
     "Share",
     "Split",
-    "Workbench",
+    "TrainingContext",
     "simulate",
 ]
 

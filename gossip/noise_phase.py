@@ -71,7 +71,7 @@ def noise_key(secret: bytes, *what: object) -> bytes:
     return hashlib.blake2b(repr(what).encode(), key=secret, digest_size=32).digest()
 
 
-def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
+def masked_shares(key: bytes, peer: str, length: int, scale: float) -> Tensor:
     """Draw a neighbour's normal numbers of this standard deviation, (length,) float64; repeated calls give the same.
 
     A neighbour that derives its stream's state from them still learns nothing of the key or of another's numbers.
@@ -80,7 +80,7 @@ def made_up(key: bytes, peer: str, length: int, scale: float) -> Tensor:
     return torch.from_numpy(np.random.Generator(np.random.PCG64(stream)).normal(0.0, scale, length))
 
 
-def give_made_up(
+def give_masked(
     held: Mass,
     masking: NoisePhase,
     channels: Mapping[str, Outgoing],
@@ -88,20 +88,20 @@ def give_made_up(
     form: Form,
     at: tuple[int, int],
     draws: np.random.Generator,
-    made_up: Mapping[str, Tensor],
+    masked_shares: Mapping[str, Tensor],
 ) -> tuple[Mass, NoisePhase, dict[str, Outgoing], dict[str, NumberedTransfer]]:
     """Give masked shares on channels that do not rest: return (mass kept, phase, channels, shares by peer).
 
     The shares travel uncompressed, as float32 or float64, whatever the form: compression would send only a part of the
     noise and the rest later, along with the true value. Exactly what travels is debited.
     """
-    assert channels.keys() == made_up.keys(), "one vector for each channel"
+    assert channels.keys() == masked_shares.keys(), "one vector for each channel"
     assert len(channels) * fraction <= 1, "no one can give more than is held"
     opened: dict[str, Outgoing] = {}
     shares: dict[str, NumberedTransfer] = {}
     left = held
     for peer, channel in channels.items():
-        decoy = Mass.of(made_up[peer], held.weight)
+        decoy = Mass.of(masked_shares[peer], held.weight)
         _, channel_after, share = give(decoy, {peer: channel}, fraction, form, at, draws, whole=True)
         opened |= channel_after
         shares |= share

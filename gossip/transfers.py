@@ -178,16 +178,16 @@ def give(
     assert len(channels) * fraction <= 1, "no one can give more than is held"
     assert not any(resting(channel) for channel in channels.values()), "a channel whose window is full rests"
     share = held.scaled(fraction if whole else fraction * form.pace)
-    alike: dict[str, Tensor] = {}
+    same: dict[str, Tensor] = {}
     shares = {}
     for peer, channel in channels.items():
         reference_D = _reference(channel, form)
         one = next_form(form, begun=reference_D is not None, whole=whole)
-        payload = alike.get(one.name)
+        payload = same.get(one.name)
         if payload is None:
             payload = pack_values(one, share.value_D, float(share.weight), reference_D, draws)
             if not one.relative:
-                alike[one.name] = payload
+                same[one.name] = payload
         shares[peer] = NumberedTransfer(
             seq=channel.made + 1,
             round=at[0],

@@ -23,7 +23,7 @@ from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import Stepper, build_stepper, choose
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import optimizer_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.learning.assembly import Assembly, DataShape
@@ -171,14 +171,14 @@ class Learner:
         """Return the initial parameters, (n,)."""
         return self.assembly.start(self.peer)
 
-    def context(self, clients: int = 1) -> Workbench:
+    def context(self, clients: int = 1) -> TrainingContext:
         """Return what its algorithm is built on; `clients`: the number of peers of the algorithm."""
         assembly, learning = self.assembly, self.assembly.federation.learning
 
         def drawn(name: str) -> Tensor:
             return assembly.drawn(name).to(self.device)
 
-        return Workbench(
+        return TrainingContext(
             module=assembly.module,
             layout=assembly.layout,
             loss=LOSSES[assembly.loss],

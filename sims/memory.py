@@ -155,9 +155,9 @@ def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Ten
     number = {peer: place for place, peer in enumerate(plan.peers)}
     for group in plan.groups:
         arrays = [group.indices[peer] for peer in group.members]
-        alike = all(each is arrays[0] for each in arrays)
+        same = all(each is arrays[0] for each in arrays)
         # If all members have the same indices, their order does not matter here, and ascending suits the cache.
-        index[group.id] = torch.from_numpy(np.sort(arrays[0]) if alike else np.stack(arrays))
+        index[group.id] = torch.from_numpy(np.sort(arrays[0]) if same else np.stack(arrays))
         rows[group.id] = torch.tensor([number[peer] for peer in group.members])
     kinds: dict[int, list[str]] = {}
     for peer in plan.peers:

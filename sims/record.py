@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpeer.algorithms.coordinated import drawn_alike
+from fedpeer.algorithms.coordinated import same_draws
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
@@ -192,7 +192,7 @@ def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     if options is None:
         return None
     rounds = range(1, learning.rounds + 1)
-    draws = [drawn_alike(number, peers, learning.participation, simulation.world.draws) for number in rounds]
+    draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
     most = max(Counter(client for clients in draws for client in clients).values())
     reached = epsilon(rounds=most, noise=options.noise, delta=options.delta)
     return {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}

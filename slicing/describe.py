@@ -86,12 +86,12 @@ def describe_slices(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap])
         networks: the networks from which it was compiled, or the one network that all peers have.
     """
     of = {peer: networks if isinstance(networks, NetworkMap) else networks[peer] for peer in plan.peers}
-    alike: dict[tuple[int, int, tuple[str, ...]], list[str]] = {}
+    same: dict[tuple[int, int, tuple[str, ...]], list[str]] = {}
     for peer in plan.peers:
         key = (id(of[peer]), id(plan.assignments[peer]), tuple(group.id for group in plan.groups_of(peer)))
-        alike.setdefault(key, []).append(peer)
+        same.setdefault(key, []).append(peer)
     kinds = []
-    for peers in alike.values():
+    for peers in same.values():
         network, assignment = of[peers[0]], plan.assignments[peers[0]]
         parts = tuple(
             PartShape(part.name, part.size, _counts(plan.graph, owner))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.mocha.dual import DualTask
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
-def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
+def check_linear(context: TrainingContext, name: str, *, squared: bool) -> None:
     """Check that the context's network and loss are those of a task.
 
     Args:
@@ -36,7 +36,7 @@ def check_linear(context: Workbench, name: str, *, squared: bool) -> None:
         raise AlgorithmError(f"{name}: this loss is for two classes; for numbers write loss=squared")
 
 
-def task_of(context: Workbench, batches: Batches, *, averaged: bool) -> DualTask:
+def task_of(context: TrainingContext, batches: Batches, *, averaged: bool) -> DualTask:
     """Return all examples of one client as a task, in float64 on the CPU, which the local solver is compiled for."""
     x, y = batches.everything()
     x_SF, y_S = (each.reshape(len(y), -1).to("cpu", torch.float64) for each in (x, y))

@@ -16,14 +16,14 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, ServerModel
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True)
 class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples."""
 
-    context: Workbench
+    context: TrainingContext
     moved = ("model_n",)
 
     def start_server(self, values_n: Tensor) -> ServerModel:

@@ -16,7 +16,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, ServerModel
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import gather_group, scatter_
 
 
@@ -28,7 +28,7 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         head: names of the modules that stay with the client; default: the last module that has parameters.
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     head: tuple[str, ...] = ()
     moved = ("model_n",)

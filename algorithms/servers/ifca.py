@@ -16,7 +16,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         clusters: number of models, >= 1; default 2.
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     clusters: int = 2
 

@@ -35,7 +35,7 @@ from fedpeer.algorithms.mocha.linear import check_linear, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
 from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, require
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.rejection import Rejection
 
 #: sigma' of each task of its own, or the paper's single one for all: the largest.
@@ -123,7 +123,7 @@ class Coupled:
         inner: rounds between two updates of the coupling, >= 1; default 10.
     """
 
-    context: Workbench
+    context: TrainingContext
     takes_mean = False  # each client's update goes to a row of its own
     fixed_clients = True  # V and M have a place for each task
     numbered = "number"

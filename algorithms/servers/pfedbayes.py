@@ -22,7 +22,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import branch
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, inverse_softplus
 
 
@@ -70,7 +70,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         samples: draws of the weights in each step, >= 1; default 1.
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     zeta: float = 1.0
     sigma: float = 0.1

@@ -26,7 +26,7 @@ from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.pfedvem import SAMPLES, Head, Terms, confidence, feature_slopes, model_deviation, train_head
 from fedpeer.algorithms.servers.models import Local, ServerModel
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import drawn_noise
 
 
@@ -68,7 +68,7 @@ class PersonalHeads:
         head: name of the linear layer that is the head; default: the last module that has parameters.
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     sigma: float = 0.1
     head_lr: float = 1e-4

@@ -16,7 +16,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, where
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
         global_lr: eta_g, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     global_lr: float = 1.0
 

@@ -33,8 +33,8 @@ from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, tr
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.virtual import Exponent, Positivity
-from fedpeer.algorithms.workbench import Workbench
 from fedpeer.networks.bayesian import Estimator
 from fedpeer.networks.lateral import LateralMLP
 from fedpeer.slicing.flat import gather_group, scatter_
@@ -101,7 +101,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         keep_last: whether the last layer is always sent whole; default false.
     """
 
-    context: Workbench
+    context: TrainingContext
     _: KW_ONLY
     prior_sd: float = 1.0
     exponent: Exponent = "1/K"
@@ -285,8 +285,8 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
         Their product is taken as A times their mean, so that a robust rule can replace the mean.
         """
-        count, alike = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
-        mean = Gaussian(self.context.mean(updates.chi_D, alike), self.context.mean(updates.xi_D, alike))
+        count, same = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
+        mean = Gaussian(self.context.mean(updates.chi_D, same), self.context.mean(updates.xi_D, same))
         power = 1 / count if self.gamma is None else 1.0
         after = virtual.applied(
             server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr

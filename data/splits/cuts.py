@@ -46,18 +46,18 @@ def deal(kinds: Sequence[int], each: int, peers: int, draws: np.random.Generator
     """
     assert 1 <= each <= len(kinds)
     pack: list[int] = []
-    hands: list[list[int]] = []
+    shards: list[list[int]] = []
     for _ in range(peers):
-        hand: list[int] = []
-        while len(hand) < each:
+        shard: list[int] = []
+        while len(shard) < each:
             if not pack:
                 pack = [int(kind) for kind in draws.permutation(np.asarray(kinds))]
             # A pack refilled in the middle of a hand may begin with a kind that the hand has: it stays in the pack.
-            kind = next(kind for kind in pack if kind not in hand)
+            kind = next(kind for kind in pack if kind not in shard)
             pack.remove(kind)
-            hand.append(kind)
-        hands.append(hand)
-    return hands
+            shard.append(kind)
+        shards.append(shard)
+    return shards
 
 
 def fill(shares: Sequence[Indices], least: int) -> tuple[list[Indices], int]:

@@ -74,14 +74,14 @@ def drift(
         raise DataError(f"{dataset.name} has no subclasses, which drift needs; use cifar100, or the split slicing")
     wanted = wanted_peers(peers)
     test_N = held_out(dataset, test_fraction, draws)
-    hands: list[list[int]] = [[] for _ in range(wanted)]
+    shards: list[list[int]] = [[] for _ in range(wanted)]
     for label in range(len(dataset.classes)):
         subclasses = np.unique(dataset.subclass_N[dataset.y == label])
         if len(subclasses):
-            for hand, drawn in zip(hands, deal(subclasses.tolist(), 1, wanted, draws), strict=True):
-                hand += drawn
+            for shard, drawn in zip(shards, deal(subclasses.tolist(), 1, wanted, draws), strict=True):
+                shard += drawn
     rule = worded("drift", cuts=None if cuts == "per-class" else cuts, test_fraction=test_fraction)
-    return _by_kind(dataset, rule, dataset.subclass_N, dataset.subclass_names, hands, cuts, test_N, draws)
+    return _by_kind(dataset, rule, dataset.subclass_N, dataset.subclass_names, shards, cuts, test_N, draws)
 
 
 def _by_class(
@@ -103,9 +103,9 @@ def _by_class(
         )
     wanted = wanted_peers(peers)
     test_N = held_out(dataset, test_fraction, draws)
-    hands = deal(range(len(classes)), each, wanted, draws)
+    shards = deal(range(len(classes)), each, wanted, draws)
     rule = worded(rule, test_fraction=test_fraction)
-    return _by_kind(dataset, rule, dataset.y.astype(np.int64), classes, hands, cuts, test_N, draws)
+    return _by_kind(dataset, rule, dataset.y.astype(np.int64), classes, shards, cuts, test_N, draws)
 
 
 def _by_kind(
@@ -113,15 +113,15 @@ def _by_kind(
     rule: str,
     kind_N: NDArray[np.int64],
     names: Sequence[str],
-    hands: Sequence[Sequence[int]],
+    shards: Sequence[Sequence[int]],
     cuts: _Cuts,
     test_N: Mask,
     draws: np.random.Generator,
 ) -> Split:
     """Divide each kind (class or subclass) among the peers that hold it."""
     holders: dict[int, list[int]] = {}
-    for peer, hand in enumerate(hands):
-        for kind in hand:
+    for peer, shard in enumerate(shards):
+        for kind in shard:
             holders.setdefault(kind, []).append(peer)
     orders = {kind: draws.permutation(np.flatnonzero((kind_N == kind) & ~test_N)) for kind in holders}
     most = max(map(len, holders.values()))
@@ -136,7 +136,7 @@ def _by_kind(
         smallest = min(map(len, orders.values()))
         common = random_cuts(smallest, most, draws)
         orders = {kind: order[:smallest] for kind, order in orders.items()}
-    piles: list[list[Indices]] = [[] for _ in hands]
+    piles: list[list[Indices]] = [[] for _ in shards]
     for kind, peers in holders.items():
         order = orders[kind]
         if cuts == "equal":
@@ -146,6 +146,6 @@ def _by_kind(
         for peer, part in zip(peers, parts, strict=cuts != "shared"):  # shared: the last part may have no holder
             piles[peer].append(part)
     trains = [draws.permutation(np.concatenate(pile)) for pile in piles]
-    tests = [np.flatnonzero(test_N & np.isin(kind_N, hand)) for hand in hands]
-    notes = [", ".join(names[kind] for kind in sorted(hand)) if len(hand) <= 3 else "" for hand in hands]
+    tests = [np.flatnonzero(test_N & np.isin(kind_N, shard)) for shard in shards]
+    notes = [", ".join(names[kind] for kind in sorted(shard)) if len(shard) <= 3 else "" for shard in shards]
     return split_of(dataset, rule, trains, tests, int((~test_N).sum()) - sum(map(len, trains)), notes)

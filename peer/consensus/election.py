@@ -48,7 +48,7 @@ import numpy as np
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.consensus.candidacies import FailedCandidacies
 from fedpeer.peer.consensus.polls import ElectionTiming, Poll
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     HardState,
     Heartbeat,
     HeartbeatReply,
@@ -97,7 +97,7 @@ class Election:
         scope: Scope,
         voter_sets: Collection[VoterSet],
         force: int,
-        stand: HardState,
+        hard_state: HardState,
         progress: Progress,
         patience: float,
         draws: np.random.Generator,
@@ -107,7 +107,7 @@ class Election:
     ) -> None:
         self.me = me
         self.scope = scope
-        self.stand = stand
+        self.hard_state = hard_state
         self.progress = progress
         self.patience = patience
         self.known = {each.number: each for each in voter_sets}
@@ -154,7 +154,7 @@ class Election:
         a heartbeat of it lately.
         """
         if self.coordinator is not None:
-            return self.coordinator, self.stand.term
+            return self.coordinator, self.hard_state.term
         if self._earlier is None or self._clock - self._earlier[1] >= self._lease:
             return None
         return self._earlier[0].candidate, self._earlier[0].term
@@ -198,11 +198,11 @@ class Election:
         out: list[Out] = []
         if self.coordinator is not None:
             out, self._lost = (
-                [LeaderChanged(self.stand.term, None)],
-                (self.coordinator, self._received, self.stand.term),
+                [LeaderChanged(self.hard_state.term, None)],
+                (self.coordinator, self._received, self.hard_state.term),
             )
         self.coordinator = None
-        return out + self._open_poll(self.stand.term + 1, pre=True)
+        return out + self._open_poll(self.hard_state.term + 1, pre=True)
 
     def nobody_listens(self, peer: str) -> None:
         """Take this peer for gone: its machine refuses connections, so its process has ended.
@@ -224,7 +224,7 @@ class Election:
         if voter_set is not None and sender not in voter_set.voters:
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {vote_request.roster}", sender)]
         able = voter_set is not None and vote_request.progress.at_least(self.progress)
-        newer = vote_request.term > self.stand.term
+        newer = vote_request.term > self.hard_state.term
         out: list[Out] = []
         if newer and not vote_request.pre:
             in_time = self._failed.stands(sender, vote_request.term, self._clock)
@@ -233,13 +233,13 @@ class Election:
                 out.append(
                     Rejection("too_many_terms", f"stands in term {vote_request.term} soon after another", sender)
                 )
-        if not able or self._is_led() or vote_request.term > self.stand.term + RAISE_MAX:
+        if not able or self._is_led() or vote_request.term > self.hard_state.term + RAISE_MAX:
             return [*out, self._no(sender, vote_request)]
         if vote_request.pre:
             if not newer or self._failed.rests(sender, self._clock) or not self._defers(sender, vote_request.progress):
                 return [self._no(sender, vote_request)]
             return [SendConsensus(sender, VoteReply(vote_request.term, True, True, b""))]
-        if not newer and (vote_request.term < self.stand.term or self.stand.voted not in ("", sender)):
+        if not newer and (vote_request.term < self.hard_state.term or self.hard_state.voted not in ("", sender)):
             return [self._no(sender, vote_request)]
         if newer:  # the candidate gets time to win; asking again gives it no more
             self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
@@ -261,7 +261,7 @@ class Election:
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {poll.voter_set.number}", sender)]
         if not answer.granted:
             poll.refused.add(sender)
-            if poll.term <= answer.term <= self.stand.term + RAISE_MAX:
+            if poll.term <= answer.term <= self.hard_state.term + RAISE_MAX:
                 self._ahead[sender] = answer.term
             lost = not poll.pre and not poll.voter_set.carried(poll.voter_set.voters - poll.refused)
             return self._back_off() if lost else []
@@ -276,17 +276,17 @@ class Election:
         if jump := self._jump(sender, leader_certificate.term):
             return jump
         self._was_there(sender, leader_certificate.term)
-        if leader_certificate.term < self.stand.term and self._heeds(sender, leader_certificate):
+        if leader_certificate.term < self.hard_state.term and self._heeds(sender, leader_certificate):
             return [self._follow(sender)]
-        if leader_certificate.term < self.stand.term or leader_certificate.term == self._ended:
-            text = f"coordinates in term {leader_certificate.term}, but the term is {self.stand.term}"
+        if leader_certificate.term < self.hard_state.term or leader_certificate.term == self._ended:
+            text = f"coordinates in term {leader_certificate.term}, but the term is {self.hard_state.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         out: list[Out] = []
-        if leader_certificate.term > self.stand.term or sender != self.coordinator:
+        if leader_certificate.term > self.hard_state.term or sender != self.coordinator:
             refusal = self._doubted(sender, leader_certificate)
             if refusal is not None:
                 return [refusal]
-            if leader_certificate.term == self.stand.term and self.coordinator is not None:
+            if leader_certificate.term == self.hard_state.term and self.coordinator is not None:
                 return self._end_term(sender, leader_certificate)
             out += self._adopt(leader_certificate.term, sender)
             out += self._seen((author for author, _ in leader_certificate.votes), sender)
@@ -304,14 +304,14 @@ class Election:
         if jump := self._jump(sender, follow.term):
             return jump
         self._ended_processes.discard(sender)
-        if self.leading and follow.term == self.stand.term:
+        if self.leading and follow.term == self.hard_state.term:
             self._answered[sender] = self._clock
         return []
 
     def committed(self, term: int) -> list[Out]:
         """Take note of a committed round of this term, which a majority has accepted."""
         self._failed.begin_anew()
-        return self._adopt(term, "") if self.coordinator is None and term > self.stand.term else []
+        return self._adopt(term, "") if self.coordinator is None and term > self.hard_state.term else []
 
     def announce(self, voter_set: VoterSet) -> None:
         """Remember the voter set of another roster; it counts once a committed round names it."""
@@ -421,7 +421,7 @@ class Election:
 
     def _was_there(self, sender: str, term: int) -> None:
         """Lengthen leases if this coordinator turns out to have been silent for longer than its lease."""
-        if sender == self.coordinator and term == self.stand.term:
+        if sender == self.coordinator and term == self.hard_state.term:
             if (silent := self._clock - self._received) >= self._bearable:  # perhaps only packets were lost
                 self._wait_longer(silent * 3 // 2)
         elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
@@ -472,23 +472,23 @@ class Election:
     def _step_down(self) -> list[Out]:
         self._certificate = self._poll = self.coordinator = None
         self._deadline = self._wait()
-        return [LeaderChanged(self.stand.term, None)]
+        return [LeaderChanged(self.hard_state.term, None)]
 
     def _adopt(self, term: int, voted: str) -> list[Out]:
         """Enter this term durably; within the same term a vote that was given stays."""
         out: list[Out] = []
-        if term > self.stand.term:
+        if term > self.hard_state.term:
             self._votes, self._candidacy = {}, None
             self._deferred.clear()
             out = self._step_down() if self.coordinator else []
             if self._poll is not None:
                 self._back_off()
-            stand = HardState(term, voted)
+            hard_state = HardState(term, voted)
         else:
-            stand = HardState(term, self.stand.voted or voted)
-        if stand != self.stand:
-            self.stand = stand
-            out.append(PersistConsensus(stand))
+            hard_state = HardState(term, self.hard_state.voted or voted)
+        if hard_state != self.hard_state:
+            self.hard_state = hard_state
+            out.append(PersistConsensus(hard_state))
         return out
 
     def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
@@ -504,7 +504,9 @@ class Election:
     def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
         """Note votes of this term; return a rejection for each voter that has voted for two candidates."""
         return [
-            Rejection("double_vote", f"votes for {self._votes[voter]} and {candidate} in term {self.stand.term}", voter)
+            Rejection(
+                "double_vote", f"votes for {self._votes[voter]} and {candidate} in term {self.hard_state.term}", voter
+            )
             for voter in voters
             if self._votes.setdefault(voter, candidate) != candidate
         ]
@@ -534,9 +536,9 @@ class Election:
         return None
 
     def _jump(self, sender: str, term: int) -> list[Out]:
-        if term <= self.stand.term + TERM_JUMP_MAX:
+        if term <= self.hard_state.term + TERM_JUMP_MAX:
             return []
-        return [Rejection("term_jump", f"term {term} after {self.stand.term}", sender)]
+        return [Rejection("term_jump", f"term {term} after {self.hard_state.term}", sender)]
 
     def _wait(self) -> int:
         return self._clock + self._lease + self._turn()
@@ -553,7 +555,7 @@ class Election:
         return int(self._draws.integers(below))
 
     def _no(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
-        return SendConsensus(sender, VoteReply(self.stand.term, vote_request.pre, False, b""))
+        return SendConsensus(sender, VoteReply(self.hard_state.term, vote_request.pre, False, b""))
 
     def _follow(self, to: str) -> SendConsensus:
-        return SendConsensus(to, HeartbeatReply(self.stand.term, self.progress))
+        return SendConsensus(to, HeartbeatReply(self.hard_state.term, self.progress))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedpeer.peer.wire.ballots import VoterSet
+from fedpeer.peer.wire.consensus_messages import VoterSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX, Election
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     MODELS_MAX,
     Accept,
     ApplyModel,
@@ -84,7 +84,11 @@ class RoundCommit:
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
         """Advance to tick `now`; `living` are the other peers that membership takes for alive."""
         out = self._led(self.election.tick(now, living))
-        beats = {said.to for said in out if isinstance(said, SendConsensus) and isinstance(said.message, Heartbeat)}
+        beats = {
+            message.to
+            for message in out
+            if isinstance(message, SendConsensus) and isinstance(message.message, Heartbeat)
+        }
         return [*out, *self._proposals(beats)]
 
     def received(self, sender: str, message: Message) -> list[Out]:
@@ -119,13 +123,13 @@ class RoundCommit:
     def propose(self, digest: bytes) -> list[Out]:
         """Propose the model with this digest, which this coordinator made for the round and which is durable here."""
         assert self.gathering, "who proposes coordinates, and has not proposed yet"
-        proposal = Proposal(self.election.stand.term, self.holding.round + 1, self._next_roster(), digest)
+        proposal = Proposal(self.election.hard_state.term, self.holding.round + 1, self._next_roster(), digest)
         return self._issue(proposal)
 
     def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
         """Count a member's update (with this digest) for a round of this term, or reject it."""
-        if not self.election.leading or term != self.election.stand.term:
-            text = f"an update for term {term}, but the term is {self.election.stand.term}"
+        if not self.election.leading or term != self.election.hard_state.term:
+            text = f"an update for term {term}, but the term is {self.election.hard_state.term}"
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         if round_ > self.holding.round + 1:
             return [Rejection("round_gap", f"an update for round {round_} after {self.holding.round}", sender)]
@@ -146,7 +150,7 @@ class RoundCommit:
 
     def _led(self, out: list[Out]) -> list[Out]:
         """Return what the election put out, and what follows if this peer began or ceased to coordinate."""
-        term = self.election.stand.term if self.election.leading else 0
+        term = self.election.hard_state.term if self.election.leading else 0
         if term == self._term_led:
             return out
         self._term_led = term
@@ -198,7 +202,7 @@ class RoundCommit:
     # ----------------------------------------------------------------------------------------------------- everybody's
 
     def _on_propose(self, sender: str, proposal: Proposal) -> list[Out]:
-        term, holding = self.election.stand.term, self.holding
+        term, holding = self.election.hard_state.term, self.holding
         if proposal.term > term + TERM_JUMP_MAX:
             return [Rejection("term_jump", f"a proposal of term {proposal.term} after {term}", sender)]
         if proposal.term < term:
@@ -226,8 +230,10 @@ class RoundCommit:
 
     def _on_commit(self, sender: str, certificate: Certificate) -> list[Out]:
         proposal, holding = certificate.proposal, self.holding
-        if proposal.term > self.election.stand.term + TERM_JUMP_MAX:
-            return [Rejection("term_jump", f"a round of term {proposal.term} after {self.election.stand.term}", sender)]
+        if proposal.term > self.election.hard_state.term + TERM_JUMP_MAX:
+            return [
+                Rejection("term_jump", f"a round of term {proposal.term} after {self.election.hard_state.term}", sender)
+            ]
         if proposal.round < holding.round:
             return []
         if self._contradicts(proposal):
@@ -310,7 +316,7 @@ class RoundCommit:
         return self._sign(acceptance_text(self.election.scope, self.election.me, proposal))
 
     def _follow(self, to: str) -> SendConsensus:
-        return SendConsensus(to, HeartbeatReply(self.election.stand.term, self.election.progress))
+        return SendConsensus(to, HeartbeatReply(self.election.hard_state.term, self.election.progress))
 
 
 def _digests(holding: CommitState) -> list[bytes]:

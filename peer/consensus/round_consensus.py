@@ -31,7 +31,7 @@ from fedpeer.peer.state.entries import ModelStored, TermChanged
 from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.voters import EVERYONE
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
     CommitState,
@@ -76,7 +76,7 @@ class RoundConsensus:
             scope=scope,
             voter_sets=tuple(consensus_state.voter_sets.values()),
             force=consensus_state.holding.roster,
-            stand=consensus_state.stand,
+            hard_state=consensus_state.hard_state,
             progress=consensus_state.holding.progress,
             patience=spec.patience,
             draws=draws,
@@ -177,13 +177,13 @@ class RoundConsensus:
 
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
-        said = ballot.said
-        if isinstance(said, VoteRequest) and not self.consensus_state.votes:
+        message = ballot.message
+        if isinstance(message, VoteRequest) and not self.consensus_state.votes:
             return
-        if isinstance(said, Heartbeat | HeartbeatReply):
-            self.state.others[peer].seen_in(said.progress.applied + 1, self.state.now)
-        outs = self.round_commit.received(peer, said)
-        if signers(said) - self.state.peer_groups.roster.by_id.keys():
+        if isinstance(message, Heartbeat | HeartbeatReply):
+            self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)
+        outs = self.round_commit.received(peer, message)
+        if signers(message) - self.state.peer_groups.roster.by_id.keys():
             # A revoked peer signed it while it was a member. Without its key that proves nothing, and the sender is not
             # to blame. The next round, and the next coordinator, do without that signature.
             outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
@@ -191,7 +191,7 @@ class RoundConsensus:
 
     def on_update(self, peer: str, update: Update) -> None:
         """Take a client's update for the round that this peer closes, if it coordinates."""
-        state, at = self.state, (self.round_commit.election.stand.term, self.applied + 1)
+        state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
         if self.round_commit.gathering and (update.term, update.round) == at:
             self._gathering.at(at, state.now)
             if self._gathering.closed:
@@ -244,7 +244,7 @@ class RoundConsensus:
 
     def aggregated(self, done: UpdatesAggregated) -> None:
         """Propose the result of a round, if this peer still coordinates that round."""
-        at = (self.round_commit.election.stand.term, self.applied + 1)
+        at = (self.round_commit.election.hard_state.term, self.applied + 1)
         if not self.round_commit.gathering or (done.term, done.round) != at:
             return
         for peer, why in done.out.items():
@@ -313,7 +313,7 @@ class RoundConsensus:
 
     def _close(self) -> None:
         """Close the round if all reachable participants have sent, or at the deadline."""
-        state, at = self.state, (self.round_commit.election.stand.term, self.applied + 1)
+        state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
         gathering = self._gathering
         gathering.at(at, state.now)
         awaited = gathering.awaited(self._takes_part(), self._there)
@@ -359,18 +359,18 @@ class RoundConsensus:
         state = self.state
         for out in outs:
             match out:
-                case PersistConsensus(HardState() as stand):
-                    state.write(TermChanged(group=self.group, term=stand.term, voted=stand.voted))
+                case PersistConsensus(HardState() as hard_state):
+                    state.write(TermChanged(group=self.group, term=hard_state.term, voted=hard_state.voted))
                 case PersistConsensus(CommitState() as holding):
                     state.write(commit_state_changed(self.group, holding))
                 case SendConsensus(_, Accept()) if not self.consensus_state.votes:
                     pass
-                case SendConsensus(_, Heartbeat() | HeartbeatReply() as said):  # it is alive, whatever its disk does
-                    term = said.leader_certificate.term if isinstance(said, Heartbeat) else said.term
-                    here = (self.group, "lead" if isinstance(said, Heartbeat) else "follow", term)
-                    state.send(out.to, ConsensusMessage(group=self.group, said=said), here)
+                case SendConsensus(_, Heartbeat() | HeartbeatReply() as message):  # it is alive, whatever its disk does
+                    term = message.leader_certificate.term if isinstance(message, Heartbeat) else message.term
+                    here = (self.group, "lead" if isinstance(message, Heartbeat) else "follow", term)
+                    state.send(out.to, ConsensusMessage(group=self.group, message=message), here)
                 case SendConsensus():
-                    state.send(out.to, ConsensusMessage(group=self.group, said=out.message))
+                    state.send(out.to, ConsensusMessage(group=self.group, message=out.message))
                 case LeaderChanged():
                     who = "no coordinator" if out.coordinator is None else f"{out.coordinator} coordinates"
                     fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}

@@ -18,7 +18,7 @@ from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, voter_set_known
 from fedpeer.peer.state.entries import VotingAllowed
 from fedpeer.peer.state.node_state import NodeState
-from fedpeer.peer.wire.ballots import Commit, Heartbeat, Message, Out
+from fedpeer.peer.wire.consensus_messages import Commit, Heartbeat, Message, Out
 from fedpeer.peer.wire.messages import RosterNews
 from fedpeer.peer.wire.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.rejection import Rejection
@@ -39,9 +39,9 @@ class VotingIn(Protocol):
     def round_commit(self) -> RoundCommit: ...
 
 
-def signers(said: Message) -> frozenset[str]:
+def signers(message: Message) -> frozenset[str]:
     """Return the peers whose signatures a message carries."""
-    match said:
+    match message:
         case Heartbeat(leader_certificate):
             return frozenset(author for author, _ in leader_certificate.votes)
         case Commit(certificate):

@@ -40,7 +40,7 @@ def greet(state: NodeState) -> None:
     A finished peer still has what a peer that was away needs; if the two have met, there is nothing more to compare.
     """
     for peer, other in state.others.items():
-        due = (other.compare or not other.met) and other.hello_at <= state.now and peer in state.peer_groups.mates
+        due = (other.compare or not other.met) and other.hello_at <= state.now and peer in state.peer_groups.group_peers
         compared = other.met and state.membership.status(peer) == "finished"
         if due and not compared and not state.others.gone(peer):
             other.greeted(state.now)
@@ -189,7 +189,7 @@ def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
 def _agree(state: NodeState, peer: str, hello: Hello) -> None:
     """Note in which groups the two may average; if their contracts differ, send ours once, and name the groups."""
     other = state.others[peer]
-    other.said = hello.contract, dict(hello.groups)
+    other.announced = hello.contract, dict(hello.groups)
     mine = _together(state, peer)
     other.agreed = {group for group in mine if _agreed(state, peer, group)}
     if state.contracts.signed is not None and hello.contract != contract_digest(state.contracts.signed.text):
@@ -197,7 +197,7 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
     if hello.contract != state.setup.contract:
         _send_contract(state, peer)
         return
-    theirs = set(other.said[1])
+    theirs = set(other.announced[1])
     if other.agreed == mine == theirs or other.differs == hello.contract:
         return
     other.differs = hello.contract
@@ -218,7 +218,7 @@ def _together(state: NodeState, peer: str) -> set[str]:
 def _agreed(state: NodeState, peer: str, group: str) -> bool:
     """Return whether the two see the same scalars in a group, under contracts that agree about it."""
     other = state.others[peer]
-    contract, groups = other.said
+    contract, groups = other.announced
     if groups.get(group) != state.digest_under(contract, group):
         return False
     if contract == state.setup.contract:
@@ -242,7 +242,7 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
     other, mine, text = state.others[peer], state.setup.held.text, contract.text
     if text.startswith(BEGINNING):
         signed = on_signed_contract(state, peer, text)
-        if signed is None or contract_digest(signed.text) != other.said[0]:
+        if signed is None or contract_digest(signed.text) != other.announced[0]:
             return
         text = signed.text
     if text == mine:
@@ -256,7 +256,7 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
         return
     digest = contract_digest(text)
     _send_contract(state, peer)
-    if digest == other.said[0]:
+    if digest == other.announced[0]:
         other.contract = text
         other.agreed = {group for group in _together(state, peer) if _agreed(state, peer, group)}
         state.others.changed()
@@ -337,9 +337,9 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
         )  # the consensus group of a server's clients is there already
     state.snapshot()
     gone, new = sorted(before - set(state.peer_groups.peers)), sorted(set(state.peer_groups.peers) - before)
-    said = [*(f"{peer} is new" for peer in new), *(f"{peer} is revoked" for peer in gone)]
+    statement = [*(f"{peer} is new" for peer in new), *(f"{peer} is revoked" for peer in gone)]
     state.note(
-        "info", "roster", f"roster {roster.number}: {', '.join(said) or 'other addresses'}", number=roster.number
+        "info", "roster", f"roster {roster.number}: {', '.join(statement) or 'other addresses'}", number=roster.number
     )
     for peer in [*gone, *anew]:
         state.others.forget(peer)

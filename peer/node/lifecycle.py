@@ -82,7 +82,7 @@ class NodeParts:
 def await_others(work: NodeParts) -> None:
     """Wait for the others for a while; then begin, or first fetch the values of peers that are further."""
     state = work.state
-    absent = sorted(p for p in state.mates if not state.others[p].met)
+    absent = sorted(p for p in state.group_peers if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
     further = [other for other in state.others.values() if other.met and other.begun and other.round > 1]
     if absent and state.waited() < patience and not further:
@@ -177,14 +177,14 @@ def linger(work: NodeParts) -> None:
         state.advertise()
         lifecycle.progress_at = lifecycle.all_done_at = state.now
         lifecycle.received_from = state.ran
-    unfinished = [p for p in state.mates if state.others.unfinished(p)]
+    unfinished = [p for p in state.group_peers if state.others.unfinished(p)]
     furthest = sum(state.others[p].round for p in unfinished)
     if furthest != lifecycle.furthest:
         lifecycle.furthest, lifecycle.progress_at = furthest, state.now
-    absent = [p for p in state.mates if state.membership.status(p) == "dead"]
+    absent = [p for p in state.group_peers if state.membership.status(p) == "dead"]
     if waited >= patience:
         absent = [p for p in absent if state.now - state.others[p].received_at < patience]
-    there = {p for p in state.mates if state.others.present(p)}
+    there = {p for p in state.group_peers if state.others.present(p)}
     owing = [p for h in durable.groups.values() for p, channel in h.out.items() if channel.open and p in there]
     stuck = state.now - lifecycle.progress_at >= lingering(state)
     if unfinished or absent:
@@ -192,7 +192,7 @@ def linger(work: NodeParts) -> None:
     if absent:
         lifecycle.received_from = state.ran
     unpaid = (
-        owing or any(map(state.others.leaving, state.mates))
+        owing or any(map(state.others.leaving, state.group_peers))
     ) and state.now - lifecycle.all_done_at < state.setup.ticks(_OWING_S)
     if state.ran - lifecycle.received_from < state.setup.ticks(_LINGER_MIN_S):
         return
@@ -211,7 +211,7 @@ def leave_federation(work: NodeParts) -> None:
             state.stop(0, f"left; {became}")
         elif waited >= lifecycle.farewells * FAREWELL_EVERY:
             lifecycle.farewells += 1
-            for peer in sorted(state.mates):
+            for peer in sorted(state.group_peers):
                 send_hello(state, peer, answer=True)
         return
     over = state.waited() >= state.setup.ticks(_LEAVE_S)

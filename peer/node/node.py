@@ -31,7 +31,7 @@ from fedpeer.peer.node.group_averager import GroupAverager
 from fedpeer.peer.node.handshake import adopt_roster, close_books, greet
 from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, await_others, join_late, leave_federation, linger
 from fedpeer.peer.node.membership_effects import attend
-from fedpeer.peer.node.reminders import born_again
+from fedpeer.peer.node.reminders import begin_incarnation
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import (
     RoundProgress,
@@ -187,12 +187,12 @@ class Node:
         """
         if not isinstance(message, Ping | PingRequest | Pong) or sender not in self.state.others:
             return ()
-        said = self.state.membership.last_statement(sender)
-        if said is None or said.advert is None:
+        statement = self.state.membership.last_statement(sender)
+        if statement is None or statement.advert is None:
             return ()
         own = [claim.advert for claim in message.claims if claim.about == claim.author == sender and claim.advert]
-        known = (said.advert.generation, said.advert.nonce)
-        return (said,) if any((advert.generation, advert.nonce) < known for advert in own) else ()
+        known = (statement.advert.generation, statement.advert.nonce)
+        return (statement,) if any((advert.generation, advert.nonce) < known for advert in own) else ()
 
     def policy(self, other: str | None) -> MessagePolicy:
         """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
@@ -300,13 +300,15 @@ class Node:
         if state.phase == "stopped":
             return
         if state.durable.left:
-            born_again(state, state.durable.incarnation + 1, "it had left, and comes back")
+            begin_incarnation(state, state.durable.incarnation + 1, "it had left, and comes back")
             self.blank = True
         elif state.durable.rekeyed:
-            born_again(state, state.durable.incarnation + 1, "it was revoked, and is admitted again with another key")
+            begin_incarnation(
+                state, state.durable.incarnation + 1, "it was revoked, and is admitted again with another key"
+            )
             self.blank = True
         elif self._forgot:
-            born_again(state, state.durable.incarnation + 1, "the disk lost durable state")
+            begin_incarnation(state, state.durable.incarnation + 1, "the disk lost durable state")
         if self.blank or self._renews:
             state.snapshot()
         gone_over(state)
@@ -389,7 +391,7 @@ class Node:
         """Return whether this process has just started and not met the others yet, so that it would average alone."""
         state = self.state
         if not self._reacquainted:
-            strangers = [p for p in state.mates if not state.others[p].met]
+            strangers = [p for p in state.group_peers if not state.others[p].met]
             expected = [p for p in strangers if not state.others.gone(p)]
             over = state.waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
             self._reacquainted = over or not expected

@@ -50,7 +50,7 @@ from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, 
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.setup import PeerGroups, Setup
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, voter_set
-from fedpeer.peer.wire.ballots import VoterSet
+from fedpeer.peer.wire.consensus_messages import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.slicing.models import ModelGraph, SlicingError

@@ -167,7 +167,7 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
             state.refuse("unproven", received.sender, "its proof about a channel is not signed by this peer")
             return
         if _forgot(state, received, proof):
-            born_again(state, state.durable.incarnation + 1, f"{received.sender} remembers more than this peer")
+            begin_incarnation(state, state.durable.incarnation + 1, f"{received.sender} remembers more than this peer")
             return
 
 
@@ -211,12 +211,12 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
         state.starts.amnesia = True
     lost = other_process and (later or state.starts.blank)
     if incarnation > durable.incarnation or (incarnation == durable.incarnation and lost):
-        born_again(state, incarnation + 1, "others know of a later generation or incarnation of this peer")
+        begin_incarnation(state, incarnation + 1, "others know of a later generation or incarnation of this peer")
     elif later:
         state.advertise()
 
 
-def born_again(state: NodeState, incarnation: int, why: str) -> None:
+def begin_incarnation(state: NodeState, incarnation: int, why: str) -> None:
     """Take a new incarnation, since memory was lost; all peers have to meet it anew."""
     state.write(Reborn(incarnation=incarnation))
     state.note("warning", "reborn", f"memory was lost: {why}; going on as incarnation {incarnation}")

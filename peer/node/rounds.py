@@ -76,18 +76,18 @@ class RoundProgress:
     disagreement: dict[str, float] = field(default_factory=dict)
     alone: int = 0
     alone_since: int | None = None
-    said_alone: bool = False
+    alone_noted: bool = False
     trained_at: int | None = None
-    said_stalled: bool = False
+    stalled_noted: bool = False
     astray: set[str] = field(default_factory=set)
 
     def alone_for(self, state: NodeState) -> int:
         """Return the ticks for which this peer has been alone in its round; 0 if it is not, or only for a moment."""
-        return state.ran - self.alone_since if self.alone_since is not None and self.said_alone else 0
+        return state.ran - self.alone_since if self.alone_since is not None and self.alone_noted else 0
 
     def stalled_for(self, state: NodeState) -> int:
         """Return the ticks for which the averaging of this round lasts; 0 until it counts as stalled."""
-        return state.ran - self.trained_at if self.trained_at is not None and self.said_stalled else 0
+        return state.ran - self.trained_at if self.trained_at is not None and self.stalled_noted else 0
 
 
 def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
@@ -95,7 +95,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
     durable, learning = state.durable, state.setup.federation.learning
     state.write(Began(round=round))
     rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
-    rounds.training, rounds.trained_at, rounds.said_stalled = False, None, False
+    rounds.training, rounds.trained_at, rounds.stalled_noted = False, None, False
     done = round - 1
     state.averages |= {
         group: durable.x_n[place_D]
@@ -141,12 +141,12 @@ def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str
 
 def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
     """Log when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
-    if rounds.trained_at is None or rounds.said_stalled or rounds.said_alone or not state.synchronous:
+    if rounds.trained_at is None or rounds.stalled_noted or rounds.alone_noted or not state.synchronous:
         return
     lasted = state.ran - rounds.trained_at
     if lasted < _STALLED_DEADLINES * state.setup.ticks(state.setup.federation.gossip.deadline):
         return
-    rounds.said_stalled = True
+    rounds.stalled_noted = True
     missing = sorted({peer for holding in state.durable.groups.values() for peer in holding.missing})
     seconds, whom = lasted * state.setup.federation.gossip.tick, ", ".join(missing) or "nobody"
     text = f"round {state.durable.round} has been averaging for {seconds:.0f} s; waiting for {whom}"
@@ -169,11 +169,11 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself.
     """
     if may_begin(state, state.durable.round + 1):
-        if rounds.said_alone:
+        if rounds.alone_noted:
             state.note(
                 "info", "company", f"no longer alone, after {rounds.alone} trainings in round {state.durable.round}"
             )
-        rounds.alone, rounds.alone_since, rounds.said_alone = 0, None, False
+        rounds.alone, rounds.alone_since, rounds.alone_noted = 0, None, False
         return False
     learning = state.setup.federation.learning
     rounds.alone_since = state.ran if rounds.alone_since is None else rounds.alone_since
@@ -182,8 +182,8 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
         return False
     if waited < DOUBT_TICKS:
         return True
-    if not rounds.said_alone:
-        rounds.said_alone = True
+    if not rounds.alone_noted:
+        rounds.alone_noted = True
         text = f"alone in round {state.durable.round}: no other peer answers; the round number stays until one does"
         state.note("warning", "alone", text, round=state.durable.round)
     if rounds.alone < learning.alone_rounds:

@@ -41,13 +41,13 @@ def may_begin(state: NodeState, round: int) -> bool:
 
     Peers that have finished or left are no longer waited for: the last peer goes on alone.
     """
-    learning = [peer for peer in state.mates if state.membership.status(peer) not in ("finished", "left")]
+    learning = [peer for peer in state.group_peers if state.membership.status(peer) not in ("finished", "left")]
     if not learning or not state.durable.groups:
         return True
     if not state.synchronous:
         return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
     slack = max([1, *(_ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
-    return round <= latest(map(state.others.round_of, state.mates), slack * state.setup.federation.gossip.every)
+    return round <= latest(map(state.others.round_of, state.group_peers), slack * state.setup.federation.gossip.every)
 
 
 def furthest(state: NodeState) -> int:
@@ -60,7 +60,7 @@ def finished_without(state: NodeState) -> bool:
     """Return whether all others that are present have finished, and this peer is too far behind to be in step."""
     if not state.synchronous or state.durable.round + lead(state) >= state.setup.federation.learning.rounds:
         return False
-    there = [state.membership.status(peer) for peer in state.mates if state.others.present(peer)]
+    there = [state.membership.status(peer) for peer in state.group_peers if state.others.present(peer)]
     return bool(there) and set(there) == {"finished"}
 
 

@@ -57,7 +57,7 @@ def _each_group(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status],
     return lambda status: [((group["id"],), value(group)) for group in status["groups"]]
 
 
-def _each_council(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
+def _each_consensus(value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Status], Iterable[_Sample]]:
     return lambda status: [((consensus["id"],), value(consensus)) for consensus in status["councils"]]
 
 
@@ -156,7 +156,7 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_late": Row(
         _C, ("group",), "exchanges and rounds that continued without some of their members", _each(lambda g: g["late"])
     ),
-    "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_council(lambda c: c["term"])),
+    "fedpeer_term": Row(_G, ("group",), "term of the election of a coordinator", _each_consensus(lambda c: c["term"])),
     "fedpeer_coordinates": Row(
         _G,
         ("group",),
@@ -164,13 +164,13 @@ METRICS: Mapping[str, Row] = {
         lambda status: [((c["id"],), int(c["coordinator"] == status["peer"])) for c in status["councils"]],
     ),
     "fedpeer_round_in_force": Row(
-        _G, ("group",), "last coordinated round that is applied here", _each_council(lambda c: c["round"])
+        _G, ("group",), "last coordinated round that is applied here", _each_consensus(lambda c: c["round"])
     ),
     "fedpeer_paused": Row(
         _G,
         ("group",),
         "1 while rounds pause for lack of a coordinator, else 0",
-        _each_council(lambda c: int(c["paused"])),
+        _each_consensus(lambda c: int(c["paused"])),
     ),
     "fedpeer_voters": Row(_G, ("group", "state"), "voters by state: there, or missing", _voters),
     "fedpeer_sent_bytes": Row(_C, (), "bytes of messages sent", _one("traffic", "bytes_sent")),

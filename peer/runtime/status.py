@@ -300,7 +300,7 @@ class Status:
             "groups": [self._group(group) for group in view.groups],
             "scores": {id: curve.points for id, curve in sorted(self._curves.items())},
             "server_scores": self._server.points,
-            "councils": [self._council(consensus) for consensus in view.consensus_by_group],
+            "councils": [self._consensus_view(consensus) for consensus in view.consensus_by_group],
             "traffic": self._all.as_json(),
             "refusals": self._refusals(),
             "counters": self._counted(),
@@ -317,7 +317,7 @@ class Status:
             "trail": self._trails[group.id].points,
         }
 
-    def _council(self, consensus: ConsensusView) -> dict[str, Any]:
+    def _consensus_view(self, consensus: ConsensusView) -> dict[str, Any]:
         return {**_fields(consensus), "late": self._late[consensus.id], **self._of_group[consensus.id].as_json()}
 
     def _refusals(self) -> list[dict[str, Any]]:

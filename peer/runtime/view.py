@@ -62,8 +62,8 @@ def _peer(node: Node, peer: str, address: str, heard_s: Mapping[str, float]) -> 
         return PeerView(
             id=peer, state="me", address=address, round=min(node.durable.round, rounds), score=node_state.score
         )
-    said, other = node_state.membership.last_statement(peer), node_state.others.get(peer)
-    advert = said.advert if said is not None else None
+    statement, other = node_state.membership.last_statement(peer), node_state.others.get(peer)
+    advert = statement.advert if statement is not None else None
     state: PeerState = node_state.membership.status(peer)
     return PeerView(
         id=peer,
@@ -109,7 +109,7 @@ def _consensus_view(node: Node, consensus: RoundConsensus) -> ConsensusView:
         id=consensus.group,
         members=consensus.clients,
         coordinator=consensus.coordinator,
-        term=round_commit.election.stand.term,
+        term=round_commit.election.hard_state.term,
         round=consensus.applied,
         counted=tuple(peer for peer, last in counted.items() if last == consensus.applied),
         voters=tuple(sorted(voter_set.voters)),

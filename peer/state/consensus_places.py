@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.setup import PeerGroups
-from fedpeer.peer.wire.ballots import CommitState
+from fedpeer.peer.wire.consensus_messages import CommitState
 
 
 def consensus_places(peer_groups: PeerGroups, client: bytes) -> tuple[dict[str, Tensor], dict[str, ConsensusState]]:

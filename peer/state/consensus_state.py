@@ -25,7 +25,7 @@ from fedpeer.peer.state.entries import (
     VoterSetKnown,
     VotingAllowed,
 )
-from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
+from fedpeer.peer.wire.consensus_messages import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 
 #: Voter sets that are kept: the one in force, later ones, and earlier ones that a peer that is behind may refer to.
 VOTER_SETS_MAX = 16
@@ -58,7 +58,7 @@ class ConsensusState:
     client: bytes
     holding: CommitState
     voter_sets: Mapping[int, VoterSet]
-    stand: HardState = field(default_factory=HardState)
+    hard_state: HardState = field(default_factory=HardState)
     models: Mapping[bytes, bytes] = field(default_factory=dict)
     settled: int = 0
     study: PendingUpdate | None = None
@@ -87,7 +87,7 @@ class ConsensusState:
         """Return the consensus state after this entry."""
         match entry:
             case TermChanged():
-                return replace(self, stand=HardState(entry.term, entry.voted))
+                return replace(self, hard_state=HardState(entry.term, entry.voted))
             case CommitStateChanged():
                 return _pruned(replace(self, holding=holding_of(entry)))
             case ModelStored():
@@ -163,7 +163,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
     return {
         "client": consensus_state.client,
         "holding": (holding.roster, holding.accepted, holding.applied),
-        "stand": (consensus_state.stand.term, consensus_state.stand.voted),
+        "stand": (consensus_state.hard_state.term, consensus_state.hard_state.voted),
         "electorates": [(each.number, each.voters, each.members) for each in _known_voter_sets(consensus_state)],
         "models": list(consensus_state.models.items()),
         "settled": consensus_state.settled,
@@ -185,7 +185,7 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
         client=fields["client"],
         holding=holding_of(CommitStateChanged(group="", roster=roster, accepted=accepted, applied=applied)),
         voter_sets={each.number: _voter_set_of(each) for each in named},
-        stand=HardState(*fields["stand"]),
+        hard_state=HardState(*fields["stand"]),
         models=dict(fields["models"]),
         settled=fields["settled"],
         study=fields["study"] and PendingUpdate(*fields["study"]),

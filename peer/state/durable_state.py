@@ -22,7 +22,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.gossip.incarnations import reopened
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, made_up
+from fedpeer.gossip.noise_phase import NoisePhase, give_masked, masked_shares
 from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.push_sum import absorb
 from fedpeer.gossip.reductions import Form
@@ -345,8 +345,8 @@ class DurableState:
                 channels, shares = give_nothing(channels, at)
                 active = holding.active and entry.exchange > 0
             case MaskedShares(fraction, key, scale):
-                vectors = {peer: made_up(key, peer, held.value_D.shape[-1], scale) for peer in entry.to}
-                held, masking, channels, shares = give_made_up(
+                vectors = {peer: masked_shares(key, peer, held.value_D.shape[-1], scale) for peer in entry.to}
+                held, masking, channels, shares = give_masked(
                     held, NoisePhase(len(told), told), channels, fraction, self.rules.form, at, draws, vectors
                 )
                 told = masking.told

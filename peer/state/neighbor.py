@@ -69,7 +69,7 @@ class Neighbor:
     made_before: tuple[tuple[int, int], dict[str, int]] = field(default_factory=lambda: ((0, 0), {}))
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
-    said: tuple[bytes, dict[str, bytes]] = (b"", {})
+    announced: tuple[bytes, dict[str, bytes]] = (b"", {})
     contract: bytes = b""
     differs: bytes = b""
     told: tuple[int, int] = (0, 0)

@@ -92,13 +92,13 @@ class NodeState:
 
         Once it has met all its mates they know this process; whatever claims a later generation started since.
         """
-        self.starts.known_to_all = self.starts.known_to_all or all(self.others[peer].met for peer in self.mates)
+        self.starts.known_to_all = self.starts.known_to_all or all(self.others[peer].met for peer in self.group_peers)
         return self.now < YOUNG_TICKS and not self.starts.known_to_all
 
     @property
-    def mates(self) -> frozenset[str]:
+    def group_peers(self) -> frozenset[str]:
         """Ids of the other peers that share a group with this one."""
-        return self.peer_groups.mates - {self.me}
+        return self.peer_groups.group_peers - {self.me}
 
     def models(self) -> tuple[Tensor, Tensor | None]:
         """Return the model (n,) that this peer predicts with, and the estimate (n,) if that is another one."""
@@ -187,8 +187,8 @@ class NodeState:
 
     def shows(self, peer: str) -> tuple[Claim, ...]:
         """Return a peer's last statement about itself, if known: proof for a process that a later one has replaced."""
-        said = self.membership.last_statement(peer)
-        return () if said is None else (said,)
+        statement = self.membership.last_statement(peer)
+        return () if statement is None else (statement,)
 
     def count(self, code: str, sender: str, text: str = "") -> None:
         """Count a rejection and charge the sender for it, without sending it anything."""

@@ -34,7 +34,7 @@ class PeerGroups:
     consensus_by_group: Mapping[str, ConsensusGroup] = field(default_factory=dict)
 
     @cached_property
-    def mates(self) -> frozenset[str]:
+    def group_peers(self) -> frozenset[str]:
         """Ids of all peers of the roster in some group or consensus group of this peer, itself included."""
         members = [
             *(each.members for each in self.groups.values()),

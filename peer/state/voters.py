@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedpeer.peer.wire.ballots import VoterSet
+from fedpeer.peer.wire.consensus_messages import VoterSet
 from fedpeer.peer.wire.roster import Roster
 
 #: The consensus group of an algorithm with a server: all peers of the roster.

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from fedpeer.config.capacity import NAME_LETTERS_MAX, SIGNATURES_MAX
 from fedpeer.gossip.tensor_bytes import Bytes
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     Certificate,
     Commit,
@@ -78,14 +78,14 @@ TAGS: Mapping[type[Message], str] = {layout.made: tag for tag, layout in SAYINGS
 # ----------------------------------------------------------------------------------------------------------------- tail
 
 
-def has_signatures(said: Message) -> bool:
+def has_signatures(message: Message) -> bool:
     """Return whether the message contains signatures of others and so has a tail."""
-    return isinstance(said, Heartbeat | Commit)
+    return isinstance(message, Heartbeat | Commit)
 
 
-def tail_of(said: Message) -> bytes:
+def tail_of(message: Message) -> bytes:
     """Return the signatures of the message's leader certificate or certificate as bytes; none for other messages."""
-    match said:
+    match message:
         case (
             Heartbeat(leader_certificate=LeaderCertificate(votes=signatures))
             | Commit(certificate=Certificate(acceptances=signatures))
@@ -94,7 +94,7 @@ def tail_of(said: Message) -> bytes:
     return b""
 
 
-def with_tail(said: Message, tail: Bytes) -> Message | str:
+def with_tail(message: Message, tail: Bytes) -> Message | str:
     """Return the message with the signatures in the tail, or what is wrong with them."""
     try:
         entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=_SIGNATURE_BYTES, array_max=2, map_max=0)
@@ -107,12 +107,12 @@ def with_tail(said: Message, tail: Bytes) -> Message | str:
         return f"{len(signatures)} signatures, more than {SIGNATURES_MAX}"
     if any(one >= other for (one, _), (other, _) in pairwise(signatures)):
         return "the authors of its signatures are not in ascending order"
-    match said:
+    match message:
         case Heartbeat(leader_certificate):
-            return replace(said, leader_certificate=replace(leader_certificate, votes=signatures))
+            return replace(message, leader_certificate=replace(leader_certificate, votes=signatures))
         case Commit(certificate):
-            return replace(said, certificate=replace(certificate, acceptances=signatures))
-    return said
+            return replace(message, certificate=replace(certificate, acceptances=signatures))
+    return message
 
 
 _entry = Array((_NAME, _SIGNATURE)).reader(NEWEST)

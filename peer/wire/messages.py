@@ -20,7 +20,7 @@ from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
 from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.wire import ballots
+from fedpeer.peer.wire import consensus_messages as consensus_messages
 from fedpeer.peer.wire.consensus_wire import SAYING
 from fedpeer.peer.wire.message_spec import MessageSpec, Name, layout_of
 from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX
@@ -356,7 +356,7 @@ class ConsensusMessage:
     )
 
     group: Group
-    said: Annotated[ballots.Message, SAYING]
+    message: Annotated[consensus_messages.Message, SAYING]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

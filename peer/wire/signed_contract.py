@@ -91,5 +91,7 @@ def _body(contract: SignedContract) -> bytes:
 
 
 def _spelled(contract: SignedContract, **more: str) -> bytes:
-    said = {"number": contract.number, "starts": contract.starts, "text": contract.text.decode(), **more}
-    return json.dumps({"authority": contract.authority.hex(), **said}, separators=(",", ":"), sort_keys=True).encode()
+    message = {"number": contract.number, "starts": contract.starts, "text": contract.text.decode(), **more}
+    return json.dumps(
+        {"authority": contract.authority.hex(), **message}, separators=(",", ":"), sort_keys=True
+    ).encode()

@@ -149,7 +149,7 @@ class ShareTail(Tail):
 
 
 class SignaturesTail(Tail):
-    """Signatures of a majority, if the message in the field `said` has them; else empty."""
+    """Signatures of a majority, if the message in the field `message` has them; else empty."""
 
     def __str__(self) -> str:
         return "the signatures of `lead` and `commit`"
@@ -158,14 +158,14 @@ class SignaturesTail(Tail):
         return SIGNATURES_BYTES[1]
 
     def packed(self, message: Any) -> memoryview:
-        return memoryview(tail_of(message.said))
+        return memoryview(tail_of(message.message))
 
     def admitted(self, parsed: ParsedMetadata, group: ConsensusSpec) -> ParsedMetadata | Rejection:
         return sized(parsed, *(SIGNATURES_BYTES if has_signatures(parsed.fields["said"]) else (0, 0)))
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
-        said = with_tail(parsed.fields["said"], tail)
-        return about(parsed, "bad_metadata", said) if isinstance(said, str) else {"said": said}
+        message = with_tail(parsed.fields["said"], tail)
+        return about(parsed, "bad_metadata", message) if isinstance(message, str) else {"said": message}
 
 
 class ContentTail(Tail):

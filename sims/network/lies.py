@@ -22,8 +22,15 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.reminders import own_signature
 from fedpeer.peer.state.events import Send
-from fedpeer.peer.wire import ballots
-from fedpeer.peer.wire.ballots import Heartbeat, HeartbeatReply, LeaderCertificate, Progress, VoteReply, VoteRequest
+from fedpeer.peer.wire import consensus_messages as consensus_messages
+from fedpeer.peer.wire.consensus_messages import (
+    Heartbeat,
+    HeartbeatReply,
+    LeaderCertificate,
+    Progress,
+    VoteReply,
+    VoteRequest,
+)
 from fedpeer.peer.wire.messages import (
     Ack,
     ChannelState,
@@ -223,32 +230,32 @@ def _foreign(roster: Roster) -> bytes:
 
 FAR = Progress(10**6, 10**6, 10**6)
 #: Messages of an election, from the liar's own machine and the number.
-Said = Callable[[Election, int], Iterator[ballots.Message]]
+Said = Callable[[Election, int], Iterator[consensus_messages.Message]]
 
 
-def rising(election: Election, number: int) -> Iterator[ballots.Message]:
+def rising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
     """Send higher terms without a signature."""
-    term = election.stand.term + 1 + number % 40
+    term = election.hard_state.term + 1 + number % 40
     yield HeartbeatReply(term, Progress())
     yield VoteReply(term, bool(number % 2), False, b"")
 
 
-def standing(election: Election, number: int) -> Iterator[ballots.Message]:
+def standing(election: Election, number: int) -> Iterator[consensus_messages.Message]:
     """Request votes, each time in a higher term."""
-    yield VoteRequest(election.stand.term + 1 + number % 15, False, election.voter_set.number, FAR)
+    yield VoteRequest(election.hard_state.term + 1 + number % 15, False, election.voter_set.number, FAR)
 
 
-def promising(election: Election, number: int) -> Iterator[ballots.Message]:
+def promising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
     """Promise a vote in the next term, and then refuse it."""
-    yield VoteReply(election.stand.term + 1, True, True, b"")
-    yield VoteReply(election.stand.term, False, False, b"")
+    yield VoteReply(election.hard_state.term + 1, True, True, b"")
+    yield VoteReply(election.hard_state.term, False, False, b"")
 
 
-def crowned(election: Election, number: int) -> Iterator[ballots.Message]:
+def crowned(election: Election, number: int) -> Iterator[consensus_messages.Message]:
     """Act as coordinator with its own vote alone."""
     me = election.me
     yield Heartbeat(
-        LeaderCertificate(election.stand.term + 1, me, election.voter_set.number, ((me, bytes(64)),)), Progress()
+        LeaderCertificate(election.hard_state.term + 1, me, election.voter_set.number, ((me, bytes(64)),)), Progress()
     )
 
 
@@ -262,7 +269,7 @@ def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
         if to.state.me in election.voter_set.members:
             for lie in TERMS:
                 for message in lie(election, number):
-                    yield _send(me, to, ConsensusMessage(group=group, said=message))
+                    yield _send(me, to, ConsensusMessage(group=group, message=message))
 
 
 # ----------------------------------------------------------------------------------------------------------- by name

@@ -43,8 +43,8 @@ from fedpeer.sims.vector.tasks import (
     TrainBlock,
     Worker,
     in_order_of_peers,
+    training_context,
     work_of,
-    workbench,
 )
 from fedpeer.sims.vector.workspace import FIRST, Job, States, Workspace, on_disk
 from fedpeer.slicing.plan import Plan
@@ -315,7 +315,7 @@ def formed(
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
-    context = replace(workbench(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
+    context = replace(training_context(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
     algorithm = algorithm_of(job.algorithm, job.learning, context, imported)
     start_n = context.draw("")
     client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(0), device=start_n.device))

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, traffic
-from fedpeer.gossip.noise_phase import made_up, noise_key
+from fedpeer.gossip.noise_phase import masked_shares, noise_key
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.event_triggered import EventTriggered
 from fedpeer.sims.vector.rounds import Session, Tensors
@@ -170,11 +170,11 @@ class GossipRounds:
                 after, mixing = weights, weights / weights.sum()
             else:
                 matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
-                masked, made_up_MD = self._made_up(group, policy, number, weights)
+                masked, noise_MD = self._made_up(group, policy, number, weights)
                 after = matrix @ masked
                 mixing = _scaled(matrix, 1.0 / after, weights)
-                if made_up_MD is not None:
-                    self._noise[group.id] = (matrix @ made_up_MD) / after[:, None]
+                if noise_MD is not None:
+                    self._noise[group.id] = (matrix @ noise_MD) / after[:, None]
             self._mixed_weights[group.id] = after
             self._session.executor.set_mixing(group.id, mixing)
 
@@ -196,7 +196,7 @@ class GossipRounds:
                 column = matrix[:, [sender]].tocoo()
                 for receiver, fraction in zip(column.row.tolist(), column.data.tolist(), strict=True):
                     if receiver != sender:
-                        drawn_D = made_up(key, group.members[receiver], group.length, policy.noise.scale)
+                        drawn_D = masked_shares(key, group.members[receiver], group.length, policy.noise.scale)
                         share_D = (drawn_D * weights[sender] * fraction).float().numpy()
                         noise_MD[sender] -= share_D
                         noise_MD[receiver] += share_D

@@ -23,7 +23,7 @@ from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
-from fedpeer.sims.vector.tasks import workbench
+from fedpeer.sims.vector.tasks import training_context
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 #: Steps between two checks for a stop.
@@ -42,7 +42,7 @@ class PooledEngine:
         self._job, self._workspace, self._stop = job, workspace, stop or threading.Event()
         self._stepper = job.stepper()
         self._training = LocalTraining(
-            replace(workbench(job, self._stepper, workspace), optimizer_state=job.learning.optimizer_state)
+            replace(training_context(job, self._stepper, workspace), optimizer_state=job.learning.optimizer_state)
         )
         self._x_n = start_n.to(job.device)
         self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))

@@ -27,7 +27,7 @@ from fedpeer.algorithms.mocha.sdca import reshuffled, solve
 from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
-from fedpeer.sims.vector.tasks import workbench
+from fedpeer.sims.vector.tasks import training_context
 from fedpeer.sims.vector.workspace import Job, Workspace
 
 
@@ -53,7 +53,7 @@ class PooledLinearEngine(PooledEngine):
             AlgorithmError: the network or the loss is not that of a linear model, or a number is out of its bounds.
         """
         super().__init__(job, workspace, start_n, stop=stop)
-        check_linear(workbench(job, self._stepper, workspace), "global with lam", squared=False)
+        check_linear(training_context(job, self._stepper, workspace), "global with lam", squared=False)
         require("lam", lam, lam > 0, "a number above 0")
         require("passes", passes, passes > 0, "a number above 0")
         x_SF = self._x_TF.flatten(1).to("cpu", torch.float64)

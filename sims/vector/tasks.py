@@ -23,7 +23,7 @@ from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, divided, leaves_of, map_leaves
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.data.own.code import imported
 from fedpeer.sims.vector.workspace import Job, States, Workspace, other, rows_of
@@ -138,7 +138,7 @@ class Worker:
     def algorithm(self) -> AnyAlgorithm:
         """The algorithm as a worker needs it: without draws of initial parameters."""
         job = self.job
-        return algorithm_of(job.algorithm, job.learning, workbench(job, self.stepper, self.workspace), imported)
+        return algorithm_of(job.algorithm, job.learning, training_context(job, self.stepper, self.workspace), imported)
 
     @property
     def states(self) -> States:
@@ -169,9 +169,9 @@ class Worker:
         self.states.put(self.algorithm.settle(before, trained, self.states.server, which), peers, others)
 
 
-def workbench(job: Job, stepper: Stepper, workspace: Workspace) -> Workbench:
+def training_context(job: Job, stepper: Stepper, workspace: Workspace) -> TrainingContext:
     """Return what an algorithm is built on for this job's network."""
-    return Workbench(
+    return TrainingContext(
         module=job.module,
         layout=job.layout,
         loss=job.criterion,

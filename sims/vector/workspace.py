@@ -111,10 +111,10 @@ class States:
 
     def of(self, peers: Sequence[int], sides: Sequence[int]) -> Any:
         """Return the states of some peers, which are on these sides; as views where possible."""
-        alike = len(set(sides)) == 1
-        if alike and sides[0] != FIRST:
+        same = len(set(sides)) == 1
+        if same and sides[0] != FIRST:
             return take_rows(self.clients[sides[0]], rows_of(peers))
-        if alike and len(set(first := self.first_P[list(peers)].tolist())) == 1:
+        if same and len(set(first := self.first_P[list(peers)].tolist())) == 1:
             return map_leaves(lambda leaf: leaf[first[0]].expand(len(peers), *leaf.shape[1:]), self.first)
         each = zip(peers, sides, self.first_P[list(peers)].tolist(), strict=True)
         return stack_states(

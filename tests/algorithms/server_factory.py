@@ -24,7 +24,7 @@ from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.algorithms.servers.pfedvem import PFedVEM
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import mlp
 
@@ -43,9 +43,9 @@ def stepper_of(way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy"
 
 def bench_of(
     way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy", lr: float = LR, clients: int = 5
-) -> Workbench:
+) -> TrainingContext:
     """A bench with plain SGD; further draws of initial parameters are the usual ones moved a little."""
-    made = Workbench.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}), way=way, clients=clients)
+    made = TrainingContext.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}), way=way, clients=clients)
     return replace(made, draw=lambda name: made.layout.flatten(module) + 0.1 * len(name))
 
 
@@ -86,7 +86,7 @@ class Quadratics:
         self.layout = FlatLayout.of(self.module)
         self.loss = LOSSES["mean-squared-error"]
 
-    def context(self, lr: float = LR, clients: int = 4) -> Workbench:
+    def context(self, lr: float = LR, clients: int = 4) -> TrainingContext:
         return bench_of("loop", self.module, "mean-squared-error", lr, clients)
 
     def batches(self, client: int, steps: int) -> Batches:

@@ -27,7 +27,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import Coordinated, aggregation_of, coordinated_of
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import LearningSettings
@@ -163,11 +163,13 @@ def test_every_choice_is_here() -> None:
 
 
 @cache
-def context() -> Workbench:
-    return Workbench.of(mlp(), LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), way="stack", clients=9)
+def context() -> TrainingContext:
+    return TrainingContext.of(
+        mlp(), LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), way="stack", clients=9
+    )
 
 
-def of_a_federation(algorithm: str, clients: Workbench, **learning: str | float) -> Coordinated:
+def of_a_federation(algorithm: str, clients: TrainingContext, **learning: str | float) -> Coordinated:
     def load(name: str) -> Callable[..., object]:
         raise AssertionError(f"{name} is nobody's own")
 
@@ -186,7 +188,9 @@ def test_a_federation_gets_the_rule_that_it_asks_for() -> None:
 
 
 def test_an_algorithm_without_a_mean_is_not_said_to_stand_liars() -> None:
-    linear = Workbench.of(nn.Linear(4, 1), LOSSES["binary"], OptimizerChoice("SGD", {"lr": 0.1}), way="loop", clients=9)
+    linear = TrainingContext.of(
+        nn.Linear(4, 1), LOSSES["binary"], OptimizerChoice("SGD", {"lr": 0.1}), way="loop", clients=9
+    )
     assert of_a_federation("mocha", linear)
     with pytest.raises(AlgorithmError, match="mocha does not average updates"):
         of_a_federation("mocha", linear, aggregation="median")
@@ -236,7 +240,7 @@ def learnt(text: str, attack: Attack | None, seed: int) -> float:
     shuffled_N = torch.from_numpy(draws.numpy("split").permutation(len(y_N)))
     train, test_M = shuffled_N[360:].tensor_split(PEERS), shuffled_N[:360]
     module = nn.Sequential(nn.Linear(*LAYERS))
-    own = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.3}), way="stack")
+    own = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.3}), way="stack")
     algorithm = FedAvg(replace(own, mean=chosen(text)))
     x_n = torch.zeros(own.layout.n)
     server = algorithm.start_server(x_n)

@@ -16,7 +16,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.loop import AT_ONCE
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
 
 CE = LOSSES["cross-entropy"]
@@ -51,8 +51,8 @@ class Scaling(nn.Module):
         return scaled
 
 
-def bench_of(module: nn.Module, kind: str = "SGD", **settings: Any) -> Workbench:
-    return Workbench.of(module, CE, OptimizerChoice(kind, settings or {"lr": 0.1}))
+def bench_of(module: nn.Module, kind: str = "SGD", **settings: Any) -> TrainingContext:
+    return TrainingContext.of(module, CE, OptimizerChoice(kind, settings or {"lr": 0.1}))
 
 
 def under(weight_CF: Tensor, bias_C: Tensor) -> Slopes:
@@ -65,7 +65,7 @@ def under(weight_CF: Tensor, bias_C: Tensor) -> Slopes:
     return slopes
 
 
-def under_its_own(context: Workbench, x_n: Tensor, head: str) -> Slopes:
+def under_its_own(context: TrainingContext, x_n: Tensor, head: str) -> Slopes:
     views = context.layout.unflatten(x_n)
     return under(views[f"{head}.weight"], views[f"{head}.bias"])
 

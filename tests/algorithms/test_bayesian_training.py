@@ -18,7 +18,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import inverse_softplus
 from fedpeer.networks.registry import cnn, lateral_mlp, lstm
 from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
@@ -28,8 +28,8 @@ SGD = OptimizerChoice("SGD", {"lr": 0.1})
 CLOSED = [name for name, loss in LOSSES.items() if loss.delta is not None]
 
 
-def bench_of(module: nn.Module, loss: str = "cross-entropy", optimizer: OptimizerChoice = SGD) -> Workbench:
-    return Workbench.of(module, LOSSES[loss], optimizer)
+def bench_of(module: nn.Module, loss: str = "cross-entropy", optimizer: OptimizerChoice = SGD) -> TrainingContext:
+    return TrainingContext.of(module, LOSSES[loss], optimizer)
 
 
 def both_ways(module: nn.Module, loss: str = "cross-entropy", samples: int = 1) -> tuple[_Stack, _Loop]:

@@ -13,7 +13,7 @@ from fedpeer.algorithms.channels_last import copied
 from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.registry import cnn
 from tests.algorithms.client_factory import batches, starts
 
@@ -113,7 +113,7 @@ def test_steps_gradients_and_features_are_computed_so() -> None:
     block, x_Bn, context = (
         batches(peers=2, features=(1, 4, 4)),
         starts(network, 2),
-        Workbench.of(network, CE, OptimizerChoice()),
+        TrainingContext.of(network, CE, OptimizerChoice()),
     )
     images = block.inputs(0)
     base = base_of(context, "output")

@@ -17,7 +17,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMUpdate
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import receive, share_of
 from fedpeer.slicing.assign import assign_all
@@ -34,7 +34,7 @@ from tests.reference.synchronous import synchronous_round
 PEERS = tuple(f"peer{p}" for p in range(6))
 SIZES = (3, 40, 11, 24, 7, 19)
 MODULE = mlp(activation=nn.ReLU)
-BENCH = Workbench.of(MODULE, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9}))
+BENCH = TrainingContext.of(MODULE, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9}))
 CLIENT, EQUALS = PFedVEM(BENCH, head_lr=1e-2), ConfidentPeers(BENCH, head_lr=1e-2)
 COUNTS = torch.tensor((3, 40, 11, 24, 7, 19))
 
@@ -91,8 +91,8 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
             strict=True,
         ):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=0)
-    alike = CLIENT.close(server, PFedVEMUpdate(sent.model_n, torch.ones(len(PEERS)), torch.ones(len(PEERS))))
-    assert distance(alike.model_n, server.model_n) > 1e-3, "weights that do not matter would show nothing"
+    same = CLIENT.close(server, PFedVEMUpdate(sent.model_n, torch.ones(len(PEERS)), torch.ones(len(PEERS))))
+    assert distance(same.model_n, server.model_n) > 1e-3, "weights that do not matter would show nothing"
 
 
 def test_a_peer_alone_is_a_row_of_the_block() -> None:

@@ -15,7 +15,7 @@ from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
 
@@ -83,7 +83,7 @@ def test_towards_is_the_gradient_of_the_proximal_term() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("layer", [0, 2, 4])
 def test_a_layer_is_trained_alone_as_with_autograd_and_the_others_are_not_pulled(layer: int, momentum: float) -> None:
-    context = Workbench.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1, "momentum": momentum}))
+    context = TrainingContext.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1, "momentum": momentum}))
     places_D = context.head_D((str(layer),))
     closed = context.training_only(places_D)
     module = copy.deepcopy(MODULE).requires_grad_(False)
@@ -103,7 +103,7 @@ def test_a_layer_is_trained_alone_as_with_autograd_and_the_others_are_not_pulled
 
 
 def test_a_head_that_is_half_a_layer_takes_autograd() -> None:
-    context = Workbench.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1}))
+    context = TrainingContext.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1}))
     weights_D = context.head_D(("4",))[:12]
     stepper, block, x_Bn = context.training_only(weights_D), block_of("stack"), starts(MODULE, 3)
     moved = (fresh_steps(stepper, x_Bn, block, (1, 2, 3)) != x_Bn).any(0).nonzero().flatten()

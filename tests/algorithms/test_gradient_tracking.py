@@ -19,12 +19,12 @@ from fedpeer.algorithms.leaves import combined, divided, take_rows
 from fedpeer.algorithms.local_training import FullAveraging
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from tests.algorithms.client_factory import mlp
 
 PEERS, EXAMPLES, FEATURES, RATE = 6, 20, 3, 0.01
 MODULE = nn.Sequential(nn.Linear(FEATURES, 1))
-BENCH = Workbench.of(MODULE, LOSSES["mean-squared-error"], OptimizerChoice("SGD", {"lr": RATE}), way="stack")
+BENCH = TrainingContext.of(MODULE, LOSSES["mean-squared-error"], OptimizerChoice("SGD", {"lr": RATE}), way="stack")
 KEYS = tuple(range(PEERS))
 
 
@@ -116,6 +116,6 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
 def test_what_does_not_fit_is_said() -> None:
     module = nn.Sequential(mlp(), nn.BatchNorm1d(3))
     with pytest.raises(AlgorithmError, match="running statistics"):
-        GradientTracking(Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1})))
+        GradientTracking(TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1})))
     with pytest.raises(AlgorithmError, match="plain gradient steps"):
-        GradientTracking(Workbench.of(MODULE, LOSSES["mean-squared-error"], OptimizerChoice("Adam", {"lr": 0.1})))
+        GradientTracking(TrainingContext.of(MODULE, LOSSES["mean-squared-error"], OptimizerChoice("Adam", {"lr": 0.1})))

@@ -15,7 +15,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.steppers import Way
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 
 MODULE = mlp()
@@ -25,7 +25,7 @@ MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
 
 def training(way: Way, state: Literal["keep", "reset"] = "keep") -> LocalTraining:
     optimizer = MOMENTUM if way in ("loop", "mapped") else OptimizerChoice("SGD", {"lr": 0.1})
-    return LocalTraining(replace(Workbench.of(MODULE, LOSS, optimizer, way=way), optimizer_state=state))
+    return LocalTraining(replace(TrainingContext.of(MODULE, LOSS, optimizer, way=way), optimizer_state=state))
 
 
 def begun(learner: LocalTraining, x_Bn: Tensor) -> TrainingState:

@@ -19,7 +19,7 @@ from fedpeer.algorithms.losses import LOSSES, completed
 from fedpeer.algorithms.optimizers import OptimizerChoice, OptimizerError
 from fedpeer.algorithms.own_rule import OwnRule, learns
 from fedpeer.algorithms.steppers import Way, build_stepper, choose
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.associative import Associative
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import batches, mlp
@@ -140,8 +140,8 @@ def test_an_optimiser_is_a_rate_within_bounds(optimizer: OptimizerChoice, words:
         assert all(word in str(refusal.value) for word in words)
 
 
-def context() -> Workbench:
-    return Workbench.of(MODULE, LOSS, SGD, way="own rule")
+def context() -> TrainingContext:
+    return TrainingContext.of(MODULE, LOSS, SGD, way="own rule")
 
 
 WAYS: tuple[Way, ...] = ("single sample", "stack", "mapped", "loop")

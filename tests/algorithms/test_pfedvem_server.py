@@ -22,7 +22,7 @@ from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.data.bundled import digits
 from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
@@ -42,8 +42,8 @@ def images(seed: int = 0) -> nn.Module:
         return nn.Sequential(convolved, nn.Linear(2 * 2 * 3, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def bench_of(module: nn.Module, **settings: Any) -> Workbench:
-    return Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", settings or MOMENTUM))
+def bench_of(module: nn.Module, **settings: Any) -> TrainingContext:
+    return TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", settings or MOMENTUM))
 
 
 def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[PFedVEMClient, Tensor]:
@@ -231,7 +231,7 @@ def test_parted_models_are_joined_again_wherever_the_head_stands() -> None:
 
 
 def test_its_settings_have_bounds() -> None:
-    refused: list[tuple[Callable[[Workbench], PFedVEM], str]] = [
+    refused: list[tuple[Callable[[TrainingContext], PFedVEM], str]] = [
         (lambda context: PFedVEM(context, sigma=0.0), "sigma = 0.0"),
         (lambda context: PFedVEM(context, head_lr=-1.0), "head_lr = -1.0"),
         (lambda context: PFedVEM(context, momentum=1.0), "momentum = 1.0"),

@@ -104,8 +104,8 @@ def test_fedavg_with_one_full_batch_step_is_descent_on_the_pooled_loss() -> None
     found = algorithm.server_model(server)
     assert distance(found, wanted) < CLOSE
     assert distance(wanted, x_n) > 1e-3
-    alike = torch.stack([client.model_n for client in clients.values()]).mean(0)
-    assert distance(alike, wanted) > 1e-4, "weights that do not matter would show nothing"
+    same = torch.stack([client.model_n for client in clients.values()]).mean(0)
+    assert distance(same, wanted) > 1e-4, "weights that do not matter would show nothing"
 
 
 def test_fedavg_weighs_those_who_took_part_and_leaves_the_others() -> None:

@@ -27,7 +27,7 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.pfedbayes import PFedBayes, PFedBayesUpdate, _followed
 from fedpeer.algorithms.servers.virtual import Virtual, VirtualServer
 from fedpeer.algorithms.servers.virtual_sequential import SequentialVirtual
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.registry import lateral_mlp, lstm, mlp
 from tests.algorithms.client_factory import batches, distance, starts
 from tests.algorithms.client_factory import mlp as plain_mlp
@@ -424,11 +424,11 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def learned(
-    make: Callable[[Workbench], Algorithm], module: nn.Module, *, rounds: int, steps: int = 14
+    make: Callable[[TrainingContext], Algorithm], module: nn.Module, *, rounds: int, steps: int = 14
 ) -> tuple[float, float]:
     """(S or 0, MT) on 397 digits after rounds of five of ten clients with 140 digits each."""
     x_NF, y_N = digits()
-    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
+    context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
     algorithm, draws = make(context), Draws(3)
     x_n = 0.2 * torch.randn(context.layout.n, generator=torch.Generator().manual_seed(4))
     server, clients = algorithm.start_server(x_n), [algorithm.start_client(x_n, torch.tensor(140))] * 10
@@ -487,7 +487,7 @@ def test_pfedbayes_learns_digits() -> None:
 def test_sequences_of_tokens_are_learnt_together() -> None:
     """The last token decides; a Bayesian embedding, an LSTM and a dense layer, with all that travels finite."""
     module = lstm((4,), 3, hidden=6, embedding=4, vocabulary=3)
-    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.5}), clients=3)
+    context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.5}), clients=3)
     algorithm = Virtual(context)
     x_NT = torch.randint(0, 3, (60, 4), generator=torch.Generator().manual_seed(8))
     index = torch.arange(60).view(3, 1, 20).repeat(1, 12, 1)

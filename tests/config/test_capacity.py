@@ -13,7 +13,7 @@ from fedpeer.config.capacity import (
     ARRAY_MAX,
     METADATA_BYTES_MAX,
     NAME_LETTERS_MAX,
-    crowding,
+    capacity_problem,
     hello_bytes,
     statement_bytes,
 )
@@ -102,7 +102,7 @@ def test_what_is_not_refused_can_be_said_and_one_more_is_refused(letters: int) -
     most = max(
         count
         for count in range(ARRAY_MAX + 1)
-        if crowding(everyones(count, letters), PartialAveraging.method()) is None
+        if capacity_problem(everyones(count, letters), PartialAveraging.method()) is None
     )
     names = [model.name for model in everyones(most, letters)]
     encode(ENVELOPE, hello(names))
@@ -113,8 +113,8 @@ def test_what_is_not_refused_can_be_said_and_one_more_is_refused(letters: int) -
 
 def test_who_averages_everything_or_nothing_tells_of_its_models_all_the_same() -> None:
     for method in (LocalTraining.method(), FullAveraging.method()):
-        assert crowding(everyones(ARRAY_MAX), method) is None
-        problem = crowding(everyones(ARRAY_MAX + 1), method)
+        assert capacity_problem(everyones(ARRAY_MAX), method) is None
+        problem = capacity_problem(everyones(ARRAY_MAX + 1), method)
         assert problem is not None
         assert problem.message.startswith(f"every peer implements {ARRAY_MAX + 1} of them, and a message has room for")
 
@@ -144,7 +144,7 @@ def stated(models: list[PartialModel]) -> None:
 
 
 def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
-    fits = [crowding(everyones(count, 40), FullAveraging.method()) is None for count in range(ARRAY_MAX + 1)]
+    fits = [capacity_problem(everyones(count, 40), FullAveraging.method()) is None for count in range(ARRAY_MAX + 1)]
     most = fits.index(False) - 1
     stated(everyones(most, 40))
     with pytest.raises(AssertionError, match="leaves no room"):
@@ -153,25 +153,25 @@ def test_a_statement_is_refused_as_soon_as_it_could_not_be_made() -> None:
 
 def test_only_what_two_peers_share_stands_in_a_hello() -> None:
     groups = [PartialModel(f"w{number}", members=("hub", f"peer{number}")) for number in range(ARRAY_MAX)]
-    assert crowding(groups, PartialAveraging.method()) is None
+    assert capacity_problem(groups, PartialAveraging.method()) is None
     both = [PartialModel(model.name, members=("hub", "twin")) for model in groups]
-    problem = crowding(both, PartialAveraging.method())
+    problem = capacity_problem(both, PartialAveraging.method())
     assert problem is not None
     assert problem.message.startswith(f"hub may share {ARRAY_MAX} groups with another peer")
 
 
 def test_weights_between_unrelated_models_are_groups_too() -> None:
     unrelated = everyones(12)
-    assert crowding(unrelated, PartialAveraging.method()) is None
-    problem = crowding(unrelated, PartialAveraging.method(cross_model=True))
+    assert capacity_problem(unrelated, PartialAveraging.method()) is None
+    problem = capacity_problem(unrelated, PartialAveraging.method(cross_model=True))
     assert problem is not None
     assert problem.message.startswith(f"every peer may share {12 + 12 * 11 // 2} groups")
     chain = [PartialModel(f"m{at}", depends_on=(f"m{at - 1}",) if at else ()) for at in range(12)]
-    assert crowding(chain, PartialAveraging.method(cross_model=True)) is None
+    assert capacity_problem(chain, PartialAveraging.method(cross_model=True)) is None
 
 
 @pytest.mark.parametrize("name", ["m" * (NAME_LETTERS_MAX + 1), "a\nb"])
 def test_a_name_that_no_message_takes(name: str) -> None:
-    problem = crowding([PartialModel(name)], LocalTraining.method())
+    problem = capacity_problem([PartialModel(name)], LocalTraining.method())
     assert problem is not None
     assert problem.place == f"partial_models.{name}"

@@ -200,14 +200,14 @@ def test_cut_refuses_places_outside_or_repeated() -> None:
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 1000), st.data())
 def test_dealing_is_balanced_and_gives_different_kinds(kinds: int, peers: int, seed: int, data: st.DataObject) -> None:
     each = data.draw(st.integers(1, kinds))
-    hands = deal(range(kinds), each, peers, _generator(seed))
-    assert all(len(set(hand)) == each for hand in hands)
-    counts = np.bincount([kind for hand in hands for kind in hand], minlength=kinds)
+    shards = deal(range(kinds), each, peers, _generator(seed))
+    assert all(len(set(hand)) == each for hand in shards)
+    counts = np.bincount([kind for hand in shards for kind in hand], minlength=kinds)
     assert counts.max() - counts.min() <= 1
     if kinds % each == 0:
         pack = kinds // each
         for start in range(0, peers - pack + 1, pack):
-            assert sorted(kind for hand in hands[start : start + pack] for kind in hand) == list(range(kinds))
+            assert sorted(kind for hand in shards[start : start + pack] for kind in hand) == list(range(kinds))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 3))

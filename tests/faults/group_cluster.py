@@ -25,7 +25,7 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import setup_of
 from fedpeer.peer.node.trainer import Training
 from fedpeer.peer.state.events import AggregateUpdates, Effect, Send
-from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
+from fedpeer.peer.wire.consensus_messages import Accept, Commit, Heartbeat
 from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -183,7 +183,7 @@ class GroupCluster:
         terms = {}
         for peer, node in self.nodes().items():
             if group in node.consensus_by_group and node.consensus_by_group[group].round_commit.election.leading:
-                terms[node.consensus_by_group[group].round_commit.election.stand.term] = peer
+                terms[node.consensus_by_group[group].round_commit.election.hard_state.term] = peer
         return terms[max(terms)] if terms else None
 
     def notes(self, what: str) -> list[str]:
@@ -259,9 +259,9 @@ class GroupCluster:
                         seen.sent.setdefault((peer, (effect.group, effect.round)), set()).add(content)
                     elif content not in seen.sent.get((sender, (effect.group, effect.round)), ()):
                         seen.wrong.append(f"{peer} counts what {sender} did not send for {effect.group} {effect.round}")
-            case Send(message=ConsensusMessage(group=group, said=Accept(term, round))):
+            case Send(message=ConsensusMessage(group=group, message=Accept(term, round))):
                 seen.accepted.add((peer, group, term, round))
-            case Send(message=ConsensusMessage(group=group, said=Commit(certificate))):
+            case Send(message=ConsensusMessage(group=group, message=Commit(certificate))):
                 proposal, authors = certificate.proposal, [author for author, _ in certificate.acceptances]
                 silent = [a for a in authors if (a, group, proposal.term, proposal.round) not in seen.accepted]
                 voters = self.nodes()[peer].durable.consensus_states[group].voter_sets[proposal.roster].voters
@@ -269,7 +269,7 @@ class GroupCluster:
                     seen.wrong.append(f"round {proposal.round} of {group} is in force by {authors}")
                 if len(silent) > 1:  # the coordinator's own is never said
                     seen.wrong.append(f"round {proposal.round} of {group}: {silent} did not accept it")
-            case Send(message=ConsensusMessage(group=group, said=Heartbeat(leader_certificate))):
+            case Send(message=ConsensusMessage(group=group, message=Heartbeat(leader_certificate))):
                 seen.leads.setdefault((group, leader_certificate.term), set()).add(peer)
 
     # ---- judgement

@@ -68,7 +68,7 @@ class NoisePhaseCluster(PeerCluster):
                 value_D = FLOAT32.unpack(share.payload, len(self.truth[self.groups[0]]))
                 self.told.append(Said(peer, to, share.round, share.exchange, value_D / share.weight))
 
-    def made_up(self) -> Iterator[Said]:
+    def masked_shares(self) -> Iterator[Said]:
         """Shares of the first exchange of each round."""
         return (each for each in self.told if each.exchange == 0)
 

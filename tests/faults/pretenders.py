@@ -27,7 +27,7 @@ def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Sa
             for to in sorted(consensus.round_commit.election.voter_set.members - {peer}):
                 for lie in lies:
                     for said in lie(consensus.round_commit.election, int(simulator.now)):
-                        ballot = ConsensusMessage(group=group, said=said)
+                        ballot = ConsensusMessage(group=group, message=said)
                         send = Send(to, ballot, state.durable.incarnation, state.durable.met.get(to, 0))
                         simulator._travel(peer, to, driver.encode(peer, send), simulator._arrived)
     if simulator.now + 1 < until:

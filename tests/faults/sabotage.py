@@ -163,7 +163,7 @@ def believe_any_hello(patch: Patch) -> None:
 
 def _born_again_at_once(state: NodeState, received: MessageReceived, hello: Hello) -> None:
     if received.to_incarnation > state.durable.incarnation:
-        reminders.born_again(state, received.to_incarnation + 1, "somebody says so")
+        reminders.begin_incarnation(state, received.to_incarnation + 1, "somebody says so")
 
 
 def take_any_weight(patch: Patch) -> None:

@@ -38,7 +38,7 @@ from fedpeer.peer.state.events import (
     UpdatesAggregated,
 )
 from fedpeer.peer.state.voters import EVERYONE
-from fedpeer.peer.wire.ballots import Accept, Commit, Heartbeat
+from fedpeer.peer.wire.consensus_messages import Accept, Commit, Heartbeat
 from fedpeer.peer.wire.leaf_bytes import split_leaves
 from fedpeer.peer.wire.messages import ConsensusMessage, Update
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -247,7 +247,7 @@ class ServerCluster:
         elections = {
             peer: node.consensus_by_group[EVERYONE].round_commit.election for peer, node in self.nodes().items()
         }
-        terms = {each.stand.term: peer for peer, each in elections.items() if each.leading}
+        terms = {each.hard_state.term: peer for peer, each in elections.items() if each.leading}
         return terms[max(terms)] if terms else None
 
     # ---- what happens
@@ -278,16 +278,16 @@ class ServerCluster:
         match effect:
             case Send(message=Update() as update):
                 seen.sent.setdefault((peer, update.round), set()).add(update.content)
-            case Send(message=ConsensusMessage(said=Accept(term, round))):
+            case Send(message=ConsensusMessage(message=Accept(term, round))):
                 seen.accepted.add((peer, term, round))
-            case Send(message=ConsensusMessage(said=Commit(certificate))):
+            case Send(message=ConsensusMessage(message=Commit(certificate))):
                 proposal, authors = certificate.proposal, [author for author, _ in certificate.acceptances]
                 if 2 * len(authors) <= self.voters[proposal.roster]:
                     seen.wrong.append(f"round {proposal.round} is in force by {len(authors)} acceptances")
                 silent = [a for a in authors if (a, proposal.term, proposal.round) not in seen.accepted]
                 if len(silent) > 1:  # the coordinator's own is never said
                     seen.wrong.append(f"round {proposal.round}: {silent} did not accept it")
-            case Send(message=ConsensusMessage(said=Heartbeat(leader_certificate))):
+            case Send(message=ConsensusMessage(message=Heartbeat(leader_certificate))):
                 if not seen.leads or seen.leads[-1][1:] != (leader_certificate.term, peer):
                     seen.leads.append((self.simulator.now, leader_certificate.term, peer))
             case RejectEffect(rejection):

@@ -16,7 +16,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.pfedvem import Head, confidence, kl_of_heads, kl_up_to_constants
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.reference.metrics import final_and_best, scores
 
@@ -61,7 +61,7 @@ def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
     """The algorithm itself, on a network whose head has D - 1 features and one class."""
     features = inputs["D"] - 1
     module = nn.Sequential(nn.Linear(1, features), nn.Linear(features, 1)).double()
-    context = Workbench.of(module, LOSSES["cross-entropy"], OptimizerChoice())
+    context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice())
     algorithm, found, none = Handed(context, trained=tuple(at)), dict[str, Tensor](), torch.zeros(0, dtype=torch.int64)
     base_m = algorithm.parted(context.layout.flatten(module))[0]
     server = algorithm.start_server(algorithm.joined(base_m, _tensor(inputs["w0"])))

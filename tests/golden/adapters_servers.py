@@ -15,7 +15,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.scaffold import Scaffold
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 Case = dict[str, Any]
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
@@ -25,7 +25,7 @@ def server_baselines(inputs: Case) -> Case:
     """08; without the minimiser, for which fedpeer has no use."""
     module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
     choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
-    context = Workbench.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
+    context = TrainingContext.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
     return {
         "fedavg": _rounds(inputs, FedAvg(context), False),
         "fedprox": _rounds(inputs, FedProx(context, mu=inputs["mu"]), False),

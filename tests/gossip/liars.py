@@ -69,18 +69,18 @@ class Liars(World):
         return self.thought[status] / self.thought.total()
 
     def _forge(self, liar: str) -> None:
-        said = self.peers[liar].last_statement(self.victim)
-        assert said is not None, "it knows whom it lies about"
+        statement = self.peers[liar].last_statement(self.victim)
+        assert statement is not None, "it knows whom it lies about"
         states = [state for state in ("suspect", "dead") if state in self.lies]
         claims = [
-            a_claim(self.victim, state, author=liar, version=said.version, incarnation=said.incarnation)
+            a_claim(self.victim, state, author=liar, version=statement.version, incarnation=statement.incarnation)
             for state in states
         ]
         if "replaying" in self.lies:
-            self.received = [*self.received[-KEPT:], said]
+            self.received = [*self.received[-KEPT:], statement]
             claims += [self.received[int(i)] for i in self.draws.integers(len(self.received), size=4)]
         for peer in self.honest:
-            self.send(liar, SendProbe(peer, "ping", self.now, peer, True, (said, *claims)))
+            self.send(liar, SendProbe(peer, "ping", self.now, peer, True, (statement, *claims)))
 
     def take(self, peer: str, out: list[Out]) -> None:
         if self.lying and peer in self.false:

@@ -198,10 +198,10 @@ def test_a_later_life_is_believed_before_it_has_heard_what_the_earlier_one_said(
         (1, 9, 61, (2, 7)),
     ):
         tell(peer, a_claim("peer003", "alive", author="peer003", version=version, generation=generation, nonce=nonce))
-        said = peer.last_statement("peer003")
-        assert said is not None
-        assert said.advert is not None
-        assert (said.advert.generation, said.advert.nonce) == known
+        statement = peer.last_statement("peer003")
+        assert statement is not None
+        assert statement.advert is not None
+        assert (statement.advert.generation, statement.advert.nonce) == known
 
 
 def test_memory_that_was_lost_unnoticed_is_named_and_a_new_incarnation_fences_it() -> None:

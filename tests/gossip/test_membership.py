@@ -291,8 +291,8 @@ def test_a_restarted_peer_outdoes_what_it_said_before_and_what_is_said_of_it(aft
     world.start("peer004", incarnation)
 
     def back() -> bool:
-        said = [m.last_statement("peer004") for peer, m in world.peers.items() if peer != "peer004"]
-        lives = [s.advert.generation if s and s.advert else 0 for s in said]
+        statement = [m.last_statement("peer004") for peer, m in world.peers.items() if peer != "peer004"]
+        lives = [s.advert.generation if s and s.advert else 0 for s in statement]
         return lives == [2] * 5 and world.all_alive()
 
     assert world.run(REFUTED, back)
@@ -312,10 +312,10 @@ def test_everybody_hears_what_a_peer_tells_of_itself_but_not_each_word() -> None
 
 
 def round_of(machine: Membership, peer: str) -> int:
-    said = machine.last_statement(peer)
-    assert said is not None
-    assert said.advert is not None
-    return said.advert.round
+    statement = machine.last_statement(peer)
+    assert statement is not None
+    assert statement.advert is not None
+    return statement.advert.round
 
 
 @pytest.mark.parametrize("state", ["finished", "left"])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import NoisePhase, give_made_up, meaningful_estimate
+from fedpeer.gossip.noise_phase import NoisePhase, give_masked, meaningful_estimate
 from fedpeer.gossip.push_sum import receive, share_of
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
@@ -47,9 +47,16 @@ class Veiled(Town):
         free = [q for q in self.near[peer] if q not in masking.told and not transfers.resting(self.out[peer, q])]
         if free:
             near = str(self.rng.choice(free))
-            made_up = {near: torch.from_numpy(SCALE * self.rng.standard_normal(self.length))}
-            self.held[peer], self.masking[peer], channels, _ = give_made_up(
-                self.held[peer], masking, {near: self.out[peer, near]}, 0.2, self.form, (self.now, 0), self.rng, made_up
+            masked_shares = {near: torch.from_numpy(SCALE * self.rng.standard_normal(self.length))}
+            self.held[peer], self.masking[peer], channels, _ = give_masked(
+                self.held[peer],
+                masking,
+                {near: self.out[peer, near]},
+                0.2,
+                self.form,
+                (self.now, 0),
+                self.rng,
+                masked_shares,
             )
             self.out[peer, near] = channels[near]
 
@@ -82,8 +89,8 @@ def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
 )
 def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int, wire: torch.dtype) -> None:
     held, masking = Mass.of(normal(6, seed=seed), 1.5), NoisePhase(pushes)
-    made_up = {str(k): SCALE * normal(6, seed=seed + 1 + k) for k in range(copies)}
-    kept, after, sent = push(held, masking, 1 / (copies + 1), made_up, wire=wire)
+    masked_shares = {str(k): SCALE * normal(6, seed=seed + 1 + k) for k in range(copies)}
+    kept, after, sent = push(held, masking, 1 / (copies + 1), masked_shares, wire=wire)
     total = kept
     for mass in sent.values():
         total = receive(total, mass)
@@ -93,20 +100,20 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
     for peer, mass in sent.items():
         assert torch.equal(mass.weight, usual.weight), "by its weight nobody can tell it from a true one"
         assert torch.equal(mass.value_D, mass.value_D.to(wire).double())
-        torch.testing.assert_close(mass.estimate_D, made_up[peer], rtol=1e-6, atol=0)
-    assert after.told == set(made_up)
+        torch.testing.assert_close(mass.estimate_D, masked_shares[peer], rtol=1e-6, atol=0)
+    assert after.told == set(masked_shares)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_on_a_lane_a_push_is_the_same(form: str) -> None:
     """Bit for bit, whatever the form: masked shares travel whole."""
     held, masking = Mass.of(normal(40)), NoisePhase(3)
-    made_up = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}
+    masked_shares = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}
     channels = {"b": Outgoing(), "c": Outgoing()}
     draws = np.random.default_rng(0)
     wire = torch.float64 if form == "float64" else torch.float32
-    kept, after, sent = push(held, masking, 0.2, made_up, wire=wire)
-    left, lifted, opened, shares = give_made_up(held, masking, channels, 0.2, FORMS[form], (1, 0), draws, made_up)
+    kept, after, sent = push(held, masking, 0.2, masked_shares, wire=wire)
+    left, lifted, opened, shares = give_masked(held, masking, channels, 0.2, FORMS[form], (1, 0), draws, masked_shares)
     assert torch.equal(left.value_D, kept.value_D)
     assert torch.equal(left.weight, kept.weight)
     assert lifted == after
@@ -141,7 +148,7 @@ def test_nobody_gives_more_than_is_held() -> None:
     with pytest.raises(AssertionError, match="more than is held"):
         push(Mass.of(normal(2)), NoisePhase(2), 0.6, {"b": normal(2), "c": normal(2)})
     with pytest.raises(AssertionError, match="more than is held"):
-        give_made_up(
+        give_masked(
             Mass.of(normal(2)), NoisePhase(2), {"b": Outgoing(), "c": Outgoing()}, 0.6, float64(), (1, 0),
             np.random.default_rng(0), {"b": normal(2), "c": normal(2)},
         )  # fmt: skip
@@ -162,8 +169,8 @@ def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) ->
     value_D = {"normal": normal(DRAWS), "coin": normal(DRAWS).sign(), "far": 3 + normal(DRAWS)}[kind]
     held, masking = Mass.of(value_D), NoisePhase(PUSHES)
     for number in range(PUSHES):
-        made_up = {str(number): SCALE * normal(DRAWS, seed=number + 1)}
-        held, masking, sent = push(held, masking, FRACTION, made_up, wire=wire)
+        masked_shares = {str(number): SCALE * normal(DRAWS, seed=number + 1)}
+        held, masking, sent = push(held, masking, FRACTION, masked_shares, wire=wire)
         assert abs(correlation(sent[str(number)].value_D, value_D)) < 0.05
     assert masking.lifted
     _, first = share_of(held, FRACTION, wire=wire)
@@ -194,8 +201,8 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
         corrupted = {str(k) for k in range(6) if rng.random() < tau}
         while not masking.lifted:
             near = str(rng.choice([k for k in range(6) if str(k) not in masking.told]))
-            made_up = {near: torch.from_numpy(SCALE * rng.standard_normal(1))}
-            held, masking, sent = push(held, masking, FRACTION, made_up)
+            masked_shares = {near: torch.from_numpy(SCALE * rng.standard_normal(1))}
+            held, masking, sent = push(held, masking, FRACTION, masked_shares)
             seen |= {peer: mass for peer, mass in sent.items() if peer in corrupted}
         _, first = share_of(held, FRACTION)
         error = float((guessed(begun, first, seen) - begun.value_D).norm())

@@ -16,8 +16,8 @@ from fedpeer.peer.state import entries
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate
 from fedpeer.peer.state.durable_state import DurableState, GroupState, Rules
 from fedpeer.peer.state.journal import entry_bytes, snapshot_bytes
-from fedpeer.peer.wire.ballots import Certificate, HardState, Proposal, VoterSet
-from fedpeer.peer.wire.ballots import CommitState as Bounds
+from fedpeer.peer.wire.consensus_messages import Certificate, HardState, Proposal, VoterSet
+from fedpeer.peer.wire.consensus_messages import CommitState as Bounds
 
 PARCEL = NumberedTransfer(
     seq=3, round=5, exchange=1, weight=0.25, form="float32", payload=torch.tensor([1.5, -0.0, 2e-40])
@@ -88,7 +88,7 @@ def durable() -> DurableState:
         client=b"client",
         holding=Bounds(2, Proposal(6, 9, 2, DIGEST), Certificate(Proposal(5, 8, 1, DIGEST), (("ann", SIGNATURE),))),
         voter_sets={2: VoterSet(2, frozenset({"ann", "bob"}), frozenset({"ann", "bob", "cas"}))},
-        stand=HardState(6, "bob"),
+        hard_state=HardState(6, "bob"),
         models={DIGEST: b"content"},
         settled=8,
         study=PendingUpdate(9, b"update", b"client"),

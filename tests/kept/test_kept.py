@@ -20,7 +20,7 @@ from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Began, Entry
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire import consensus_wire
-from fedpeer.peer.wire.ballots import Message as Said
+from fedpeer.peer.wire.consensus_messages import Message as Said
 from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation as prepare_simulation
@@ -143,7 +143,7 @@ def test_killed_peers_of_the_release_go_on_and_nothing_of_the_mass_is_missing(tm
 def test_killed_peers_of_a_coordinated_release_go_on_with_what_they_promised(tmp_path: Path) -> None:
     folder = moved(unpacked("server", tmp_path))
     consensus_states = {peer: resumed(folder, peer).consensus_states["everyone"] for peer in PEERS}
-    assert all(each.stand.voted in PEERS and each.stand.term >= 1 for each in consensus_states.values())
+    assert all(each.hard_state.voted in PEERS and each.hard_state.term >= 1 for each in consensus_states.values())
     assert all(each.holding.applied is not None and each.content is not None for each in consensus_states.values())
     studies = [each.study for each in consensus_states.values() if each.study is not None]
     assert studies

@@ -9,7 +9,8 @@ from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.reductions import FORMS, Form
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire import consensus_wire
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     Certificate,
     Commit,
@@ -22,8 +23,7 @@ from fedpeer.peer.wire.ballots import (
     VoteReply,
     VoteRequest,
 )
-from fedpeer.peer.wire.ballots import Message as Said
-from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.consensus_messages import Message as Said
 from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
@@ -216,7 +216,7 @@ MESSAGES: dict[str, Message] = {
         channels=(ChannelProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
     ),
     "refused": RejectMessage(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
-    **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", said=said) for said in SAYINGS},
+    **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", message=said) for said in SAYINGS},
     "update": update(_CONTENT),
     "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
     "wanted": ModelRequest(group="all", digest=b"m" * 32),

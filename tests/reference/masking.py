@@ -1,4 +1,4 @@
-"""Masked shares given by push-sum, without numbered transfers: the twin of `gossip.noise_phase.give_made_up`."""
+"""Masked shares given by push-sum, without numbered transfers: the twin of `gossip.noise_phase.give_masked`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def push(
     held: Mass,
     masking: NoisePhase,
     fraction: float,
-    made_up: Mapping[str, Tensor],
+    masked_shares: Mapping[str, Tensor],
     *,
     wire: torch.dtype = torch.float64,
 ) -> tuple[Mass, NoisePhase, dict[str, Mass]]:
@@ -26,9 +26,9 @@ def push(
         made_up: for each neighbour a vector (D,) of its own, in the units of an estimate.
     """
     assert fraction > 0, "a share is a part of what is held"
-    assert len(made_up) * fraction <= 1, "no one can give more than is held"
+    assert len(masked_shares) * fraction <= 1, "no one can give more than is held"
     weight = held.weight * fraction
-    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in made_up.items()}
+    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in masked_shares.items()}
     for share in sent.values():
         held = held - share
     return held, masking.after(sent), sent

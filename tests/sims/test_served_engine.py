@@ -249,7 +249,7 @@ OWN = '''
 from dataclasses import KW_ONLY, dataclass
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import ServerModel
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class Slow(FedAvg):
 
 
 class Lame:
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: TrainingContext) -> None:
         pass
 '''
 

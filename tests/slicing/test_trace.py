@@ -68,7 +68,7 @@ def test_exchanging_two_hidden_neurons_with_all_that_is_theirs_changes_nothing(n
     for at, part in enumerate(network.parts):
         if at in ends or part.size == 1:
             continue
-        for a, b in specimen.alike:
+        for a, b in specimen.same:
             moved_n = exchanged(network, x_n, at, a % part.size, b % part.size)
             assert not torch.equal(moved_n, x_n), part.name
             torch.testing.assert_close(output(module, network, moved_n, example), expected, rtol=1e-9, atol=1e-12)

@@ -212,13 +212,13 @@ class Branching(nn.Module):
 
 @dataclass(frozen=True)
 class Specimen:
-    """`alike`: neurons that may change places in every hidden part (with grouped convolutions: within a group)."""
+    """`same`: neurons that may change places in every hidden part (with grouped convolutions: within a group)."""
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
     parts: dict[str, int]
     tokens: int = 0
-    alike: tuple[tuple[int, int], ...] = ((0, 1), (-1, 0))
+    same: tuple[tuple[int, int], ...] = ((0, 1), (-1, 0))
 
     def example(self, batch: int = 3) -> Tensor:
         """(B, *shape) different at every element."""
@@ -265,7 +265,7 @@ ZOO = {
         {"input": 18, "1": 4, "3": 2},
     ),
     "cnn": Specimen(cnn, (2, 8, 8), {"input": 2, "0": 6, "3": 4, "5": 5}),
-    "conv1d": Specimen(conv1d, (3, 8), {"input": 3, "1": 4, "6": 6, "8": 2}, alike=((0, 1), (-1, -2))),
+    "conv1d": Specimen(conv1d, (3, 8), {"input": 3, "1": 4, "6": 6, "8": 2}, same=((0, 1), (-1, -2))),
     "resnet": Specimen(resnet, (3, 8, 8), {"input": 3, "0": 4, "1.conv1": 4, "2.conv1": 6, "2.conv2": 6, "5": 3}),
     "densenet": Specimen(Dense, (2, 6, 6), {"input": 2, "first": 4, "second": 3, "head": 5}),
     "separable": Specimen(Separable, (3, 6, 6), {"input": 3, "stem": 6, "squeeze": 2, "point": 8, "head": 4}),
@@ -283,7 +283,7 @@ ZOO = {
     "states": Specimen(States, (4, 3), {"input": 3, "encoder": 5, "head": 2}),
     "by-hand": Specimen(Mixer, (3, 6), {"input": 6, "w": 7, "up": 4, "head": 3}),
     "gated": Specimen(Gated, (6,), {"input": 6, "body": 5, "gate": 1, "head": 2}),
-    "padded-shortcut": Specimen(PaddedShortcut, (2, 4, 4), {"input": 2, "stem": 5, "head": 4}, alike=((0, 1), (3, 4))),
+    "padded-shortcut": Specimen(PaddedShortcut, (2, 4, 4), {"input": 2, "stem": 5, "head": 4}, same=((0, 1), (3, 4))),
     "mean-and-spread": Specimen(Noisy, (5,), {"input": 5, "mean": 4, "head": 2}),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }

@@ -19,7 +19,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.sdca import State
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.registry import linear_network
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
@@ -45,10 +45,10 @@ class Tasks:
         return Tasks(xs, ys, bias)
 
     @cached_property
-    def context(self) -> Workbench:
+    def context(self) -> TrainingContext:
         module = linear_network((self.xs[0].shape[1],), 1, bias=self.bias).double()
         choice = OptimizerChoice("SGD", {"lr": 0.1})
-        made = Workbench.of(module, LOSSES[self.loss], choice, clients=len(self.xs))
+        made = TrainingContext.of(module, LOSSES[self.loss], choice, clients=len(self.xs))
         return replace(made, examples_max=max(map(len, self.xs)))
 
     @cached_property

@@ -14,7 +14,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.mocha.relations import Relations, correlations
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.registry import ALGORITHMS
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import linear_network, mlp
@@ -23,7 +23,7 @@ from tests.algorithms.mocha.playing import Tasks
 BENCH = Tasks.drawn(1).context
 
 
-def made(text: str, context: Workbench = BENCH) -> Any:
+def made(text: str, context: TrainingContext = BENCH) -> Any:
     """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
     choice = parse_choice(text)
     algorithm = ALGORITHMS[choice.name]
@@ -73,8 +73,8 @@ def test_what_cannot_be_is_refused_with_the_way_out(text: str, message: str) -> 
     assert message in str(refusal.value)
 
 
-def bench_of(module: nn.Module, loss: str) -> Workbench:
-    return Workbench.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": 0.1}), clients=3)
+def bench_of(module: nn.Module, loss: str) -> TrainingContext:
+    return TrainingContext.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": 0.1}), clients=3)
 
 
 @pytest.mark.parametrize("name", ["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"])

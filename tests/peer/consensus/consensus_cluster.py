@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
     Certificate,
@@ -46,7 +46,7 @@ class Disk:
     """What survives a kill."""
 
     holding: CommitState
-    stand: HardState = field(default_factory=HardState)
+    hard_state: HardState = field(default_factory=HardState)
     models: set[bytes] = field(default_factory=set)
 
 
@@ -86,7 +86,7 @@ def machine(
         scope=SCOPE,
         voter_sets=voter_sets,
         force=disk.holding.roster,
-        stand=disk.stand,
+        hard_state=disk.hard_state,
         progress=disk.holding.progress,
         patience=patience,
         draws=rng,
@@ -199,13 +199,13 @@ class ConsensusCluster:
     @property
     def coordinator(self) -> str | None:
         """Who coordinates in the highest term."""
-        leading = {d.election.stand.term: p for p, d in self.alive.items() if d.election.leading}
+        leading = {d.election.hard_state.term: p for p, d in self.alive.items() if d.election.leading}
         return leading[max(leading)] if leading else None
 
     @property
     def term(self) -> int:
         """The highest."""
-        return max(round_commit.election.stand.term for round_commit in self.alive.values())
+        return max(round_commit.election.hard_state.term for round_commit in self.alive.values())
 
     @property
     def rounds(self) -> int:
@@ -227,9 +227,9 @@ class ConsensusCluster:
 
     def _do(self, peer: str, output: Out) -> None:
         match output:
-            case PersistConsensus(HardState() as stand):
-                self.disks[peer].stand = stand
-                self.history.append(Saved(self.now, peer, stand))
+            case PersistConsensus(HardState() as hard_state):
+                self.disks[peer].hard_state = hard_state
+                self.history.append(Saved(self.now, peer, hard_state))
             case PersistConsensus(CommitState() as holding):
                 self.disks[peer].holding = holding
                 self.history.append(Saved(self.now, peer, holding))
@@ -251,7 +251,7 @@ class ConsensusCluster:
         disk = self.disks[peer]
         match message:
             case VoteReply(term, False, True):
-                return disk.stand == HardState(term, to)
+                return disk.hard_state == HardState(term, to)
             case Accept(term, round_):
                 held = disk.holding.accepted
                 return held is not None and (held.term, held.round) == (term, round_) and held.digest in disk.models

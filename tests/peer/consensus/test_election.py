@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedpeer.peer.consensus.election import RAISE_MAX, TERM_JUMP_MAX, Election
 from fedpeer.peer.consensus.polls import ElectionTiming
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     CommitState,
     HardState,
     Heartbeat,
@@ -44,9 +44,9 @@ def voter_set(*voters: str, number: int = 1) -> VoterSet:
     return VoterSet(number, frozenset(voters), frozenset(voters))
 
 
-def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), stand: HardState | None = None) -> Election:
+def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), hard_state: HardState | None = None) -> Election:
     """A machine whose lease for whoever it may have heard before it began is over."""
-    disk = Disk(CommitState(1), stand or HardState(3))
+    disk = Disk(CommitState(1), hard_state or HardState(3))
     election = machine(me, [voter_set(*among)], disk, np.random.default_rng(0)).election
     for now in range(TIMING.shortest + 1):
         election.tick(now, ())
@@ -144,7 +144,7 @@ def test_a_vote_is_durable_before_it_is_said_and_there_is_one_a_term() -> None:
     assert answer == VoteReply(4, False, True, signature(B, vote_text(SCOPE, B, 4, 1, A)))
     assert said(election.on_vote_request(C, vote_request(4))) == [VoteReply(4, False, False, b"")]
     assert said(election.on_vote_request(A, vote_request(4))) == [answer]
-    again = voter(stand=HardState(4, A))
+    again = voter(hard_state=HardState(4, A))
     assert said(again.on_vote_request(C, vote_request(4))) == [VoteReply(4, False, False, b"")], (
         "a restart forgets no vote"
     )
@@ -161,14 +161,14 @@ def test_who_is_behind_gets_no_vote_and_raises_no_term() -> None:
         election.progress = mine
         out = election.on_vote_request(A, vote_request(4, progress=theirs))
         assert (PersistConsensus(HardState(4, A)) in out) is granted
-        assert election.stand == (HardState(4, A) if granted else HardState(3))
+        assert election.hard_state == (HardState(4, A) if granted else HardState(3))
         assert [m.granted for m in said(out) if isinstance(m, VoteReply)] == [granted]
 
 
 def test_a_promise_changes_nothing_that_survives() -> None:
     election = voter()
     assert election.on_vote_request(A, vote_request(4, pre=True)) == [SendConsensus(A, VoteReply(4, True, True, b""))]
-    assert election.stand == HardState(3)
+    assert election.hard_state == HardState(3)
 
 
 def test_who_has_heard_the_coordinator_lately_promises_and_votes_nothing() -> None:
@@ -189,7 +189,7 @@ def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
     consensus_cluster = ConsensusCluster(4, 5)
     consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
     away = next(peer for peer in consensus_cluster.peers if peer != consensus_cluster.coordinator)
-    term = consensus_cluster.alive[away].election.stand.term
+    term = consensus_cluster.alive[away].election.hard_state.term
     consensus_cluster.apart = frozenset(pair for p in consensus_cluster.peers for pair in ((p, away), (away, p)))
     consensus_cluster.run(400)
     consensus_cluster.apart = frozenset()
@@ -197,7 +197,7 @@ def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
     assert consensus_cluster.run(
         100, lambda: consensus_cluster.rounds == max(d.holding.round for d in consensus_cluster.alive.values())
     )
-    assert (consensus_cluster.coordinator, consensus_cluster.alive[away].election.stand.term) == (before, term)
+    assert (consensus_cluster.coordinator, consensus_cluster.alive[away].election.hard_state.term) == (before, term)
 
 
 def test_a_coordinator_without_a_majority_steps_down_and_a_minority_opens_no_round() -> None:
@@ -341,7 +341,7 @@ def promise(election: Election, term: int) -> None:
     """Two of four others would vote for it."""
     for peer in (C, D):
         election.on_vote_reply(peer, VoteReply(term, True, True, b""))
-    assert election.stand == HardState(term, B)
+    assert election.hard_state == HardState(term, B)
 
 
 def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
@@ -352,10 +352,10 @@ def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
     votes = {peer: VoteReply(4, False, True, signature(peer, vote_text(SCOPE, peer, 4, 1, B))) for peer in (C, D)}
     election.on_vote_reply(C, votes[C])
     until_it_asks(election, now)
-    assert election.stand == HardState(4, B)
+    assert election.hard_state == HardState(4, B)
     election.on_vote_reply(D, votes[D])
     assert election.leading
-    assert election.stand.term == 4
+    assert election.hard_state.term == 4
 
 
 def test_votes_of_a_term_that_is_over_elect_nobody() -> None:
@@ -407,23 +407,23 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
     """Nor does it depose anybody; a liar could say a higher one each time."""
     following, (coordinating, _), alone = led(4), leading(), voter()
     for election in (following, coordinating, alone):
-        before = election.stand, election.coordinator
+        before = election.hard_state, election.coordinator
         for term in range(5, 40):
             for pre in (True, False):
                 assert election.on_vote_reply(E, VoteReply(term, pre, False, b"")) == []
             assert election.on_heartbeat_reply(E, HeartbeatReply(term, Progress())) == []
-        assert (election.stand, election.coordinator) == before
+        assert (election.hard_state, election.coordinator) == before
     assert coordinating.leading
 
 
 def test_a_canvass_raises_no_term_while_there_is_a_coordinator() -> None:
     following, (coordinating, _) = led(4), leading()
     for election in (following, coordinating):
-        before = election.stand, election.coordinator
+        before = election.hard_state, election.coordinator
         found = []
         for term in range(5, 40):
             found += refused(election.on_vote_request(E, vote_request(term)))
-        assert (election.stand, election.coordinator) == before
+        assert (election.hard_state, election.coordinator) == before
         assert found == ["too_many_terms"] * 34, "the first may be honest"
 
 
@@ -431,16 +431,16 @@ def test_who_stands_in_one_term_after_the_other_is_voted_for_ever_more_seldom() 
     election, now, raised = voter(), TIMING.shortest + 1, []
     for _ in range(40 * TIMING.shortest):
         election.tick(now := now + 1, ())
-        before = election.stand.term
+        before = election.hard_state.term
         election.on_vote_request(E, vote_request(before + 1))
-        if election.stand.term > before and election.stand.voted == E:
+        if election.hard_state.term > before and election.hard_state.voted == E:
             raised.append(now)
     waits = [later - earlier for earlier, later in pairwise(raised)]
     assert waits[:5] == [TIMING.shortest << n for n in range(5)]
-    election.committed(election.stand.term)
-    before = election.stand.term
+    election.committed(election.hard_state.term)
+    before = election.hard_state.term
     election.on_vote_request(E, vote_request(before + 1))
-    assert election.stand.term == before + 1, "a round came of it: all begin anew"
+    assert election.hard_state.term == before + 1, "a round came of it: all begin anew"
 
 
 def test_who_asks_again_for_a_vote_keeps_nobody_from_standing() -> None:
@@ -456,7 +456,7 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
         election = voter()
         out = election.on_vote_request(A, vote_request(3 + RAISE_MAX + 1, pre=pre))
         assert said(out) == [VoteReply(3, pre, False, b"")]
-        assert election.stand == HardState(3)
+        assert election.hard_state == HardState(3)
     assert voter().on_heartbeat(A, leader_certificate(A, 3 + RAISE_MAX + 1, (A, B, C)))[0] == PersistConsensus(
         HardState(3 + RAISE_MAX + 1, A)
     ), "it is proven"
@@ -478,17 +478,17 @@ def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> 
     for _ in range(TIMING.answer + 1):
         options.update(said(election.tick(now := now + 1, ())))
     assert options == {vote_request(4, pre=True), vote_request(10, pre=True)}
-    assert election.stand == HardState(3), "asking is no standing"
+    assert election.hard_state == HardState(3), "asking is no standing"
     for peer in (A, D):
         election.on_vote_reply(peer, VoteReply(10, True, True, b""))
-    assert election.stand == HardState(10, B)
+    assert election.hard_state == HardState(10, B)
 
 
 def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_term() -> None:
     """It deposes nobody, and gets no lease by it: it may stand, and promise its vote."""
     election = voter()
     election.on_vote_request(E, vote_request(6))
-    assert election.stand == HardState(6, E)
+    assert election.hard_state == HardState(6, E)
     assert election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C))) == [
         SendConsensus(A, HeartbeatReply(6, Progress()))
     ]
@@ -514,14 +514,14 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
 def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """Higher terms, unsigned, to all, at each tick."""
     for to in consensus_cluster.alive:
-        term = consensus_cluster.alive[to].election.stand.term + 1 + consensus_cluster.now % 50
+        term = consensus_cluster.alive[to].election.hard_state.term + 1 + consensus_cluster.now % 50
         yield to, HeartbeatReply(term, Progress())
         yield to, VoteReply(term, bool(consensus_cluster.now % 2), False, b"")
 
 
 def canvasses(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands at each tick, one term higher each time."""
-    newest = max(round_commit.election.stand.term for round_commit in consensus_cluster.alive.values())
+    newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
 
@@ -529,7 +529,7 @@ def canvasses(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[
 def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It promises its vote to whoever may ask, and then says no."""
     for to in consensus_cluster.alive:
-        term = consensus_cluster.alive[to].election.stand.term
+        term = consensus_cluster.alive[to].election.hard_state.term
         yield to, VoteReply(term + 1, True, True, b"")
         yield to, VoteReply(term, False, False, b"")
 
@@ -540,14 +540,14 @@ def mandates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[s
         yield (
             to,
             Heartbeat(
-                leader_certificate(liar, consensus_cluster.alive[to].election.stand.term + 1, (liar,)), Progress()
+                leader_certificate(liar, consensus_cluster.alive[to].election.hard_state.term + 1, (liar,)), Progress()
             ),
         )
 
 
 def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands as often as the others let it, and once elected does nothing."""
-    newest = max(round_commit.election.stand.term for round_commit in consensus_cluster.alive.values())
+    newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
@@ -650,7 +650,7 @@ def test_a_coordinator_needs_a_majority_of_signed_votes_for_itself() -> None:
     ]:
         election = voter()
         assert refused(election.on_heartbeat(sender, forged)) == ["bad_signature"]
-        assert (election.stand, election.coordinator) == (HardState(3), None)
+        assert (election.hard_state, election.coordinator) == (HardState(3), None)
     assert refused(voter().on_heartbeat(A, leader_certificate(A, 4, (A, B, C), roster=9))) == ["round_gap"]
 
 
@@ -665,7 +665,7 @@ def test_an_old_term_and_a_leap_are_refused_by_name_and_change_nothing() -> None
     assert refused(election.on_vote_request(A, vote_request(far))) == ["term_jump"]
     assert refused(election.on_vote_reply(A, VoteReply(far, False, False, b""))) == ["term_jump"]
     assert refused(election.on_heartbeat_reply(A, HeartbeatReply(far, Progress()))) == ["term_jump"]
-    assert (election.stand, election.coordinator) == (HardState(3), None)
+    assert (election.hard_state, election.coordinator) == (HardState(3), None)
     assert refused(election.on_vote_request("stranger", vote_request(4))) == ["unknown_peer"]
 
 

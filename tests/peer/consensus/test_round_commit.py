@@ -10,7 +10,7 @@ import pytest
 
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
     Certificate,
@@ -341,10 +341,10 @@ def first_refusal(out: list[Out]) -> str | None:
 )
 def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, message: Message, code: str) -> None:
     round_commit = follower()
-    before = round_commit.holding, round_commit.election.stand
+    before = round_commit.holding, round_commit.election.hard_state
     out = round_commit.received(sender, message)
     assert first_refusal(out) == code
-    assert (round_commit.holding, round_commit.election.stand) == before
+    assert (round_commit.holding, round_commit.election.hard_state) == before
     assert not any(isinstance(output, PersistConsensus | ApplyModel) for output in out)
 
 

@@ -35,8 +35,8 @@ from fedpeer.peer.state.events import (
 )
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
-from fedpeer.peer.wire.ballots import Certificate, Commit
 from fedpeer.peer.wire.codec import decode
+from fedpeer.peer.wire.consensus_messages import Certificate, Commit
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
@@ -102,7 +102,7 @@ def leader_of(consensus_cluster: ServerCluster) -> Node:
 def update(node: Node, content: bytes, *, late: int = 0) -> Update:
     """For the round that this coordinator gathers for, or an earlier one."""
     term, round = (
-        node.consensus_by_group[EVERYONE].round_commit.election.stand.term,
+        node.consensus_by_group[EVERYONE].round_commit.election.hard_state.term,
         node.consensus_by_group[EVERYONE].applied + 1 - late,
     )
     return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
@@ -291,7 +291,7 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, 
     signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
     signed = tuple(dict(signed).items())
     proposal = replace(applied.proposal, round=applied.proposal.round + 1)
-    effects = told(node, sender, ConsensusMessage(group=EVERYONE, said=Commit(Certificate(proposal, signed))))
+    effects = told(node, sender, ConsensusMessage(group=EVERYONE, message=Commit(Certificate(proposal, signed))))
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
 
 
@@ -352,7 +352,7 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
     assert consensus_cluster.run(simulator.now + 50.0, lambda: seat._gathering.closed and seat.round_commit.gathering)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     job = AggregateUpdates(
-        seat.round_commit.election.stand.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
+        seat.round_commit.election.hard_state.term, seat.applied + 1, bytes(BYTES), {}, {sender: b""}, seat.clients
     )
     far = Rejection("too_far", "it moved by 9")
     effects = node.step(server_result(job, bytes(BYTES), sound=True, out={sender: far, node.state.me: far}))

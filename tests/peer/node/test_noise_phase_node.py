@@ -50,7 +50,7 @@ def running(ticks: float, *, watched: bool = False, **settings: Any) -> NoisePha
 def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
     """Over more than 10^4 numbers; and neither does what somebody else is told, or is told in another round."""
     cluster = running(250.0, network="mlp:64+10+10")
-    first = list(cluster.made_up())
+    first = list(cluster.masked_shares())
     sent, held = (
         torch.cat(each) for each in zip(*((s.estimate_D, cluster.value_D(s.sender)) for s in first), strict=True)
     )
@@ -127,7 +127,7 @@ def begun() -> NoisePhaseCluster:
     ],
 )
 def test_true_shares_wait_until_enough_were_told(
-    begun: NoisePhaseCluster, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], made_up: bool
+    begun: NoisePhaseCluster, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], masked_shares: bool
 ) -> None:
     """Whatever kept a peer from telling them in the exchanges that are for that."""
     state, (group,) = begun.node("peer1").state, begun.groups
@@ -136,13 +136,13 @@ def test_true_shares_wait_until_enough_were_told(
     at = (state.durable.round, exchange)
     state.durable.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
     shares = _shares(state, expected_averaging(state, group), group, exchange, 0.25, cut)
-    assert isinstance(shares, MaskedShares) is made_up
+    assert isinstance(shares, MaskedShares) is masked_shares
 
 
 def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     """Also to peers who do not train at all."""
     cluster = running(250.0)
-    assert len({s.round for s in cluster.made_up()}) >= 4
+    assert len({s.round for s in cluster.masked_shares()}) >= 4
     assert not {"implausible", "out_of_reach"} & set(judges.refused(cluster.simulator.rows))
     durable = cluster.node("peer1").durable
     (reach,) = (durable.reach(group) for group in durable.groups)

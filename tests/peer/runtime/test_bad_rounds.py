@@ -24,7 +24,7 @@ from fedpeer.peer.runtime.process import PeerProcess
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.events import Tick
 from fedpeer.peer.state.voters import EVERYONE
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     Certificate,
     Commit,
@@ -69,14 +69,14 @@ class Councillor(Bob):
 
     @property
     def term(self) -> int:
-        return self.peer.inside(lambda: self.consensus.round_commit.election.stand.term)
+        return self.peer.inside(lambda: self.consensus.round_commit.election.hard_state.term)
 
     def hears(self, message: Message, sender: str = "ann") -> None:
         """It is taken by his door."""
         assert self.say(self.framed(message, sender), sender) is None
 
     def ballot(self, said: Any) -> ConsensusMessage:
-        return ConsensusMessage(group=EVERYONE, said=said)
+        return ConsensusMessage(group=EVERYONE, message=said)
 
     def signed_by(self, who: str, text: bytes) -> bytes:
         return sign_statement(self.keys[who].key, "claim", self.people.roster.federation_id, text)

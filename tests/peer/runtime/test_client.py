@@ -19,8 +19,8 @@ from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, O
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind_socket
-from fedpeer.peer.wire.ballots import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.consensus_messages import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.roster import expel, to_bytes
 from fedpeer.rejection import Rejection
@@ -168,7 +168,7 @@ async def test_small_messages_overtake_bulk() -> None:
 
 async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
     roll = tuple((f"peer{number:03}", bytes(64)) for number in range(100))
-    ballot = ConsensusMessage(group="all", said=Commit(Certificate(Proposal(2, 3, 1, b"m" * 32), roll)))
+    ballot = ConsensusMessage(group="all", message=Commit(Certificate(Proposal(2, 3, 1, b"m" * 32), roll)))
     head, tail = encode(ENVELOPE, ballot)
     assert BULK_BYTES < len(tail) < 10_000
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
@@ -179,7 +179,7 @@ async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_
 
 async def test_a_heartbeat_goes_before_all_that_waits() -> None:
     """Where there is no time to send everything, what waits is old before it leaves."""
-    head, tail = encode(ENVELOPE, ConsensusMessage(group="all", said=HeartbeatReply(3, Progress())))
+    head, tail = encode(ENVELOPE, ConsensusMessage(group="all", message=HeartbeatReply(3, Progress())))
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         for taken in range(60):
             send(links, url, Ack(group="all", taken=1000 + taken, round=1))

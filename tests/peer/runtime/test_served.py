@@ -115,17 +115,17 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     (tmp_path / "state").mkdir()
     context = JobRunner(ann, tmp_path / "state", status, pytest.fail)
     clients = ("ann", "bob", "cas")
-    practised = context.work(TrainClient(1, spec.client, spec.server, clients))
-    assert isinstance(practised, ClientTrained)
-    assert practised.client != spec.client
-    concluded = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": practised.update}, clients))
+    client_trained = context.work(TrainClient(1, spec.client, spec.server, clients))
+    assert isinstance(client_trained, ClientTrained)
+    assert client_trained.client != spec.client
+    concluded = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": client_trained.update}, clients))
     assert isinstance(concluded, UpdatesAggregated)
     assert concluded.content is not None
     found = split_leaves(concluded.content, spec.server_bytes)
     assert found is not None
     assert found[0] == {"ann": 1}
     assert found[1] != spec.server
-    settled = context.work(FinishRound(1, spec.client, practised.client, found[1], True))
+    settled = context.work(FinishRound(1, spec.client, client_trained.client, found[1], True))
     assert isinstance(settled, RoundFinished)
     evaluated = context.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
     assert isinstance(evaluated, Evaluated)

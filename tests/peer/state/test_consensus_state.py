@@ -27,7 +27,7 @@ from fedpeer.peer.state.entries import (
     VotingAllowed,
 )
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
-from fedpeer.peer.wire.ballots import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
+from fedpeer.peer.wire.consensus_messages import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 from fedpeer.peer.wire.tails import content_digest
 
 GROUP = "everyone"
@@ -128,4 +128,4 @@ def test_who_lost_a_disk_votes_under_a_later_roster_only() -> None:
     lost = voting_allowed.changed(VotingAllowed(group=GROUP, lost=1))
     assert not lost.votes
     assert replace(lost, holding=CommitState(2)).votes
-    assert lost.stand == HardState()
+    assert lost.hard_state == HardState()

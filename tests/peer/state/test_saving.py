@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedpeer.peer.state.events import Effect, Note, Persist, Send
 from fedpeer.peer.state.saving import WAITING_MAX, Outbox
-from fedpeer.peer.wire.ballots import HeartbeatReply, Progress
+from fedpeer.peer.wire.consensus_messages import HeartbeatReply, Progress
 from fedpeer.peer.wire.messages import ConsensusMessage
 
 
@@ -81,7 +81,7 @@ def test_an_outbox_is_full_in_time() -> None:
 def beat(round: int, term: int = 1, to: str = "peer2", incarnation: int = 1) -> Send:
     return Send(
         to,
-        ConsensusMessage(group="g", said=HeartbeatReply(term, Progress(round))),
+        ConsensusMessage(group="g", message=HeartbeatReply(term, Progress(round))),
         incarnation,
         1,
         stays_true=("g", "lead", term),

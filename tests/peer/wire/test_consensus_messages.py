@@ -21,7 +21,8 @@ from fedpeer.config.capacity import METADATA_BYTES_MAX, NAME_LETTERS_MAX, SIGNAT
 from fedpeer.gossip.sparse_words import pack_words, wire_bytes
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.wire.ballots import (
+from fedpeer.peer.wire.codec import HEAD_BYTES, decode, frame_bytes_max
+from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
     Certificate,
@@ -42,7 +43,6 @@ from fedpeer.peer.wire.ballots import (
     acceptance_text,
     vote_text,
 )
-from fedpeer.peer.wire.codec import HEAD_BYTES, decode, frame_bytes_max
 from fedpeer.peer.wire.consensus_wire import SIGNATURES_BYTES
 from fedpeer.peer.wire.message_policy import ConsensusSpec
 from fedpeer.peer.wire.message_spec import Envelope
@@ -92,7 +92,7 @@ SAYINGS = st.one_of(
 )
 CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
-    st.builds(ConsensusMessage, group=st.just("all"), said=SAYINGS),
+    st.builds(ConsensusMessage, group=st.just("all"), message=SAYINGS),
     CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=content_digest(content), content=content)),
 )
 
@@ -143,7 +143,7 @@ def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
     votes = tuple((name, bytes(64)) for name in names)
     leader_certificate = LeaderCertificate(NUMBER_MAX, names[0], NUMBER_MAX, votes)
     told = ConsensusMessage(
-        group="all", said=Heartbeat(leader_certificate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX))
+        group="all", message=Heartbeat(leader_certificate, Progress(NUMBER_MAX, NUMBER_MAX, NUMBER_MAX))
     )
     frame = framed(told)
     assert message_of(frame) == told
@@ -151,7 +151,7 @@ def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
     assert metadata < METADATA_BYTES_MAX / 2
     assert len(frame) - HEAD_BYTES - metadata < SIGNATURES_BYTES[1]
     more = replace(leader_certificate, votes=(*votes, ("🃏", bytes(64))))
-    assert refusal_of(framed(replace(told, said=Heartbeat(more, Progress())))) == "bad_metadata"
+    assert refusal_of(framed(replace(told, message=Heartbeat(more, Progress())))) == "bad_metadata"
 
 
 def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
@@ -375,7 +375,7 @@ class Wrong:
 
 
 def said(message: Any) -> ConsensusMessage:
-    return ConsensusMessage(group="everyone", said=message)
+    return ConsensusMessage(group="everyone", message=message)
 
 
 def trained(term: int, round: int, content: bytes) -> Update:
@@ -429,7 +429,7 @@ def received(round_commit: RoundCommit, sender: str, message: Message) -> list[s
         out = round_commit.on_update(sender, told.term, told.round, told.digest)
     else:
         assert isinstance(told, ConsensusMessage)
-        out = round_commit.received(sender, told.said)
+        out = round_commit.received(sender, told.message)
     assert not any(isinstance(each, PersistConsensus | ApplyModel) for each in out)
     return [each.code for each in out if isinstance(each, Rejection)]
 
@@ -437,9 +437,9 @@ def received(round_commit: RoundCommit, sender: str, message: Message) -> list[s
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.id)
 def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: Wrong) -> None:
     round_commit = case.to()
-    before = round_commit.holding, round_commit.election.stand
+    before = round_commit.holding, round_commit.election.hard_state
     assert case.code in received(round_commit, case.sender, case.message)
-    assert (round_commit.holding, round_commit.election.stand) == before
+    assert (round_commit.holding, round_commit.election.hard_state) == before
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 

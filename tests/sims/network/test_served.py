@@ -13,7 +13,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.workbench import Workbench
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import coordinated_of, optimizer_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
@@ -66,7 +66,7 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
 
 def algorithm(made: World, method: str, learner: Learner) -> Any:
     optimizer = optimizer_of(made.federation.learning.optimizer)
-    context = Workbench(
+    context = TrainingContext(
         module=made.module,
         layout=made.layout,
         loss=LOSSES[made.loss],

@@ -31,7 +31,7 @@ def _no_further_draws(name: str) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workbench:
+class TrainingContext:
     """The context of an algorithm.
 
     module           the network; only its structure is used, never its own tensors
@@ -62,11 +62,13 @@ class Workbench:
     @staticmethod
     def of(
         module: nn.Module, loss: Loss, optimizer: OptimizerChoice, *, way: Way = "loop", clients: int = 1
-    ) -> Workbench:
+    ) -> TrainingContext:
         """Return the context of a network that is trained in one of the ways of `steppers`."""
         layout = FlatLayout.of(module)
         stepper = build_stepper(way, module, layout, loss, optimizer)
-        return Workbench(module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients)
+        return TrainingContext(
+            module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients
+        )
 
     @property
     def lr(self) -> float:
