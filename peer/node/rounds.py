@@ -261,7 +261,8 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if peer in rounds.late or not state.others.expected(peer, group):
         return False
     other, (round, exchange), policy = state.others[peer], holding.at, state.peer_groups.averaging[group]
-    if other.round > round + ahead(state) or behind(state, group, peer):
+    # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
+    if state.others.round_of(peer) > round + ahead(state) or behind(state, group, peer):
         return False
     if other.round > round and mutual(state, group):
         # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there

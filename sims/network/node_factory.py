@@ -50,7 +50,7 @@ from fedpeer.sims.peers import learners, secret_of
 from fedpeer.sims.world import World
 
 #: Virtual seconds that a local step takes on a peer whose pace is 1: a small network on a plain processor.
-_STEP_S = 0.001
+STEP_S = 0.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,7 @@ class NodeFactory:
         return self._ticks(peer, self.trainers[peer].steps if isinstance(effect, Train | TrainClient) else 1)
 
     def _ticks(self, peer: str, steps: int) -> float:
-        return steps * _STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
+        return steps * STEP_S * self.pace.get(peer, 1.0) / self.world.federation.gossip.tick
 
     def _encode(self, sender: str, send: Send) -> bytes:
         envelope = Envelope(

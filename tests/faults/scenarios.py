@@ -17,6 +17,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.sims.network.faults import Act, Faults, Kind, draw_faults
 from fedpeer.sims.network.links import LinkRules, partition
+from fedpeer.sims.network.node_factory import STEP_S
 from tests.faults.amended import AMENDED
 from tests.faults.event_triggered import Drifting, drifting_world
 from tests.faults.group_clusters import COMPANIES
@@ -376,7 +377,9 @@ def slow_synchronous(seed: int) -> None:
     assert min(others) >= 2000 / 40 / 2, f"a round takes a deadline at most: {rounds}"
     assert cluster.notes("caught_up"), "the late one skips rounds"
     assert {peer for _, peer in cluster.notes("caught_up")} == {slow}
-    assert max(others) - rounds[slow] <= 4, f"it is not left behind: {rounds}"
+    # While it trains once, the others play no more rounds than twice their mean over such a time.
+    training = cluster.node_factory.trainers[slow].steps * STEP_S * 10.0 / made.federation.gossip.tick
+    assert max(others) - rounds[slow] <= 2 * training * max(others) / 2000, f"it is not left behind: {rounds}"
     assert cluster.error() < 0.5, "and what it has is averaged"
 
 
