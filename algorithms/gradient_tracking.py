@@ -14,8 +14,8 @@ falls with the spectral gap of W, and is below that of plain gossip.
 
 Source: Nedic, Olshevsky, Shi, Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs,
 SIAM Journal on Optimization 2017, Algorithm DIGing. On graphs whose matrices do not conserve the plain sum (push-sum
-where some peers have more neighbours than others) the paper has another algorithm, Push-DIGing; there take exact,
-push-pull, or a graph on which all peers have equally many neighbours.
+where some peers have more neighbors than others) the paper has another algorithm, Push-DIGing; there take exact,
+push-pull, or a graph on which all peers have equally many neighbors.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
 
 def _policy(me: str, length: int) -> MessagePolicy:
     both = frozenset("ab")
-    spec = GroupSpec(length=length, forms={"float32": FLOAT32}, members=both, neighbours=both, weight_max=2.0)
+    spec = GroupSpec(length=length, forms={"float32": FLOAT32}, members=both, neighbors=both, weight_max=2.0)
     return MessagePolicy(federation=FEDERATION, me=me, incarnation=1, other=None, peers=both, groups={GROUP: spec})
 
 

@@ -1,4 +1,4 @@
-"""The common job: 16 peers x 3,500 images, one pass and one neighbour averaging a round, beside two processes by hand.
+"""The common job: 16 peers x 3,500 images, one pass and one neighbor averaging a round, beside two processes by hand.
 
 Both programs take the same batches in the same order from the same start, so that their parameters must agree in the
 end; how far they do is part of the notes.

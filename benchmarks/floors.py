@@ -2,7 +2,7 @@
 
 Nothing of fedpeer is used. The network is always 784-300-100-10 with sigmoids, cross-entropy and plain SGD; a peer's
 parameters are one flat row, layer after layer, weight before bias. `TwoProcesses` is the common job: worker
-processes with one torch thread each, parameters in shared memory, backward pass by hand, neighbour averaging by a
+processes with one torch thread each, parameters in shared memory, backward pass by hand, neighbor averaging by a
 mixing matrix.
 """
 

@@ -118,13 +118,13 @@ def _numbers(overlay: Overlay) -> Table:
     found = describe_topology(overlay, "push-sum", _TOLERANCES)
     pulled = describe_topology(overlay, "push-pull", _TOLERANCES)
     one = found.degree_min == found.degree_max
-    neighbours = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
+    neighbors = f"{found.degree_min}" if one else f"{found.degree_min} to {found.degree_max}"
     arrows = "directed edges" if found.directed else "edges"
     phases = f", in {found.phases} alternating phases" if found.phases > 1 else ""
     table = Table(box=SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("graph", f"{len(found.edges)} {arrows}, {neighbours} neighbours each{phases}")
+    table.add_row("graph", f"{len(found.edges)} {arrows}, {neighbors} neighbors each{phases}")
     table.add_row("diameter", f"{found.diameter} steps")
     table.add_row("spectral gap", f"{found.spectral_gap:.3g} of the disagreement removed by each exchange of push-sum")
     table.add_row("", "")

@@ -420,7 +420,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
-        "peers send their values to the coordinator, not to neighbours; write {put[gossip.protocol=push-sum]} or exact",
+        "peers send their values to the coordinator, not to neighbors; write {put[gossip.protocol=push-sum]} or exact",
         lambda options: _when(_noisy(options) and options.gossip.protocol == "coordinator"),
     ),
     Rule(

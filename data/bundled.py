@@ -63,7 +63,7 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
 
     A window is 100 samples (2 s at 50 Hz) of 6 axes, axis by axis (ax, ay, az in g, wx, wy, wz in rad/s), so 600
     features; the values are as recorded, because their scale of about one suits a network. Windows begin every `stride`
-    samples of a recording; by default they do not overlap. With a smaller stride neighbouring windows share samples, so
+    samples of a recording; by default they do not overlap. With a smaller stride neighboring windows share samples, so
     a random test part is no longer independent of the training part.
     """
     if stride < 1:

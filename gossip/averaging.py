@@ -185,7 +185,7 @@ class Averaging:
 
 
 def _masked_exchanges(overlay: Overlay, pushes: int, *, exact: bool) -> int:
-    """Return after how many exchanges each member has given to `pushes` different neighbours, or to all that it has.
+    """Return after how many exchanges each member has given to `pushes` different neighbors, or to all that it has.
 
     The number suffices whichever phase of the overlay the averaging begins with.
     """
@@ -217,7 +217,7 @@ def turn(policy: Averaging, peer: str, round: int, exchange: int) -> Turn:
     return Turn(tuple(members[i] for i in to), 1 / (len(to) + 1), tuple(members[i] for i in expect))
 
 
-def neighbours(policy: Averaging, peer: str) -> tuple[str, ...]:
+def neighbors(policy: Averaging, peer: str) -> tuple[str, ...]:
     """Return all members to which `peer` gives in some exchange, in peer order."""
     members = policy.overlay.members
     if policy.exact:

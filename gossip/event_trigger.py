@@ -14,7 +14,7 @@ them. An exact mean has two exchanges: in the second all give everything, if any
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz, Wrobel, Efficient decentralized deep learning by dynamic model
 averaging, 2018: the local condition ||v - r||^2 > D, there with one common r and a coordinator that asks all. Here r
-is each peer's own, the threshold is relative, and activation spreads from neighbour to neighbour.
+is each peer's own, the threshold is relative, and activation spreads from neighbor to neighbor.
 """
 
 from __future__ import annotations

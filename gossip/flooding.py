@@ -1,7 +1,7 @@
 """Flooding along an overlay: some members have one item each that all are to hold, and all pass on what is new to them.
 
-In the first exchange a member sends its item to all its neighbours; in each later one it sends them the items that were
-new to it in the exchange before, but not to the neighbours from which they came. So each item takes the shortest paths
+In the first exchange a member sends its item to all its neighbors; in each later one it sends them the items that were
+new to it in the exchange before, but not to the neighbors from which they came. So each item takes the shortest paths
 and crosses each edge at most once in each direction, and after as many exchanges as the longest of these paths has
 edges all members hold all items, without anybody that collects them. Until then a member waits: it cannot know the
 items that it lacks, but all members know from the overlay alone who sends one and how far away that member is.
@@ -30,8 +30,8 @@ class Flooding:
     """The cost of flooding until all members hold all items.
 
     exchanges    number of exchanges until then
-    messages_P   messages that each member sends; all items to one neighbour in one exchange are one message
-    items_P      items that each member sends, counted once for each neighbour that it sends them to
+    messages_P   messages that each member sends; all items to one neighbor in one exchange are one message
+    items_P      items that each member sends, counted once for each neighbor that it sends them to
     """
 
     exchanges: int
@@ -57,10 +57,10 @@ def flood_along(overlay: Overlay, sources: Collection[int] | None = None) -> Flo
     edges_PP = nx.to_scipy_sparse_array(graph, nodelist=range(members), weight=None, format="csr")
     away_SP = shortest_path(edges_PP, unweighted=True, indices=chosen).astype(np.int64).reshape(len(chosen), members)
     messages_P, items_P = np.zeros(members, np.int64), np.zeros(members, np.int64)
-    for member, neighbour in _directed(graph):
+    for member, neighbor in _directed(graph):
         away_S = away_SP[:, member]
-        if graph.has_edge(neighbour, member):  # a neighbour nearer to the source sent us the item an exchange earlier
-            away_S = away_S[away_SP[:, neighbour] >= away_S]
+        if graph.has_edge(neighbor, member):  # a neighbor nearer to the source sent us the item an exchange earlier
+            away_S = away_S[away_SP[:, neighbor] >= away_S]
         items_P[member] += len(away_S)
         messages_P[member] += len(np.unique(away_S))
     return Flooding(int(away_SP.max(initial=0)), messages_P, items_P)

@@ -8,7 +8,7 @@ the weight that it wrote off. Then the weights of each single peer satisfy at ev
     held = put in - written off + sum over its channels as they are now (taken - made)                              (1)
 
 Each event preserves it: `give` lowers held and raises made by the same weight, `take` raises held and taken. When the
-neighbour is a new incarnation, `reopened` sets made and taken of the channels to 0 and returns the open transfers: the
+neighbor is a new incarnation, `reopened` sets made and taken of the channels to 0 and returns the open transfers: the
 right side gains made - taken, the left one the returned weight r, so that written off grows by
 
     (made - r) - taken                                                                                           (2)
@@ -20,7 +20,7 @@ open counts transfers not yet taken. Summed over all current incarnations, the c
 
     held + open not yet taken = put in - written off                                                             (3)
 
-exactly, once every neighbour has met the new incarnation; until then an old channel counts as if already reopened. (2)
+exactly, once every neighbor has met the new incarnation; until then an old channel counts as if already reopened. (2)
 may be negative: mass that the earlier incarnation had passed on before it lost its memory then exists twice. Two peers
 that lose their memory at once need no rule: both open new accounts, and neither end of the channel between them
 remembers it. Values follow the weights: every share is a positive multiple of some estimate, so estimates stay in the

@@ -10,8 +10,8 @@ WINDOW = 2
 #: two small numbers by then, and the shares that it could give would help no one.
 REST_BELOW = 1 / 16
 
-#: The same fraction where neighbours give each other a share for a share. There a resting peer would keep neighbours
-#: waiting until their deadline, and it gets shares back anyway. The fraction only keeps a neighbour that takes and
+#: The same fraction where neighbors give each other a share for a share. There a resting peer would keep neighbors
+#: waiting until their deadline, and it gets shares back anyway. The fraction only keeps a neighbor that takes and
 #: never gives from driving the weight to zero.
 REST_BELOW_MUTUAL = 2.0**-30
 

@@ -15,7 +15,7 @@ class NoiseError(ValueError):
 class Noise:
     """A noise phase.
 
-    pushes   p: the least number of different neighbours to which a peer sends masked shares before the first true one
+    pushes   p: the least number of different neighbors to which a peer sends masked shares before the first true one
     scale    standard deviation of the masked shares' numbers, in the units of the parameters
     """
 
@@ -24,7 +24,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         if self.pushes < 1:
-            raise NoiseError(f"noise: pushes = {self.pushes}: write 1 or more neighbours")
+            raise NoiseError(f"noise: pushes = {self.pushes}: write 1 or more neighbors")
         if not (self.scale > 0 and math.isfinite(self.scale)):
             raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as the values to hide")
 
@@ -38,7 +38,7 @@ def no_noise() -> None:
 
 
 def gossip_noise(*, pushes: int = 2, scale: float = 1.0) -> Noise:
-    """Before each average, a peer sends masked shares to at least `pushes` neighbours; the noise averages away.
+    """Before each average, a peer sends masked shares to at least `pushes` neighbors; the noise averages away.
 
     Source: Bouchra Pilet, Frey, Taiani 2019.
     """

@@ -1,17 +1,17 @@
 """The noise phase before an average: a peer's first shares reveal nothing about its value.
 
-A peer that enters an averaging first sends a masked share to each of some neighbours: the weight of a usual share, and
+A peer that enters an averaging first sends a masked share to each of some neighbors: the weight of a usual share, and
 a random value. It keeps the rest of its mass, its own value less the random ones. So nothing is lost: after the phase
 averaging goes on as usual, and the noise averages away with everything else, since a peer that sent too much holds too
 little by the same amount. Until its phase is over, a peer's estimate means nothing and is shown to no one, its owner
 included (`meaningful_estimate`); after it, the estimate is as close to the average as the exchanges since then make it.
 
 To find a peer's value, an attacker must know every masked share and add it to the first true one. The shares are drawn
-independently, so all p receivers must collude: if each neighbour is corrupted with probability tau, that happens with
-probability tau ** p. Several shares to one neighbour count once, since a fixed overlay shows them to the same receiver.
+independently, so all p receivers must collude: if each neighbor is corrupted with probability tau, that happens with
+probability tau ** p. Several shares to one neighbor count once, since a fixed overlay shows them to the same receiver.
 An attacker that lacks one share knows the value only up to that noise, so its scale must exceed the range of values.
 
-The random values must come from a source that neighbours cannot compute, so they are handed in; a run's own streams
+The random values must come from a source that neighbors cannot compute, so they are handed in; a run's own streams
 follow from a seed that all peers know. Noise takes additional exchanges to average away: if it is s times as large as
 the differences between peers, those that the tolerance takes for a spread s times as large.
 
@@ -37,8 +37,8 @@ from fedpeer.gossip.transfers import NumberedTransfer, Outgoing, carried, give
 class NoisePhase:
     """One peer's progress through the noise phase of one averaging.
 
-    wanted   p: number of different neighbours that must get a masked share
-    told     neighbours that have got one
+    wanted   p: number of different neighbors that must get a masked share
+    told     neighbors that have got one
     """
 
     wanted: int
@@ -49,9 +49,9 @@ class NoisePhase:
         """True if the phase is over."""
         return len(self.told) >= self.wanted
 
-    def among(self, neighbours: Collection[str]) -> NoisePhase:
-        """Return the phase if only these neighbours are left: it ends with the last of them even if p is larger."""
-        return replace(self, wanted=min(self.wanted, len(self.told.union(neighbours))))
+    def among(self, neighbors: Collection[str]) -> NoisePhase:
+        """Return the phase if only these neighbors are left: it ends with the last of them even if p is larger."""
+        return replace(self, wanted=min(self.wanted, len(self.told.union(neighbors))))
 
     def after(self, peers: Collection[str]) -> NoisePhase:
         """Return the phase after masked shares to these peers."""
@@ -72,9 +72,9 @@ def noise_key(secret: bytes, *what: object) -> bytes:
 
 
 def masked_shares(key: bytes, peer: str, length: int, scale: float) -> Tensor:
-    """Draw a neighbour's normal numbers of this standard deviation, (length,) float64; repeated calls give the same.
+    """Draw a neighbor's normal numbers of this standard deviation, (length,) float64; repeated calls give the same.
 
-    A neighbour that derives its stream's state from them still learns nothing of the key or of another's numbers.
+    A neighbor that derives its stream's state from them still learns nothing of the key or of another's numbers.
     """
     stream = int.from_bytes(hashlib.blake2b(peer.encode(), key=key, digest_size=16).digest(), "little")
     return torch.from_numpy(np.random.Generator(np.random.PCG64(stream)).normal(0.0, scale, length))

@@ -20,7 +20,7 @@ not on all of them.
 
 Sources: Alistarh et al., QSGD, 2017 (stochastic rounding in blocks); Stich, Cordonnier, Jaggi, Sparsified SGD with
 memory, 2018 (top-k, the rest is kept); Koloskova, Stich, Jaggi, Decentralized stochastic optimization and gossip
-algorithms with compressed communication, 2019 (a public copy of each neighbour's value).
+algorithms with compressed communication, 2019 (a public copy of each neighbor's value).
 """
 
 from __future__ import annotations

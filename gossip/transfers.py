@@ -136,7 +136,7 @@ def resting(channel: Outgoing) -> bool:
 def exhausted(held: Mass, start_weight: float, *, mutual: bool = False) -> bool:
     """Return whether a peer that started with this weight rests all its channels until it has received a share.
 
-    `mutual`: the peer gives shares only to neighbours that give it one in return.
+    `mutual`: the peer gives shares only to neighbors that give it one in return.
     """
     return float(held.weight) < (REST_BELOW_MUTUAL if mutual else REST_BELOW) * start_weight
 

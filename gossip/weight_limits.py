@@ -1,13 +1,13 @@
-"""Bounds on the weight that a peer takes from and gives to a neighbour, so that no liar can create unlimited weight.
+"""Bounds on the weight that a peer takes from and gives to a neighbor, so that no liar can create unlimited weight.
 
 In a group of n members, each of which puts in a weight of 1, there is a total weight of n. Three bounds follow:
 
     share   a share weighs at most n
-    net     the weight that came from a neighbour less the weight that went to it, over all its incarnations, is at most
+    net     the weight that came from a neighbor less the weight that went to it, over all its incarnations, is at most
             n - 1: all that the others ever put in
     held    the weight that a peer holds, shares that wait included; weight that returns on a channel is exempt
 
-The giving side keeps `net`, since it knows both sums: `room` is the weight that may still go to a neighbour. Let
+The giving side keeps `net`, since it knows both sums: `room` is the weight that may still go to a neighbor. Let
 t_ij(now) be the weight that i has taken from j, and m_ji the weight that j has made for i. When j makes a share,
 m_ji <= net + t_ji(then). What i takes was made before, and j has taken only what i made, so
 
@@ -24,16 +24,16 @@ the total, since a member that lost its memory puts in 1 again: it stops no one 
 lost their memory at about the same time. A share without room is not rejected for good: it stays open with its sender,
 and there is room once the peer has given. So no one is charged for that.
 
-A neighbour that lost its memory begins new channels and knows nothing of the earlier ones. The weight that its earlier
+A neighbor that lost its memory begins new channels and knows nothing of the earlier ones. The weight that its earlier
 incarnations gave in excess of what they got is `before`; the peer that took it reports it in Hello, and both then use a
-`net` that is smaller by this amount. So over all incarnations of a neighbour its net is at most n - 1, and a peer that
+`net` that is smaller by this amount. So over all incarnations of a neighbor its net is at most n - 1, and a peer that
 takes holds at most
 
     what it put in + (n - 1) net                                                                    (`held`)
 
-of which each neighbour gives at most its part: there is always room for what `net` allows. An honest member that
-returns as a new incarnation gets about as much from its neighbours as it gives them, so that `before` stays near 0; if
-it ever reached the bound, it would give nothing until its neighbours, which are not bounded by it, have given to it.
+of which each neighbor gives at most its part: there is always room for what `net` allows. An honest member that
+returns as a new incarnation gets about as much from its neighbors as it gives them, so that `before` stays near 0; if
+it ever reached the bound, it would give nothing until its neighbors, which are not bounded by it, have given to it.
 
 What liars can achieve: with h honest members and f liars, the total weight among the honest is at most what they put in
 and what came from liars: h (1 + f (n - 1)), however often a liar returns as a new incarnation.
@@ -63,7 +63,7 @@ class WeightLimits:
     def among(members: int, start_weight_max: float = 1.0, *, both_ways: bool = True) -> WeightLimits:
         """Return the bounds for a group of `members`, each of which puts in at most `start_weight_max`.
 
-        `both_ways`: a member that gets shares from a neighbour also gives it shares, and mass is carried from one
+        `both_ways`: a member that gets shares from a neighbor also gives it shares, and mass is carried from one
         averaging to the next.
         """
         everything = members * start_weight_max
@@ -75,7 +75,7 @@ class WeightLimits:
     def room(self, out: Outgoing, incoming: Incoming, before: float = 0.0) -> float:
         """Return the largest weight of the next share on a channel, by its sender's two ends; 0 or less: it must wait.
 
-        `before` is the weight that the neighbour reports to have got from this peer's earlier incarnations in excess of
+        `before` is the weight that the neighbor reports to have got from this peer's earlier incarnations in excess of
         what it gave them.
         """
         # A peer that leaves gives all it has: rounding must leave nothing behind, so the receiver allows for more.

@@ -31,7 +31,7 @@ def complete(members: Sequence[str], draws: np.random.Generator) -> Phases:
 
 
 def ring(members: Sequence[str], draws: np.random.Generator) -> Phases:
-    """two neighbours each, in the order of the peers"""
+    """two neighbors each, in the order of the peers"""
     count = len(members)
     return (nx.cycle_graph(count) if count > 2 else nx.path_graph(count),)
 
@@ -46,7 +46,7 @@ def torus(members: Sequence[str], draws: np.random.Generator, *, rows: int | Non
 
 
 def k_regular(members: Sequence[str], draws: np.random.Generator, *, degree: int = 4) -> Phases:
-    """`degree` random neighbours each; if peers times degree is odd, one peer has one fewer"""
+    """`degree` random neighbors each; if peers times degree is odd, one peer has one fewer"""
     count = len(members)
     degree = min(_at_least("k-regular: degree", degree, 1), count - 1)
     odd = count * degree % 2
@@ -65,7 +65,7 @@ def erdos_renyi(members: Sequence[str], draws: np.random.Generator, *, probabili
 
 
 def small_world(members: Sequence[str], draws: np.random.Generator, *, degree: int = 4, rewire: float = 0.2) -> Phases:
-    """a ring of `degree` nearest neighbours each, a fraction `rewire` of its edges rewired (Watts, Strogatz 1998)"""
+    """a ring of `degree` nearest neighbors each, a fraction `rewire` of its edges rewired (Watts, Strogatz 1998)"""
     degree = min(_at_least("small-world: degree", degree, 2), len(members) - 1)
     _fraction("small-world: rewire", rewire)
     return (nx.watts_strogatz_graph(len(members), degree, rewire, seed=_seed(draws)),)

@@ -75,7 +75,7 @@ def pair_of(number: _Ends) -> Edges:
 
 
 def small_world_edges(members: int, degree: int, rewire: float, draws: np.random.Generator) -> Edges:
-    """Draw a ring with degree // 2 near neighbours on each side, in which a fraction of the edges is rewired.
+    """Draw a ring with degree // 2 near neighbors on each side, in which a fraction of the edges is rewired.
 
     A rewired edge keeps its first end; its second is drawn until the edge is neither a loop nor a duplicate. The degree
     must be well below the number of members. Source: Watts, Strogatz, Collective dynamics of small-world networks,

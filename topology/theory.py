@@ -174,7 +174,7 @@ def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tol
 
 
 def _offsets(graph: WideGraph) -> list[int]:
-    """Return the offsets of the first member's neighbours, in both directions, over all phases."""
+    """Return the offsets of the first member's neighbors, in both directions, over all phases."""
     near: set[int] = set()
     for phase in graph.phases:
         near |= set(phase.indices[phase.indptr[0] : phase.indptr[1]].tolist())
@@ -207,7 +207,7 @@ def _largest(left_J: Dense) -> float:
 
 
 def _regular(graph: WideGraph) -> bool:
-    """Return whether the graph is undirected and all members have equally many neighbours: its matrix is symmetric."""
+    """Return whether the graph is undirected and all members have equally many neighbors: its matrix is symmetric."""
     (phase, *more) = graph.phases
     return not more and len(np.unique(np.diff(phase.indptr))) == 1 and not (phase - phase.T).nnz
 

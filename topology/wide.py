@@ -1,4 +1,4 @@
-"""The graphs of `graphs.py` for large-scale simulation: neighbours as arrays, for up to ten million members.
+"""The graphs of `graphs.py` for large-scale simulation: neighbors as arrays, for up to ten million members.
 
 Graphs without random edges are made by index arithmetic; a test compares each of them with networkx, edge by edge. If
 edges are random, a graph of up to SAME_MEMBERS_MAX members is the very overlay that a federation of that size and seed
@@ -58,7 +58,7 @@ class WideGraph:
     name      key of `GRAPHS`
     members   number of members
     phases    (P, P) CSR each; exchange e uses phases[e % len(phases)]; empty: a complete graph without stored edges
-    complete  whether all members are neighbours
+    complete  whether all members are neighbors
     shape     shape of the torus whose places the members are, in order, if the graph looks the same from every member,
               so that its eigenvalues are a Fourier transform; else None
     degree    degree of a random regular graph of more than SAME_MEMBERS_MAX members; else None
@@ -177,7 +177,7 @@ def _torus(members: int, draws: np.random.Generator, *, rows: int | None = None)
 
 
 def _k_regular(members: int, draws: np.random.Generator, *, degree: int = 4) -> _Made:
-    if degree == 2:  # connected, all with two neighbours: one ring
+    if degree == 2:  # connected, all with two neighbors: one ring
         order_P = draws.permutation(members)
         return (order_P, np.roll(order_P, 1)), {"degree": 2}
     odd = members * degree % 2

@@ -173,7 +173,7 @@ class ScalarGossip:
         assert self.graph.phases, "a peer that leaves has neighbors"
         going_P = draws.random(self.members) < share
         going = np.flatnonzero(going_P)
-        leaver_N, near_N = self._neighbours(going, going_P)
+        leaver_N, near_N = self._neighbors(going, going_P)
         near_G = np.bincount(leaver_N, minlength=len(going))
         going_P[going[near_G == 0]] = False
         if self.channels is not None:
@@ -189,7 +189,7 @@ class ScalarGossip:
         self.mass_2P[1, going[left]] = 1.0
         return int(left.sum())
 
-    def _neighbours(self, going: Index, going_P: Flags) -> tuple[Index, Index]:
+    def _neighbors(self, going: Index, going_P: Flags) -> tuple[Index, Index]:
         """Return indices into `going`, ascending, and a neighbor of that peer that stays, (N,) each."""
         leavers, near = [], []
         for phase in self.graph.phases:

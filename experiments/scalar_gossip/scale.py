@@ -154,7 +154,7 @@ that its line goes up and down."""
 
 _TROUBLES = """\
 Nobody waits: what is lost is repeated in the next round until it is acknowledged, and comes later; acknowledgements are
-lost as often. 1% leave: before each exchange each peer, with this chance, hands what it holds to its neighbours, and a
+lost as often. 1% leave: before each exchange each peer, with this chance, hands what it holds to its neighbors, and a
 newcomer takes its seat."""
 
 _COSTS = """\

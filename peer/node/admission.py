@@ -19,7 +19,7 @@ WEIGHT_MAX = 1e12
 
 def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
     """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
-    neighbours = {group: _neighbours(state, group) for group in state.peer_groups.groups}
+    neighbors = {group: _neighbors(state, group) for group in state.peer_groups.groups}
     rules = state.durable.rules
     forms = read_in(rules.form) | ({NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {})
     groups = {
@@ -27,13 +27,13 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
             length=group.length,
             forms=forms,
             members=frozenset(group.members),
-            neighbours=neighbours[id],
+            neighbors=neighbors[id],
             weight_max=_weight_max(state, other, id),
         )
         for id, group in state.peer_groups.groups.items()
     } | {
         id: GroupSpec(
-            length=group.length, forms={}, members=frozenset(group.members), neighbours=frozenset(), weight_max=0.0
+            length=group.length, forms={}, members=frozenset(group.members), neighbors=frozenset(), weight_max=0.0
         )
         for id, group in state.peer_groups.elsewhere.items()
     }
@@ -121,7 +121,7 @@ def _consensus_specs(state: NodeState) -> dict[str, ConsensusSpec]:
     return specs
 
 
-def _neighbours(state: NodeState, group: str) -> frozenset[str]:
+def _neighbors(state: NodeState, group: str) -> frozenset[str]:
     """Return the members that may send us shares.
 
     They have an edge to us in the overlay, or announced one. While a member is not available, any member may: peers may

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from fedpeer.gossip.averaging import Averaging, Turn, neighbours, turn
+from fedpeer.gossip.averaging import Averaging, Turn, neighbors, turn
 from fedpeer.gossip.event_trigger import has_moved
 from fedpeer.gossip.noise_phase import NoisePhase
 from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, resting
@@ -408,7 +408,7 @@ def _shares(
     if noise is None:
         return RealShares(fraction)
     told = holding.told if holding.at[0] == round else frozenset()
-    reached = {p for p in neighbours(policy, state.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
+    reached = {p for p in neighbors(policy, state.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
     if exchange >= policy.masked and NoisePhase(noise.pushes, told).among(reached).lifted:
         return RealShares(fraction)
     return state.masked_shares(group, round, exchange, fraction, noise.scale)
@@ -459,12 +459,12 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
             continue
         policy, holding = expected_averaging(state, group), state.durable.groups[group]
         me = policy.overlay.members.index(state.me)
-        neighbours = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
-        idle = tuple(peer for peer in neighbours if not resting(holding.out.get(peer, Outgoing())))
+        neighbors = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
+        idle = tuple(peer for peer in neighbors if not resting(holding.out.get(peer, Outgoing())))
         # The result of training is added to the shares that arrived meanwhile. A peer that keeps less than half is
         # moved past the others by that: if training goes far from where it began, peers swing about the mean, further
         # each time.
-        free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbours))) if idle else ((), 0.0)
+        free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbors))) if idle else ((), 0.0)
         tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(
             holding.held, holding.out.values()
         )

@@ -30,14 +30,14 @@ class GroupSpec:
     length       number of its parameters, D
     forms        wire encodings that a transfer may have, by name
     members      all members of the group
-    neighbours   members that may make transfers to us
+    neighbors   members that may make transfers to us
     weight_max   most weight that a share can have: the sum of all members' weights; finite
     """
 
     length: int
     forms: Mapping[str, Form]
     members: Set[str]
-    neighbours: Set[str]
+    neighbors: Set[str]
     weight_max: float
 
 

@@ -215,7 +215,7 @@ def admitted(parsed: ParsedMetadata, policy: MessagePolicy) -> ParsedMetadata | 
         return about(parsed, "unknown_group", parsed.group)
     if not {policy.me, sender} <= group.members:
         return about(parsed, "group_not_shared", parsed.group)
-    if spec.from_neighbors and isinstance(group, GroupSpec) and sender not in group.neighbours:
+    if spec.from_neighbors and isinstance(group, GroupSpec) and sender not in group.neighbors:
         return about(parsed, "not_a_neighbour", parsed.group)
     return spec.tail.admitted(parsed, group)
 

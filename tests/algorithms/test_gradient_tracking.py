@@ -29,7 +29,7 @@ KEYS = tuple(range(PEERS))
 
 
 def ring() -> NDArray[np.float64]:
-    """(P, P) each keeps a third and gives one to both neighbours."""
+    """(P, P) each keeps a third and gives one to both neighbors."""
     return np.asarray(sum(np.roll(np.eye(PEERS), shift, 1) for shift in (-1, 0, 1)) / 3)
 
 

@@ -162,7 +162,7 @@ def test_slices_say_whose_members_are_found_during_the_run(fedpeer: Fedpeer) -> 
 def test_a_topology_is_drawn(fedpeer: Fedpeer) -> None:
     drawn = fedpeer("topology", "ring", "--peers", "5", "--svg", "ring.svg").out
     assert Path("ring.svg").read_text().startswith("<svg")
-    assert "5 edges, 2 neighbours each" in drawn
+    assert "5 edges, 2 neighbors each" in drawn
     assert "0.461 of the disagreement" in drawn, "2 (1 - cos(2 pi / 5)) / 3"
     assert "in 3 phases" in fedpeer("topology", "one-peer-exponential", "--peers", "8").out
     assert len(fedpeer("topology", "ring", "--peers", "65").out.splitlines()) < 20

@@ -185,7 +185,7 @@ def _distributed(operator: Operator, said: str) -> None:
     operator.learn(4)
     for peer in PEERS:
         rows = [row["bytes_sent"] for row in operator.lines(peer, "metrics.jsonl")[1:]]
-        # One neighbour, two exchanges; a repeat in a round, where the machine is slow, is not what is foretold. An
+        # One neighbor, two exchanges; a repeat in a round, where the machine is slow, is not what is foretold. An
         # acknowledgement may be in the row of the next round.
         shares = EXCHANGES * (4 * SHARED + SHARE_EXTRA_BYTES)
         assert (1 - CLOSE) * (shares - EXCHANGES * ACK_BYTES) <= min(rows) <= (1 + CLOSE) * shares

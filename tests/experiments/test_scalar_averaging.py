@@ -186,7 +186,7 @@ def test_with_lanes_all_agree_on_the_mean_and_without_on_something_else() -> Non
 # --------------------------------------------------------------------------------------------------- coming and going
 
 
-def test_who_leaves_hands_over_to_its_neighbours_and_a_newcomer_begins_with_what_two_of_them_think() -> None:
+def test_who_leaves_hands_over_to_its_neighbors_and_a_newcomer_begins_with_what_two_of_them_think() -> None:
     graph = made("ring", 8)
     simulation = ScalarGossip(graph, "push-sum", np.arange(8.0))
     simulation.mass_2P[1] = 2.0
@@ -227,7 +227,7 @@ def test_mass_of_those_who_leave_stays_and_of_lost_disks_goes(name: str, loss: f
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.9])
-def test_who_has_no_neighbour_that_stays_stays(loss: float) -> None:
+def test_who_has_no_neighbor_that_stays_stays(loss: float) -> None:
     """With what it holds, and with what it has under way."""
     simulation, draws = ScalarGossip(made("ring", 6), "push-sum", values(6), loss=loss), np.random.default_rng(0)
     simulation.exchange(0, draws)

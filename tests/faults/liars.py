@@ -28,7 +28,7 @@ MEASURED, BEGIN, LIED = 150.0, 350.0, 800.0
 RATE = 0.5
 #: Ticks for which an honest peer may think another one dead (P8).
 BURIED = 200.0
-#: Shares of one neighbour in one group that may wait.
+#: Shares of one neighbor in one group that may wait.
 WAITING = 256
 #: Ticks in which groups with coordinators go on by five rounds.
 PATIENCE = 400.0
@@ -72,7 +72,7 @@ def liars(seed: int) -> None:
     assert set(lives.values()) == {1}, f"nobody was started again: {lives}"
     buried = max(thought.burials(cluster.simulator.now, honest), default=0.0)
     assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
-    assert crowded <= WAITING, f"{crowded} shares of one neighbour wait"
+    assert crowded <= WAITING, f"{crowded} shares of one neighbor wait"
     among = {(one, other) for one, other in closed if one in honest and other in honest}
     assert not among, f"honest peers do not listen to one another: {sorted(among)}"
     if set(lies) & set(PROVABLE):
@@ -118,7 +118,7 @@ def _given(durable: DurableState, group: str, liar: str) -> float:
 
 
 def _waiting(durable: DurableState) -> int:
-    """The most shares of one neighbour that wait in one group."""
+    """The most shares of one neighbor that wait in one group."""
     kept = [
         sum(place[2] == peer for place in (*holding.waiting, *holding.nothing))
         for holding in durable.groups.values()

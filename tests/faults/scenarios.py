@@ -79,20 +79,20 @@ def killed(effects: int) -> None:
     cluster.run(back + BACK)
     received = {row[2:] for row in simulator.rows if row[1] == "heard" and row[0] > back and row[3] == "Transfer"}
     if effects > MET:
-        neighbours = {receiver for sender, receiver in cluster.all_edges() if sender == "peer2"}
-        assert {(peer, "Transfer", "peer2") for peer in neighbours} <= received, (
+        neighbors = {receiver for sender, receiver in cluster.all_edges() if sender == "peer2"}
+        assert {(peer, "Transfer", "peer2") for peer in neighbors} <= received, (
             f"nothing of it came: {sorted(received)}"
         )
-        assert {("peer2", "Transfer", peer) for peer in neighbours} <= received, (
+        assert {("peer2", "Transfer", peer) for peer in neighbors} <= received, (
             f"nothing came to it: {sorted(received)}"
         )
     cluster.judge()
 
 
 def neighbours_killed(seed: int) -> None:
-    """P4: two neighbours killed at once, each while the other is away, lose nothing."""
+    """P4: two neighbors killed at once, each while the other is away, lose nothing."""
     made = world(5)
-    draws = Draws(seed).numpy("two neighbours")
+    draws = Draws(seed).numpy("two neighbors")
     at, one, other = CALM + float(draws.uniform(0, 100)), *sorted(map(float, draws.uniform(1, 300, 2)))
     cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.1)))
     pair = sorted(cluster.all_edges())[int(draws.integers(0, 10))]
@@ -141,7 +141,7 @@ def forgotten(seed: int) -> None:
 
 
 #: Of each peer's weight that a side of a partition still has, held or under way within it, however it is cut. A peer
-#: with two neighbours, both on other sides, has given each of them a third when it notices that they are silent, and
+#: with two neighbors, both on other sides, has given each of them a third when it notices that they are silent, and
 #: two ninths are left where it noticed one before the other. On paths and halves it is more.
 KEPT = 0.2
 

@@ -135,7 +135,7 @@ def test_samples_as_weights_give_the_weighted_mean_round_after_round(protocol: P
 
 
 def test_averaging_what_arrives_agrees_on_something_else() -> None:
-    """Row-stochastic averaging, the plain mean over oneself and one's in-neighbours, is biased where degrees differ."""
+    """Row-stochastic averaging, the plain mean over oneself and one's in-neighbors, is biased where degrees differ."""
     of = policy("star", 8, "push-sum", exchanges=1)
     adjacent = adjacency(of.overlay.phases[0]).toarray() + np.eye(8)
     naive_PP = torch.from_numpy(np.linalg.matrix_power(adjacent / adjacent.sum(1, keepdims=True), 500))

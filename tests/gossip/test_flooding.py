@@ -30,13 +30,13 @@ def played(graph: nx.Graph, sources: Collection[int]) -> tuple[int, list[int], l
     while any(new):
         coming: list[dict[int, set[int]]] = [{} for _ in range(len(graph))]
         for member, fresh in enumerate(new):
-            for neighbour in graph.neighbors(member):
-                telling = {thing for thing in fresh if neighbour not in knows[member][thing]}
+            for neighbor in graph.neighbors(member):
+                telling = {thing for thing in fresh if neighbor not in knows[member][thing]}
                 if telling:
                     messages[member] += 1
                     items[member] += len(telling)
                 for thing in telling:
-                    coming[neighbour].setdefault(thing, set()).add(member)
+                    coming[neighbor].setdefault(thing, set()).add(member)
         new = []
         for member, received in enumerate(coming):
             new.append(received.keys() - knows[member].keys())

@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Veiled(Town):
-    """A simulator in which everybody begins with noise to `pushes` different neighbours, to one of them in a round."""
+    """A simulator in which everybody begins with noise to `pushes` different neighbors, to one of them in a round."""
 
     def __init__(self, seed: int, form: Form, *, pushes: int = 2, peers: int | None = None) -> None:
         super().__init__(seed, form, peers=peers)
@@ -135,7 +135,7 @@ def test_an_estimate_is_shown_when_the_phase_is_over() -> None:
     assert meaningful_estimate(Mass.of(normal(3)), NoisePhase(0)) is not None, "who asks for no phase has none"
 
 
-def test_a_phase_ends_with_the_last_neighbour() -> None:
+def test_a_phase_ends_with_the_last_neighbor() -> None:
     masking = NoisePhase(4).after(["b"])
     assert not masking.among(["b", "c", "d"]).lifted
     assert masking.among(["b", "c", "d"]).wanted == 3
@@ -193,7 +193,7 @@ def guessed(held: Mass, first: Mass, seen: dict[str, Mass]) -> Tensor:
 @pytest.mark.parametrize("tau", [0.2, 0.5])
 @pytest.mark.parametrize("pushes", [1, 2, 4])
 def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float) -> None:
-    """A share tau of the neighbours is corrupted and sees the first true share too: leaks are tau ** p at most."""
+    """A share tau of the neighbors is corrupted and sees the first true share too: leaks are tau ** p at most."""
     rng, trials, leaks = np.random.default_rng(1), 1_000, 0
     for _ in range(trials):
         held = begun = Mass.of(torch.from_numpy(rng.standard_normal(1)))

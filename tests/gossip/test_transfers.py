@@ -133,7 +133,7 @@ class Forgetful(Town):
         return any(mine.mine for mine, _ in losses) or self.verdicts[TransferDecision.REUSED] > 0
 
     def meet(self, peer: str, near: str) -> tuple[incarnations.MemoryLoss, incarnations.MemoryLoss]:
-        """What the two find when they compare: (the peer, its neighbour)."""
+        """What the two find when they compare: (the peer, its neighbor)."""
         mine = self.out[peer, near], self.into[near, peer]
         theirs = self.out[near, peer], self.into[peer, near]
         return (
@@ -149,7 +149,7 @@ class Forgetful(Town):
             self.out[peer, near], self.into[near, peer] = Outgoing(), Incoming()
 
     def greet(self, peer: str, near: str) -> None:
-        """The neighbour hears of the new incarnation."""
+        """The neighbor hears of the new incarnation."""
         self.known[near, peer] = self.incarnation[peer]
         self.held[near], lost = incarnations.reopened(
             self.held[near], self.out[near, peer], self.into[peer, near], self.form
@@ -227,7 +227,7 @@ def test_each_account_is_exact_by_itself() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_two_neighbours_that_forget_at_once_leave_exact_accounts(seed: int) -> None:
+def test_two_neighbors_that_forget_at_once_leave_exact_accounts(seed: int) -> None:
     simulator = Forgetful(seed, float64(), peers=6)
     for _ in range(10):
         simulator.step()

@@ -82,7 +82,7 @@ def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> Non
 
 
 class Lying(Limited):
-    """Some make weight out of nothing: to each neighbour as much as the two ends of the channel bear, and keep all."""
+    """Some make weight out of nothing: to each neighbor as much as the two ends of the channel bear, and keep all."""
 
     liars: frozenset[str] = frozenset()
 

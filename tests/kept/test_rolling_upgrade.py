@@ -37,7 +37,7 @@ LOOK_S = 0.25
 TOGETHER = 5
 #: Frames in a version that an old peer does not know, which it may see from a new one before that one speaks its own.
 UNSUPPORTED_MAX = 10
-#: Lines of a log that say that a neighbour is spoken to in another version of the wire.
+#: Lines of a log that say that a neighbor is spoken to in another version of the wire.
 SPEAKING = ("older_version", "newer_version")
 FEDERATION = """\
 name: upgraded

@@ -25,17 +25,17 @@ from contextlib import suppress
 PORT = 7600
 #: Bytes of an answer: what an acknowledgement takes with its envelope and the head of its post.
 ANSWER = bytes(400)
-#: Connections to one neighbour; seconds of the shortest and the longest wait for an answer; TCP as peers set it.
+#: Connections to one neighbor; seconds of the shortest and the longest wait for an answer; TCP as peers set it.
 AT_ONCE, WAIT_MIN_S, WAIT_MAX_S = 3, 0.2, 5.0
 THIN_LINEAR_TIMEOUTS, RTO_MAX_MS = 16, 44
 HEAD = struct.Struct("<II")
-#: Shares to one neighbour that may be open.
+#: Shares to one neighbor that may be open.
 WINDOW = 2
 #: Seconds to find the others.
 PATIENCE_S = 60.0
 
 
-class Neighbour:
+class Neighbor:
     """Whom this host says shares to: its idle connections, and how long answers took."""
 
     def __init__(self, address: str, context: ssl.SSLContext) -> None:
@@ -85,11 +85,11 @@ class Neighbour:
 class Host:
     """This host: what came from whom, and those it gives to."""
 
-    def __init__(self, me: int, length: int, neighbours: dict[int, Neighbour]) -> None:
-        self._me, self._length, self._neighbours = me, length, neighbours
+    def __init__(self, me: int, length: int, neighbors: dict[int, Neighbor]) -> None:
+        self._me, self._length, self._neighbors = me, length, neighbors
         self._came: dict[int, set[int]] = defaultdict(set)
         self._news = asyncio.Event()
-        self._open: dict[int, list[asyncio.Task[None]]] = {number: [] for number in neighbours}
+        self._open: dict[int, list[asyncio.Task[None]]] = {number: [] for number in neighbors}
 
     async def on_event(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -104,11 +104,11 @@ class Host:
         """Work for so many seconds, then exchange with all; the seconds that both took."""
         began, share = time.monotonic(), bytes(self._length)
         await asyncio.sleep(work)
-        for peer, neighbour in self._neighbours.items():
+        for peer, neighbor in self._neighbors.items():
             while len(self._open[peer]) >= WINDOW:
                 await self._open[peer].pop(0)
-            self._open[peer].append(asyncio.create_task(neighbour.give(self._me, number, share)))
-        while self._came[number] < self._neighbours.keys():
+            self._open[peer].append(asyncio.create_task(neighbor.give(self._me, number, share)))
+        while self._came[number] < self._neighbors.keys():
             self._news.clear()
             await self._news.wait()
         return time.monotonic() - began
@@ -141,8 +141,8 @@ async def run(
     address = dict(each.split("=") for each in hosts)
     numbers = {name: number for number, name in enumerate(sorted(address))}
     server, client = contexts(certificate, key, authority)
-    neighbours = {numbers[name]: Neighbour(where, client) for name, where in address.items() if name != me}
-    host = Host(numbers[me], length, neighbours)
+    neighbors = {numbers[name]: Neighbor(where, client) for name, where in address.items() if name != me}
+    host = Host(numbers[me], length, neighbors)
     listening = as_peers_do(socket.create_server((address[me], PORT)))
     await asyncio.start_server(host.on_event, sock=listening, ssl=server)
     async with asyncio.timeout(PATIENCE_S):

@@ -58,7 +58,7 @@ PLAIN: dict[str, Form] = {"float32": FORMS["float32"]()}
 
 
 def spec(**changed: object) -> GroupSpec:
-    values = {"length": LENGTH, "forms": PLAIN, "members": MEMBERS, "neighbours": frozenset({"ann"}), "weight_max": 4.0}
+    values = {"length": LENGTH, "forms": PLAIN, "members": MEMBERS, "neighbors": frozenset({"ann"}), "weight_max": 4.0}
     return GroupSpec(**(values | changed))  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ POLICY = MessagePolicy(
     groups={
         "all": spec(),
         "closed": spec(members=frozenset({"bob", "cas"})),
-        "far": spec(neighbours=frozenset({"cas"})),
+        "far": spec(neighbors=frozenset({"cas"})),
         **{
             name: spec(forms=PLAIN | {form.name: form})
             for name, form in (

@@ -2,7 +2,7 @@
 
 A pure machine: `begin` and `take` return the new state and the shares to send; there is no clock and no network in it.
 In exchange e a member sends shares of the mass with which it entered e, waits until the share of exchange e of every
-peer that it expects is there, adds them in peer order, and enters e + 1. Shares of neighbours that are ahead
+peer that it expects is there, adds them in peer order, and enters e + 1. Shares of neighbors that are ahead
 wait. So whatever the order of arrival, the result is the same to the last bit, and it is `Averaging.matrix`
 times the masses at the beginning. Deadlines, repeats and what is lost are the business of those who carry the messages.
 """

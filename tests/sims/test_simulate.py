@@ -75,7 +75,7 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
         assert found["accuracy_per_peer"] == pytest.approx(per_peer.tolist())
     assert run.status == "finished"
     assert summary["methods"]["local"]["bytes_sent"] == 0
-    # Six peers on a ring: two neighbours, two exchanges, three rounds; a share is all of 64-12-10, its
+    # Six peers on a ring: two neighbors, two exchanges, three rounds; a share is all of 64-12-10, its
     # head and its acknowledgement.
     sent = 6 * 2 * 2 * 3
     assert summary["methods"]["full-averaging"]["messages_sent"] == sent

@@ -108,7 +108,7 @@ function tiles(s) {
       ["Voters", `${voting} of ${council.voters.length}`, `${majority} are a majority`, voting < majority],
     ] : [
       ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
-      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "no peer to compare with" : apart.length > 1 ? "highest of all" : "to neighbours"],
+      ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "no peer to compare with" : apart.length > 1 ? "highest of all" : "to neighbors"],
     ]),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],

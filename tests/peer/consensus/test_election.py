@@ -708,7 +708,7 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 8), min_size=1), st.integers(0, 8), st.data())
-def test_majorities_of_neighbouring_electorates_meet(numbers: set[int], other: int, data: st.DataObject) -> None:
+def test_majorities_of_neighboring_electorates_meet(numbers: set[int], other: int, data: st.DataObject) -> None:
     one = voter_set(*(str(n) for n in numbers))
     two = voter_set(*(str(n) for n in numbers ^ {other}))
     everyone = sorted(one.voters | two.voters)

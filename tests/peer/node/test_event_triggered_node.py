@@ -169,7 +169,7 @@ def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
     assert sum(told[DRIFT].values()) < sum(told[None].values()) / 4
     assert rounds[DRIFT] >= rounds[None], "nobody is held up"
     for peer, count in told[10.0].items():
-        assert 2 <= count <= 2 * (rounds[10.0] / QUIET_TRAININGS + 2), f"{peer}: two neighbours, every eighth training"
+        assert 2 <= count <= 2 * (rounds[10.0] / QUIET_TRAININGS + 2), f"{peer}: two neighbors, every eighth training"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tests.faults.scenarios import CALM, stormy
 
 
 def met() -> tuple[PeerCluster, Node, str]:
-    """A run in its third round or so; one node, and a neighbour of it that has given to it."""
+    """A run in its third round or so; one node, and a neighbor of it that has given to it."""
     cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.start()
     cluster.run(80.0)
@@ -45,7 +45,7 @@ def running() -> tuple[PeerCluster, Node, str]:
 
 
 def given(cluster: PeerCluster, node: Node, other: str, **changed: Any) -> Transfer:
-    """What this neighbour could give next, with anything changed; `ahead` numbers further on."""
+    """What this neighbor could give next, with anything changed; `ahead` numbers further on."""
     group = cluster.groups[0]
     channel = node.durable.groups[group].into[other]
     good = Transfer(
@@ -177,7 +177,7 @@ def test_who_is_known_to_all_yields_to_a_later_process_and_who_has_just_come_may
         assert (node.durable.generation > mine.advert.generation + 1) is not stops
 
 
-def test_who_is_no_neighbour_gives_nothing(running: tuple[PeerCluster, Node, str]) -> None:  # S12
+def test_who_is_no_neighbor_gives_nothing(running: tuple[PeerCluster, Node, str]) -> None:  # S12
     cluster, node, other = running
     (stranger,) = (
         peer

@@ -231,7 +231,7 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
         ({"privacy": "noise", "protocol": "coordinator"}, {}, "push-sum or exact"),
         ({"privacy": "noise", "wire": "top-k:0.1"}, {}, "another gossip.wire"),
         ({"privacy": "noise"}, {"mode": "asynchronous"}, "mode: synchronous"),
-        ({"privacy": "noise,pushes=0"}, {}, "1 or more neighbours"),
+        ({"privacy": "noise,pushes=0"}, {}, "1 or more neighbors"),
         ({"privacy": "noise,scale=0"}, {}, "above 0"),
         ({"privacy": "noises"}, {}, 'did you mean "noise"'),
     ],
@@ -265,7 +265,7 @@ def test_an_algorithm_with_a_server_has_nobody_to_tell_noise() -> None:
     ],
 )
 def test_the_phase_is_as_long_as_it_takes_to_tell_so_many(topology: str, pushes: int, masked: int) -> None:
-    """Eight peers have three neighbours each along the exponential graph, all at once or one at a time."""
+    """Eight peers have three neighbors each along the exponential graph, all at once or one at a time."""
     members = tuple(f"peer{number}" for number in range(8))
     finer, noisy = (
         averaging_among(members, "all", Federation.model_validate({"gossip": options}).gossip, 0)

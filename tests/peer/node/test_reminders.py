@@ -16,10 +16,10 @@ from tests.peer.node.test_lies_about_us import Victim
 
 
 def shown(victim: Victim) -> tuple[ChannelProof, ChannelProof]:
-    """What its neighbour has of it: how far it said that it made and took."""
+    """What its neighbor has of it: how far it said that it made and took."""
     (group,) = victim.cluster.groups
-    neighbour = victim.cluster.node(victim.liar).durable.groups[group]
-    made, taken = neighbour.into[victim.node.state.me].signed, neighbour.out[victim.node.state.me].signed
+    neighbor = victim.cluster.node(victim.liar).durable.groups[group]
+    made, taken = neighbor.into[victim.node.state.me].signed, neighbor.out[victim.node.state.me].signed
     assert made is not None
     assert taken is not None
     return (
@@ -109,14 +109,14 @@ def test_statements_of_its_earlier_starts_move_nothing(victim: Victim) -> None:
 
 @pytest.mark.slow
 def test_who_says_less_than_it_signed_is_shown_it(victim: Victim) -> None:
-    """The neighbour forgot: what it gets is enough for it to know."""
+    """The neighbor forgot: what it gets is enough for it to know."""
     channel = replace(victim.channel(), made=0, acked=0, taken=0, made_weight=0.0, taken_weight=0.0)
     hello = replace(victim.hello(), channels=(channel,))
     effects = victim.node.step(MessageReceived(victim.liar, 1, 1, hello))
     (reminder,) = (each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Reminder))
     assert {proof.way for proof in reminder.channels} == {"made", "taken"}
-    neighbour = victim.cluster.node(victim.liar)
-    blank = replace(neighbour.durable.groups[reminder.channels[0].group], out={}, into={})
-    neighbour.durable.groups[reminder.channels[0].group] = blank
-    neighbour.step(MessageReceived(victim.node.state.me, 1, 1, reminder))
-    assert neighbour.durable.incarnation == 2
+    neighbor = victim.cluster.node(victim.liar)
+    blank = replace(neighbor.durable.groups[reminder.channels[0].group], out={}, into={})
+    neighbor.durable.groups[reminder.channels[0].group] = blank
+    neighbor.step(MessageReceived(victim.node.state.me, 1, 1, reminder))
+    assert neighbor.durable.incarnation == 2

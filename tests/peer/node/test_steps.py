@@ -34,7 +34,7 @@ class Broken(Exception):  # noqa: N818
 
 
 def running() -> tuple[PeerCluster, Node, str]:
-    """A run in its third round or so; one node, and a neighbour of it that has given to it."""
+    """A run in its third round or so; one node, and a neighbor of it that has given to it."""
     cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.start()
     cluster.run(80.0)
@@ -43,7 +43,7 @@ def running() -> tuple[PeerCluster, Node, str]:
 
 
 def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
-    """What this neighbour can give next."""
+    """What this neighbor can give next."""
     group = cluster.groups[0]
     channel = node.durable.groups[group].into[other]
     round, exchange = channel.place
@@ -55,7 +55,7 @@ def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
 
 
 def hello(cluster: PeerCluster, node: Node, other: str) -> Hello:
-    """What this neighbour says when it is greeted."""
+    """What this neighbor says when it is greeted."""
     there, group = cluster.node(other), cluster.groups[0]
     return Hello(
         generation=there.durable.generation,
@@ -146,7 +146,7 @@ def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two meet again, and the neighbour repeats it: mass is exact."""
+    """The two meet again, and the neighbor repeats it: mass is exact."""
     cluster, node, other = running()
     group, said = cluster.groups[0], make_share(cluster, node, other)
     steps = Steps(node, lambda *told: None)

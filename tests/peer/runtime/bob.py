@@ -1,6 +1,6 @@
 """`bob`, a whole peer to whom everything bad is said, and those who say it: four of a ring whose keys the test has.
 
-ann and cas are his neighbours, dan is not; each has a port on which bob's messages arrive. All have met bob, but for
+ann and cas are his neighbors, dan is not; each has a port on which bob's messages arrive. All have met bob, but for
 eve, who is not there (nor is her address), so bob waits for her and nothing durable changes by itself.
 """
 
@@ -284,11 +284,11 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
             with bob.tells(other, lambda message: isinstance(message, Hello)):
                 assert bob.say(bob.hello(other), other) is None
         groups = peer.inside(lambda: peer.process._node.policy("dan")).groups
-        assert federation or groups["all"].neighbours == {"ann", "cas"}
+        assert federation or groups["all"].neighbors == {"ann", "cas"}
         yield bob
 
 
 def _policy_of(other: str, policy: MessagePolicy) -> MessagePolicy:
     """Of one of the others, who takes anything from bob."""
-    groups = {id: replace(spec, neighbours=spec.members) for id, spec in policy.groups.items()}
+    groups = {id: replace(spec, neighbors=spec.members) for id, spec in policy.groups.items()}
     return replace(policy, me=other, incarnation=INCARNATIONS[other], groups=groups)

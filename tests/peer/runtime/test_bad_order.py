@@ -115,7 +115,7 @@ def another_file(bob: Bob) -> None:
     with bob.refuses("plan_mismatch", named), bob.tells("ann", telling("plan_mismatch")):
         assert bob.say(bob.hello(contract=contract_digest(text))) is None
         assert bob.say(bob.framed(Contract(text=text))) is None
-    assert bob.peer.inside(lambda: bob.peer.state.others["ann"].agreed) == set()  # the seed decides who is a neighbour
+    assert bob.peer.inside(lambda: bob.peer.state.others["ann"].agreed) == set()  # the seed decides who is a neighbor
     text = bob.peer.state.setup.held.text.replace(b'"batch_size":5', b'"batch_size":7')
     digest = bob.peer.inside(lambda: bob.peer.state.digest_under(contract_digest(text), "all"))
     with bob.refuses("plan_mismatch", "learning.batch_size is 5 here and 7 there"):

@@ -1,4 +1,4 @@
-"""P11: memory is bounded, also under attack. A real process is flooded from outside and by two of its own neighbours,
+"""P11: memory is bounded, also under attack. A real process is flooded from outside and by two of its own neighbors,
 and the operating system says how much memory it ever had."""
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
-def test_an_honest_neighbour_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
+def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
     """By a rate that warms up from a hundredth, by one that is made ten times as high after 200 rounds, or by new data
     after training had come to rest. The other's steps are up to five times as long as this peer's."""
     draws = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_an_honest_neighbour_is_taken_when_steps_become_longer(seed: int, heavie
     st.integers(0, 200),
     st.floats(0.05, 20.0),
 )
-def test_an_honest_neighbour_is_taken_whatever_its_data_and_wherever_this_peer_was(
+def test_an_honest_neighbor_is_taken_whatever_its_data_and_wherever_this_peer_was(
     seed: int, start: float, together: int, apart: int, heavier: float
 ) -> None:
     """They train by steps of different lengths that become shorter, `heavier` times as long there as here; then this

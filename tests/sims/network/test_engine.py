@@ -97,7 +97,7 @@ def test_a_checkpoint_is_a_number() -> None:
 
 
 def test_traffic_is_what_went_over_the_links() -> None:
-    """Two exchanges on a ring of six: to each of two neighbours, in each exchange, a share and an acknowledgement."""
+    """Two exchanges on a ring of six: to each of two neighbors, in each exchange, a share and an acknowledgement."""
     made = worlds.world(worlds.federation())
     plan = plan_of(made, method_of(parse_choice(METHOD)))
     with network(made) as nodes:
