@@ -161,11 +161,11 @@ class SignaturesTail(Tail):
         return memoryview(tail_of(message.message))
 
     def admitted(self, parsed: ParsedMetadata, group: ConsensusSpec) -> ParsedMetadata | Rejection:
-        return sized(parsed, *(SIGNATURES_BYTES if has_signatures(parsed.fields["said"]) else (0, 0)))
+        return sized(parsed, *(SIGNATURES_BYTES if has_signatures(parsed.fields["message"]) else (0, 0)))
 
     def read(self, parsed: ParsedMetadata, tail: memoryview) -> Mapping[str, Any] | Rejection:
-        message = with_tail(parsed.fields["said"], tail)
-        return about(parsed, "bad_metadata", message) if isinstance(message, str) else {"said": message}
+        message = with_tail(parsed.fields["message"], tail)
+        return about(parsed, "bad_metadata", message) if isinstance(message, str) else {"message": message}
 
 
 class ContentTail(Tail):

@@ -115,7 +115,7 @@ def begun() -> NoisePhaseCluster:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "told", "cut", "made_up"),
+    ("exchange", "told", "cut", "masked_shares"),
     [
         pytest.param(0, (), (), True, id="at first"),
         pytest.param(1, ("peer2", "peer3"), (), False, id="as many as asked"),
