@@ -21,7 +21,8 @@ functions do no IO and draw no random number but from `keys`; they do not know w
 answered, or how messages travel.
 
 Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),
-`confident_peers.py` (a state of one's own, and weights of the averages), `servers/fedavg.py` (a server).
+`confident_peers.py` (a state of one's own, and weights of the averages), `servers/fedavg.py` (a server). An algorithm
+with a state of its own derives from `Algorithm` or has a `Client` of its own; all leaves of that are stored.
 
 This module imports no torch, so that what an algorithm shares can be read without loading torch.
 """

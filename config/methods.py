@@ -1,4 +1,4 @@
-"""Looks up what a method shares. Imports torch only for methods with a server."""
+"""Looks up what a method shares. Imports torch for all algorithms but those of `local_training.py`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, divided, map_leaves
-from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.algorithms.probing import small
 from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
 from fedpeer.config.choice import Choice
@@ -124,7 +124,9 @@ class LocalTrainer(Training):
         self._start_n, self._weighs = learner.start(), method_of(method).own_weights
         begun = self._begun(self._start_n.to(learner.device))
         self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
-        self.state_size = len(begun.optimizer_k) if isinstance(begun, TrainingState) else 0
+        # A subclass may have more leaves, so the type itself counts.
+        self._optimizer_only = type(begun) is TrainingState
+        self.state_size = len(begun.optimizer_k) if self._optimizer_only else 0
         self.served: ServerSide | None = None
         if has_server(self.algorithm):
 
@@ -133,7 +135,7 @@ class LocalTrainer(Training):
                 return coordinated_of(method, learning, other, load, secret=secret, begun=True)
 
             self.served = ServerSide.of(learner, self.algorithm, among, begun, peers, patience)
-        elif not isinstance(self.algorithm, LocalTraining):
+        elif not self._optimizer_only:
             self._dry_run(
                 begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method_of(method))
             )
@@ -187,12 +189,13 @@ class LocalTrainer(Training):
 
     def _stored(self, state: Any) -> Tensor:
         """Return a training state as the node stores it, (k,)."""
-        if isinstance(state, TrainingState):
-            return state.optimizer_k.cpu()
+        if self._optimizer_only:
+            optimizer_k: Tensor = state.optimizer_k
+            return optimizer_k.cpu()
         return torch.frombuffer(bytearray(self.form.written(state)), dtype=torch.uint8)
 
     def _state(self, state_k: Tensor) -> Any:
         device = self.learner.device
-        if isinstance(self.algorithm, LocalTraining):
+        if self._optimizer_only:
             return TrainingState(state_k.to(device), torch.tensor(True, device=device))
         return map_leaves(lambda leaf: leaf.to(device), self.form.read(state_k.numpy().tobytes()))

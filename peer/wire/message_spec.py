@@ -95,7 +95,7 @@ class MessageSpec:
     when             when it is accepted
     about            what its field `group` names
     tail             what follows the metadata
-    from_neighbors   only a neighbor in the overlay may send it, not every member
+    from_neighbors   only a neighbor in the overlay may send it, not every member; it is about an averaging group
     from_authority   the federation's authority may send it, too
     answers          it may be the body of an HTTP response
     learning         it counts among a round's messages and bytes (`metrics.jsonl`)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, leaves_of, map_leaves
-from fedpeer.algorithms.local_training import LocalTraining
+from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.algorithms.probing import probed, small
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
@@ -333,7 +333,7 @@ def dry_run(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
     algorithm, forms = formed(job, workspace, drawn, job.stepper())
-    if not has_server(algorithm) and not isinstance(algorithm, LocalTraining):
+    if not has_server(algorithm) and type(forms.client) is not TrainingState:
         batches, keys = work_of(job, workspace, [0], 1)
         received = algorithm.start_averaged(drawn("").to(job.device))
         trained, _ = algorithm.train(forms.client, received, small(batches.peer(0)), keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from fedpeer.algorithms.confident_peers import Trusting
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves_of
+from fedpeer.algorithms.local_training import FullAveraging, TrainingState
 from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
@@ -73,6 +76,39 @@ def test_bytes_between_rounds_change_no_number() -> None:
     assert one.weight(s_k, base) == 40 == one.examples
     assert one.weight(s_k, head) == pytest.approx(float(state.tau), rel=1e-12)
     assert one.weight(s_k, head) != pytest.approx(100, rel=1e-3), "it is no longer the first, 1 / sigma^2"
+
+
+@dataclass(frozen=True, eq=False)
+class Momentum(TrainingState):
+    """A state that has a leaf more than that of local training."""
+
+    before_n: Tensor
+
+
+class WithMomentum(FullAveraging):
+    """Full averaging that remembers the model of the last round."""
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> Momentum:
+        state = super().start_client(values_n, examples)
+        return Momentum(state.optimizer_k, state.trained, values_n)
+
+    def train(self, client: TrainingState, received: ServerModel, *work: Any) -> tuple[Momentum, ServerModel]:
+        state, sent = super().train(client, received, *work)
+        return Momentum(state.optimizer_k, state.trained, received.model_n), sent
+
+
+def test_all_leaves_of_a_state_are_stored_whatever_it_derives_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(_method: Any, _learning: Any, context: TrainingContext, *_: Any, **__: Any) -> WithMomentum:
+        return WithMomentum(context)
+
+    monkeypatch.setattr("fedpeer.peer.node.trainer.algorithm_of", build)
+    one = keeper("full-averaging")
+    x_n, s_k = one.train(1, one.start(), torch.zeros(0), fresh=True)
+    state = one._state(s_k)
+    assert isinstance(state, Momentum)
+    assert torch.equal(state.before_n, one.start())
+    _, s_k = one.train(2, x_n, s_k, fresh=False)
+    assert torch.equal(one._state(s_k).before_n, x_n)
 
 
 def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
