@@ -13,7 +13,9 @@ Importing torch takes three seconds of a core, a fork a hundredth of that. A tes
 from __future__ import annotations
 
 import atexit
+import multiprocessing.spawn
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,6 +39,16 @@ def python() -> list[str]:
 def fedpeer_command(*words: str) -> list[str]:
     """Return a command line of fedpeer."""
     return [*python(), "-m", "fedpeer", *words]
+
+
+def as_executable(folder: Path) -> Path:
+    """Return a program in this folder that stands for `sys.executable` where our own code starts one."""
+    words = python()  # before anybody takes its place
+    assert multiprocessing.spawn.get_executable() == os.fsencode(sys.executable), "workers start as ever"
+    file = folder / "python"
+    file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    file.chmod(0o755)
+    return file
 
 
 @cache
