@@ -98,7 +98,7 @@ class Deaf(dict[str, dict[str, int]]):
 def no_window(patch: Patch) -> None:
     for module in (transfers, rounds):
         patch.setattr(module, "resting", lambda channel: False)
-    patch.setattr(node, "Rounds", lambda: rounds.RoundProgress(silent=Deaf()))
+    patch.setattr(node, "RoundProgress", lambda: rounds.RoundProgress(silent=Deaf()))
 
 
 def repeat_with_other_bytes(patch: Patch) -> None:
