@@ -146,7 +146,7 @@ def test_leaps_are_bounded_in_what_he_signed_too(another: Bob) -> None:
 
 @pytest.mark.parametrize("way", ["refused", "reminder"])
 def test_a_later_process_that_shows_his_own_signature_stops_him(another: Bob, way: str) -> None:
-    another.peer.inside(lambda: setattr(another.peer.state, "known_to_all", True))
+    another.peer.inside(lambda: setattr(another.peer.state.starts, "known_to_all", True))
     number = numbers(another)[0] + 1
     said: Message = of_his_life(another, "bob", number)
     if way == "refused":
