@@ -60,7 +60,7 @@ class ClusteringSettings:
     sketch: int
 
 
-def same(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> ClusteringSettings:
+def similar_peers(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> ClusteringSettings:
     """Let the peers find the members themselves, after some rounds of training.
 
     Args:
@@ -81,7 +81,7 @@ def same(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> Clu
 
 
 #: What a partial model may have in place of a list of members.
-ASSIGNMENTS: Mapping[str, Callable[..., ClusteringSettings]] = {"alike": same}
+ASSIGNMENTS: Mapping[str, Callable[..., ClusteringSettings]] = {"alike": similar_peers}
 
 
 @dataclass(frozen=True, eq=False)

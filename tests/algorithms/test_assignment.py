@@ -21,7 +21,7 @@ from fedpeer.algorithms.assignment import (
     merges_taken,
     missed,
     normalised_sketches,
-    same,
+    similar_peers,
 )
 
 Floats = NDArray[np.float64]
@@ -224,4 +224,4 @@ def test_hidden_kinds_are_found_whatever_the_numbers_of_the_peers(seed: int, kin
 )
 def test_a_number_out_of_its_range_is_refused(wrong: dict[str, float], word: str) -> None:
     with pytest.raises(AssignmentError, match=word):
-        same(**wrong)  # type: ignore[arg-type]
+        similar_peers(**wrong)  # type: ignore[arg-type]
