@@ -101,9 +101,16 @@ def proportional_bytes() -> int:
     """Memory of this process and its descendants (PSS): a page that several of them share counts once in the sum."""
     total = 0
     for pid in family(os.getpid()):
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        total += sum(int(line.split()[1]) for line in memory_lines(pid) if line.startswith("Pss:"))
     return total * 1024
+
+
+def memory_lines(pid: int) -> list[str]:
+    """Return what the kernel says of a process's memory; nothing of one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import family
+from benchmarks.measure import family, memory_lines
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _now(pid: int) -> tuple[int, int, int, int]:
     pids = family(pid)
     found = {"Pss:": 0, "Pss_Anon:": 0, "Pss_File:": 0}
     for each in pids:
-        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
+        for line in memory_lines(each):
             words = line.split()
             if words[0] in found:
                 found[words[0]] += int(words[1]) * 1024

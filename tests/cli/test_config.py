@@ -145,7 +145,7 @@ def test_what_peers_have_no_room_to_tell_one_another_is_refused_before_anything_
 def test_a_name_that_messages_have_no_room_for_has_its_line() -> None:
     (found,) = problems(f"partial_models:\n  short: {{}}\n  {'long' * 26}: {{}}")
     assert found[0] == "line 3:3"
-    assert "at most 100 printable letters" in found[2]
+    assert "at most 100 printable characters" in found[2]
 
 
 def test_fields_at_knows_what_may_stand_where() -> None:

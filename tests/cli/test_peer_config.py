@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: key(f).write_bytes(key_pem(generate_private_key(SECP256R1()))),
         "does not hold an Ed25519 private key",
     ),
-    "C10 not the roster's key": (lambda f: change(f, id="peer2"), "gives peer2 another key"),
+    "C10 not the roster's key": (lambda f: change(f, id="peer2"), "lists another key for peer2"),
     "C11 no data": (lambda f: (f.parent / "ward.csv").unlink(), "there is no file"),
     "C11 NaN": (lambda f: (f.parent / "ward.csv").write_text(WARD + "nan,1,ill\n"), "row 6, column a"),
     "C11 no column": (lambda f: change(f, data={"csv": "ward.csv", "label": "outcom"}), 'did you mean "outcome"?'),

@@ -120,7 +120,7 @@ FILES: list[Any] = [
     ("learning: {aggregation: 'centred-clipping,radius=0'}", ["line 1:25", "radius = 0", "above 0"]),
     ("learning: {privacy: gauss}", ["line 1:21", "gauss", 'did you mean "gaussian"?']),
     ("learning: {privacy: 'gaussian,noise=-1'}", ["line 1:21", "noise = -1", "0 or more"]),
-    ("learning: {privacy: gaussian, aggregation: median}", ["line 1:21", "median takes none", "where=client"]),
+    ("learning: {privacy: gaussian, aggregation: median}", ["line 1:21", "median does not compute", "where=client"]),
     ("learning: {start: uniform:wide}", ["line 1:19", "wide", "number"]),
     ('gossip: {tolerance: "0.1"}', ["line 1:21", '"0.1" (text)', "number"]),
     ("gossip: {tolerance: null}", ["line 1:21", "tolerance"]),

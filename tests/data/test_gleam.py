@@ -132,7 +132,7 @@ def test_uneven_and_unordered_readings_are_brought_to_one_grid(folder: Path) -> 
     ("name", "text", "problem"),
     [
         ("0101/0101_sensors.csv", None, r"no tables of both sensors and activities for \[101\]"),
-        ("0101/0101_sensors.csv", sensor_table(5), "read together for 5 s"),
+        ("0101/0101_sensors.csv", sensor_table(5), "overlap for 5 s"),
         ("0101/0101_sensors.csv", sensor_table(20).replace("Gyroscope", "Compass"), "no reading of the sensor gyro"),
         ("0101/0101_sensors.csv", sensor_table(20).replace("Value2", "Y"), "0101_sensors.csv: 'value2'"),
         ("0101/0101_sensors.csv", sensor_table(20).replace(",3\n", ",three\n"), "0101_sensors.csv: could not convert"),
@@ -154,7 +154,7 @@ def test_damaged_tables_are_named(name: str, text: str | None, problem: str | No
 def test_a_wrong_clock_does_not_fill_the_memory(folder: Path) -> None:
     wrong = "".join(f"9400000000000,{name},0,0,0\n" for name in ("Accelerometer", "Gyroscope", "Magnetic"))
     put(folder, {**people(), "0101/0101_sensors.csv": sensor_table(20) + wrong})
-    with pytest.raises(DataError, match="read together for 8000000000 s"):
+    with pytest.raises(DataError, match="overlap for 8000000000 s"):
         gleam.gleam()
 
 

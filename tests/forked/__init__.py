@@ -44,7 +44,7 @@ def fedpeer_command(*words: str) -> list[str]:
 def as_executable(folder: Path) -> Path:
     """Return a program in this folder that stands for `sys.executable` where our own code starts one."""
     words = python()  # before anybody takes its place
-    assert multiprocessing.spawn.get_executable() == os.fsencode(sys.executable), "workers start as ever"
+    assert os.fsdecode(multiprocessing.spawn.get_executable()) == sys.executable, "workers start as ever"
     file = folder / "python"
     file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
     file.chmod(0o755)

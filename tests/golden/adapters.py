@@ -60,7 +60,7 @@ def push_sum_atomic(inputs: Case) -> Case:
 
 def push_sum_synchronous(inputs: Case) -> Case:
     """01b"""
-    graph = nx.DiGraph([(int(a), b) for a, targets in inputs["out_neighbors"].items() for b in targets])
+    graph = nx.DiGraph([(int(a), b) for a, targets in inputs["out_neighbours"].items() for b in targets])
     matrix = push_sum_matrix(graph)
     now_PD = Mass.of(torch.tensor(inputs["x0"], dtype=torch.float64))
     found: Case = {"A": matrix.toarray().tolist(), "s_after": [], "w_after": [], "estimate_after": []}

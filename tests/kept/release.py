@@ -30,7 +30,8 @@ PEERS = ("peer1", "peer2", "peer3")
 def unpacked(name: str, place: Path) -> Path:
     """The folder `name`, as it was left, in `place`."""
     with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
-        archive.extractall(place, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # before 3.11.4 there is none
+        archive.extractall(place)
     return place / name
 
 

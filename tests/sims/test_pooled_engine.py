@@ -108,5 +108,5 @@ def test_it_is_compared_like_any_other_and_sends_nothing(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("engine", ["network", "processes"])
 def test_peers_do_not_pool(engine: EngineName, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="peers do not"):
+    with pytest.raises(ConfigError, match="keeps apart"):
         api.simulate(federation=federation(), methods=("global",), engine=engine, out=tmp_path)
