@@ -92,8 +92,9 @@ def ratio_of_medians(ours: Sequence[float], floor: Sequence[float]) -> Ratio:
 def family(pid: int) -> list[int]:
     """The process and all that descend from it."""
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        children += map(int, (task / "children").read_text().split())
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += map(int, (task / "children").read_text().split())
     return [pid, *(each for child in children for each in family(child))]
 
 

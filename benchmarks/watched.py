@@ -15,7 +15,6 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.measure import family, memory_lines
 

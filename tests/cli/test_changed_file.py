@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     folder = moved(unpacked("gossip", tmp_path)) / "peer1"
     config = load_peer(folder / "peer1.yaml")
     with whole(prepare_peer(config.file, config.federation)) as running:
-        assert "digest of its contract only" in running.line("older_state").text
+        assert "only a digest of its contract" in running.line("older_state").text
         assert "older_state" not in {line.what for line in running.lines if line.level != "info"}
     state = state_of(folder / "peer1-state")
     assert state is not None
