@@ -1,4 +1,4 @@
-"""How the updates of a round become one: the plain mean, or a rule that tolerates Byzantine clients. A choice by name.
+"""Combination of a round's updates: the plain mean, or a rule that tolerates Byzantine clients. A choice by name.
 
 Each function here takes the settings of its choice, checks them, and returns an `Aggregation`, which is a `Mean` of the
 `TrainingContext`: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings

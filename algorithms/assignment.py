@@ -151,7 +151,7 @@ def missed(loss_M: Floats, usual: float) -> Floats:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much less a trial misses of some kept-back examples.
+    """Gain of a trial on some kept-back examples.
 
     count     number of examples
     total     sum of their gains

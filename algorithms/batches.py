@@ -1,4 +1,4 @@
-"""Which examples a peer trains on, in which order: an endless sequence of reshuffled passes, cut into batches.
+"""Order of the examples that a peer trains on: an endless sequence of reshuffled passes, cut into batches.
 
 Pass number e of a peer is one permutation of its examples, drawn from the stream (seed, peer, e, "order"). Batches are
 cut from the concatenation of all passes, so every batch is full and every round has the same number of examples, even
@@ -56,7 +56,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class BatchView:
-    """How peers see the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the peers'."""
+    """View that peers have of the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the
+    peers'.
+    """
 
     feature_map_F: Tensor | None = None  # (..., F) int64 over the flattened example
     shift_F: Tensor | None = None  # (..., F)

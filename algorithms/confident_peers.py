@@ -46,7 +46,7 @@ def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, Pa
 
 @dataclass(frozen=True, eq=False)
 class Trusting(PFedVEMClient):
-    """What a peer keeps between rounds: the state of a client, and the confidence of its last training.
+    """State of a peer between rounds: that of a client, and the confidence of its last training.
 
     tau     (...) 1 / rho^2, from its head before that training and the w that it took to be the global one
     """

@@ -59,7 +59,7 @@ Sharing = Literal["nothing", "partial models", "everything", "own models", "with
 
 @dataclass(frozen=True)
 class Method:
-    """What an algorithm with given settings shares, known before there are data and a network.
+    """Sharing of an algorithm with given settings, known before there are data and a network.
 
     sharing       what is shared, and among whom; see `Sharing`
     cross_model   whether weights between unrelated partial models are averaged too; default False (Bouchra Pilet, Frey,
@@ -79,17 +79,17 @@ class Method:
 
     @property
     def served(self) -> bool:
-        """Whether the algorithm has a server."""
+        """True if the algorithm has a server."""
         return self.sharing == "with a coordinator"
 
     @property
     def averages(self) -> bool:
-        """Whether peers average something without a server."""
+        """True if peers average something without a server."""
         return self.sharing not in ("nothing", "with a coordinator", "the data")
 
     @property
     def pooled(self) -> bool:
-        """Whether all examples are in one place, which only a simulation can do."""
+        """True if all examples are in one place, which only a simulation can do."""
         return self.sharing == "the data"
 
 

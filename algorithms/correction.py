@@ -1,4 +1,4 @@
-"""What an algorithm adds to the gradient of every local step, in a form that all steppers know.
+"""Correction that an algorithm adds to the gradient of every local step, in a form that all steppers apply.
 
 The local rules of FedProx, SCAFFOLD, Ditto and pFedMe all step along `gradient + pull * x + shift`, with a `shift` that
 is constant during a round. So one affine form serves them all, as plain tensors that can be cut by peer.

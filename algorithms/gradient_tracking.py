@@ -38,7 +38,7 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """What is averaged.
+    """The two vectors that are averaged.
 
     model_n     (..., n) the model x
     tracker_n   (..., n) the tracker y of the mean gradient
@@ -50,7 +50,7 @@ class Tracked:
 
 @dataclass(frozen=True, eq=False)
 class Tracking:
-    """What a peer keeps.
+    """State of a peer between rounds.
 
     gradient_n   (..., n) its own gradient at its last model
     tracker_n    (..., n) its tracker before the averaging

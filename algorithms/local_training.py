@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What a peer keeps between rounds and never sends.
+    """State that a peer keeps between rounds and never sends.
 
     optimizer_k   (..., k) state of the optimiser
     trained       (...) bool, whether the peer has trained, so that `optimizer_k` is a state

@@ -45,12 +45,12 @@ class Loss:
 
     @property
     def classifies(self) -> bool:
-        """Whether targets are classes."""
+        """True if targets are classes."""
         return self.task == "classification"
 
     @property
     def counts(self) -> bool:
-        """Whether an answer is right or wrong, so that the score is an accuracy; else the score is an error."""
+        """True if an answer is right or wrong, so that the score is an accuracy; otherwise the score is an error."""
         return self.task != "regression"
 
     def outputs(self, classes: int) -> int:

@@ -51,7 +51,7 @@ class OptimizerChoice:
 
     @property
     def plain_sgd(self) -> bool:
-        """Whether a step is exactly x <- x - lr * gradient."""
+        """True if a step is exactly x <- x - lr * gradient."""
         off = {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
         return self.kind == "SGD" and all(off.get(k, "other") == v for k, v in self.settings.items() if k != "lr")
 

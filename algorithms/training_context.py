@@ -1,4 +1,5 @@
-"""What an algorithm is built on: the network, its training, the number of clients, the rule that averages updates.
+"""Context that an algorithm is built from: the network, its training, the number of clients, the rule that averages
+updates.
 
 Every peer, and every worker of a simulation, has one of its own. They are all alike but for the device and for the most
 examples that one of their own clients holds.

@@ -233,7 +233,7 @@ class Difference:
 
     @property
     def changes(self) -> bool:
-        """Whether this change is possible while a federation runs."""
+        """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
         if self._coordinates:
@@ -242,7 +242,7 @@ class Difference:
 
     @property
     def _coordinates(self) -> bool:
-        """Whether the change is to or from averaging by a coordinator."""
+        """True if the change is to or from averaging by a coordinator."""
         return self.path == "gossip.protocol" and "coordinator" in (self.mine, self.theirs)
 
     def words(self, here: str = "here", there: str = "there") -> str:

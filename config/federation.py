@@ -1,4 +1,4 @@
-"""What all peers agree on: the settings of `federation.yaml`, for simulations and real peers alike.
+"""The federation that all peers agree on: the settings of `federation.yaml`, for simulations and real peers alike.
 
 A `Federation` is always valid: wherever its settings come from, every rule of `rules.py` is checked, with the same
 sentences. Only settings that were checked when they were written are read without the rules (`stored`).

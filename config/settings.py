@@ -98,12 +98,12 @@ class PartialModelSettings(Strict):
 
     @property
     def automatic(self) -> bool:
-        """Whether the peers are to find its members themselves."""
+        """True if the peers are to find its members themselves."""
         return isinstance(self.members, str) and self.members != "all"
 
 
 class LearningSettings(Strict):
-    """How each peer learns, and how often the peers average."""
+    """Settings of each peer's training, and of how often the peers average."""
 
     algorithm: ChoiceField = Field(
         default="partial-averaging", validate_default=True, description="how peers learn together"
@@ -217,7 +217,7 @@ class LearningSettings(Strict):
 
 
 class GossipSettings(Strict):
-    """How the members of an averaging group compute their average."""
+    """Settings of the averaging in a group."""
 
     protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] = Field(
         default="push-sum",

@@ -67,7 +67,7 @@ class DatasetSource:
 
     @property
     def here(self) -> bool:
-        """Whether it can be loaded without a download."""
+        """True if it can be loaded without a download."""
         if self.package:
             return importlib.util.find_spec(self.package) is not None
         return all(_locate(file) is not None for file in self.files)

@@ -1,4 +1,4 @@
-"""What a run reached by a time, or needed to reach a goal. Pure: rows in, rows out.
+"""Scores that a run reached by a time, and the cost of reaching a goal. Pure: rows in, rows out.
 
 Asynchronous peers finish a round at different times, so a round is not a time. A row has the time at which each peer
 finished that round and the score of its model then; at any time a peer's score is that of its last finished round.

@@ -1,4 +1,4 @@
-"""How one group averages: protocol, overlay and number of exchanges, as a plan for one peer and as matrices for all.
+"""Averaging of one group: protocol, overlay and number of exchanges, as a plan for one peer and as matrices for all.
 
 Every protocol proceeds in exchanges. In each, a peer splits the mass that it has at the start of the exchange into
 equal shares, keeps one, sends one to each of its recipients, and waits for the shares that are due to it. Push-sum
@@ -67,7 +67,7 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class Averaging:
-    """How one group averages in every round.
+    """Averaging of one group, the same in every round.
 
     exchanges   number of exchanges in one averaging, the noise phase's included; 0 in a group of one
     draws       random streams for push-pull's matchings
@@ -126,7 +126,7 @@ class Averaging:
 
     @property
     def exact(self) -> bool:
-        """Whether one averaging gives everyone the mean itself."""
+        """True if one averaging gives everyone the mean itself."""
         return self.mixing == "exact"
 
     @property

@@ -1,4 +1,4 @@
-"""Which authors' verdicts count: how many verdicts of each were refuted lately. A pure account, in ticks.
+"""Credit of the authors of verdicts: how many of each one's were refuted lately. A pure account, in ticks.
 
 One false verdict proves nothing: packets get lost, and a peer that paused for a minute was dead to all. So each refuted
 verdict is a mark, marks fade, and an author with too many marks is not believed until they have faded. From then on,

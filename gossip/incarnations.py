@@ -71,7 +71,7 @@ def memory(out: Outgoing, incoming: Incoming) -> ChannelMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLoss:
-    """Which of two peers that meet have lost memory.
+    """The peers, of two that meet, that have lost memory.
 
     If neither has, they go on with `acknowledged` and the number that the other has taken.
     """

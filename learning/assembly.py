@@ -54,7 +54,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """What a network must know about its data.
+    """Shape of the data, as a network must know it.
 
     input_shape    shape of one example, without the batch
     classes        number of classes; 0 for other tasks

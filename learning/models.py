@@ -48,7 +48,7 @@ class ModelError(Exception):
 
 
 class PeerScales(Strict):
-    """How one peer scales its data. Inputs are `(x[feature_map] - shift) / scale`, over the flattened example."""
+    """Scaling of one peer's data. Inputs are `(x[feature_map] - shift) / scale`, over the flattened example."""
 
     feature_map: tuple[int, ...] | None
     shift: tuple[float, ...] | None
@@ -75,7 +75,7 @@ class PeerScales(Strict):
 
 
 class Card(Strict):
-    """What must be known to use trained parameters.
+    """Description of trained parameters, without which they cannot be used.
 
     network     choice of the network; None: it was passed as a Python object
     loss        loss of the training, which decides how outputs become probabilities

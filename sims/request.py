@@ -40,7 +40,7 @@ class SimulationRequest:
 
     @property
     def spread(self) -> bool:
-        """Whether whole runs are distributed over a Ray cluster: there are several, and no shards were requested."""
+        """True if whole runs are distributed over a Ray cluster: there are several, and no shards were requested."""
         return self.engine == "ray" and self.shards is None and len(self.methods) * len(self.seeds) > 1
 
     def alone(self, method: Choice, seed: int) -> SimulationRequest:

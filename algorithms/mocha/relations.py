@@ -71,7 +71,7 @@ class Relations:
 
     @property
     def learned(self) -> bool:
-        """Whether the coupling follows from the weights."""
+        """True if the coupling follows from the weights."""
         return self.kind in _LEARNED
 
     def start(self) -> Tensor:

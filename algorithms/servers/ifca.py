@@ -21,14 +21,14 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """What the server holds and broadcasts: one model for each of the C clusters, (C, n)."""
+    """State and broadcast of the server: one model for each of the C clusters, (C, n)."""
 
     model_Cn: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Estimated(Local):
-    """What a client sends: its model, its number of examples, and the cluster that it chose, (...) int64."""
+    """Update of a client: its model, its number of examples, and the cluster that it chose, (...) int64."""
 
     cluster: Tensor
 

@@ -47,7 +47,7 @@ LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    """How the tasks are related at present.
+    """Present relation of the tasks.
 
     matrix_TT   (T, T) float64, M
     excess      () float64, bound on how far its last update was from the best (`Relations.after`)
@@ -77,7 +77,7 @@ class MochaBroadcast:
 
 @dataclass(frozen=True, eq=False)
 class MochaClient:
-    """What a client keeps.
+    """State of a client.
 
     model_n       (..., n) w_t, or its initial parameters until it first takes part
     alpha_S       (..., S) float64 dual variables of its examples, padded with zeros to the context's `examples_max`
@@ -96,7 +96,7 @@ class MochaClient:
 
 @dataclass(frozen=True, eq=False)
 class MochaUpdate:
-    """What a client sends: delta v_t (..., F) float64, and the number of its task (...) int64."""
+    """Update of a client: delta v_t (..., F) float64, and the number of its task (...) int64."""
 
     delta_v_F: Tensor
     number: Tensor

@@ -108,7 +108,7 @@ class PrimalBroadcast:
 
 @dataclass(frozen=True, eq=False)
 class PrimalClient:
-    """What a client keeps; its fields are those of `MochaClient`."""
+    """State of a client; its fields are those of `MochaClient`."""
 
     model_n: Tensor
     number: Tensor
@@ -118,7 +118,7 @@ class PrimalClient:
 
 @dataclass(frozen=True, eq=False)
 class SlopeUpdate:
-    """What a client sends: the slope of its losses on its batch, (..., F) float64, and its task's number (...)."""
+    """Update of a client: the slope of its losses on its batch, (..., F) float64, and its task's number (...)."""
 
     slope_F: Tensor
     number: Tensor

@@ -18,7 +18,7 @@ class ServerModel:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """What a client keeps or sends.
+    """State or update of a client.
 
     model_n    (..., n) its model
     examples   (...) n_k, number of examples that it trains on

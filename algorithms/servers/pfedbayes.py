@@ -40,14 +40,14 @@ class PFedBayesServer:
 
 @dataclass(frozen=True, eq=False)
 class PFedBayesUpdate(PFedBayesServer):
-    """What a client sends: its copy of w after the round, (..., n), and n_k (...)."""
+    """Update of a client: its copy of w after the round, (..., n), and n_k (...)."""
 
     examples: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class PFedBayesClient:
-    """What a client keeps: its own posterior N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
+    """State of a client: its own posterior N(mu, softplus(rho)^2), (..., n), and n_k (...)."""
 
     mu_n: Tensor
     rho_n: Tensor

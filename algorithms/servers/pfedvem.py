@@ -32,7 +32,7 @@ from fedpeer.networks.bayesian import drawn_noise
 
 @dataclass(frozen=True, eq=False)
 class PFedVEMClient(Local):
-    """What a client keeps: its base and the mean of its head as one model, n_k, and its head's raw standard deviations.
+    """State of a client: its base and the mean of its head as one model, n_k, and its head's raw standard deviations.
 
     pi_D    (..., D) as in `Head`
     """
@@ -42,7 +42,7 @@ class PFedVEMClient(Local):
 
 @dataclass(frozen=True, eq=False)
 class PFedVEMUpdate(Local):
-    """What a client sends: its base and the mean of its head as one model, n_k, and its confidence.
+    """Update of a client: its base and the mean of its head as one model, n_k, and its confidence.
 
     tau     (...) weight of its head in the server's mean, where n_k is the weight of its base
     """

@@ -33,7 +33,7 @@ class ControlledModel:
 
 @dataclass(frozen=True, eq=False)
 class ScaffoldUpdate:
-    """What a client sends: the changes of its model and of its control variate in the round, (..., n) each."""
+    """Update of a client: the changes of its model and of its control variate in the round, (..., n) each."""
 
     model_n: Tensor
     control_n: Tensor

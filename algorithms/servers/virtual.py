@@ -58,7 +58,7 @@ class VirtualServer:
 
 @dataclass(frozen=True, eq=False)
 class VirtualClient:
-    """What a client keeps.
+    """State of a client.
 
     factor        (..., D) its factor in the server's posterior; precisions of any sign
     mu_n, rho_n   (..., n) its own last posterior N(mu, softplus(rho)^2), of the shared and of its private weights
@@ -142,7 +142,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     @property
     def lateral(self) -> bool:
-        """Whether clients have private weights beside the shared ones."""
+        """True if clients have private weights beside the shared ones."""
         return isinstance(self.context.module, LateralMLP)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How gossip scales: exchanges to a millionth of the disagreement from a hundred to a million peers, and theory.
+"""Scaling of gossip: exchanges to a millionth of the disagreement from a hundred to a million peers, and theory.
 
 A sweep has lines (graph, protocol, loss, churn) at several sizes; each cell is a simulation of `simulation.py`.
 Finished cells are plain rows, smallest size first, kept by their `key`, so that a stopped sweep can resume.

@@ -25,7 +25,7 @@ from fedpeer.rejection import Rejection
 
 
 class VotingIn(Protocol):
-    """What this module needs of a `RoundConsensus`."""
+    """The part of a `RoundConsensus` that this module needs."""
 
     @property
     def state(self) -> NodeState: ...

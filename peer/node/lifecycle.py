@@ -1,4 +1,4 @@
-"""How a peer comes and goes: gathering before the first round, joining late, lingering at the end, leaving."""
+"""Arrival and departure of a peer: gathering before the first round, joining late, lingering at the end, leaving."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ASKED_FOR_VALUE = 3
 
 @dataclass
 class Lifecycle:
-    """What a node remembers while it joins, lingers or leaves.
+    """Memory of a node while it joins, lingers or leaves.
 
     values, asked_at        of a late joiner: values (D,) by group and member, and ticks at which they were asked for
     doubted                 (group, peer) whose value was rejected: others are asked in their place

@@ -40,7 +40,7 @@ _PREFIX = "fedpeer-"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What the inviter hands to the joining peer, as one word.
+    """Invitation that the inviter hands to the joining peer, as one word.
 
     secret      (16 bytes) proves that its owner was invited
     authority   (32 bytes) public key of the federation's authority
@@ -90,7 +90,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a joining peer receives; `contract` is the newest that the authority signed, if any."""
+    """Answer that a joining peer receives; `contract` is the newest that the authority signed, if any."""
 
     certificate: x509.Certificate
     authority: x509.Certificate

@@ -52,7 +52,7 @@ class Prepared:
 
     @property
     def patience(self) -> float:
-        """How long it waits before it becomes a candidate for coordinator (`Capability.patience`)."""
+        """Time for which it waits before it becomes a candidate for coordinator (`Capability.patience`)."""
         return _patience(self.trainer.examples, self.device, self.file.bandwidth)
 
     @property

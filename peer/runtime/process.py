@@ -137,12 +137,12 @@ class PeerProcess:
 
     @property
     def pause_requested(self) -> bool:
-        """Whether the operator has asked it to pause."""
+        """True if the operator has asked it to pause."""
         return self._asked_at is not None
 
     @property
     def training(self) -> bool:
-        """Whether the trainer's thread is busy; a peer that pauses does not wait for it."""
+        """True if the trainer's thread is busy; a peer that pauses does not wait for it."""
         return self._begun and self._trainer.busy
 
     # --------------------------------------------------------------------------------------------------- begin, end

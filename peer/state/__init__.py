@@ -1,1 +1,1 @@
-"""What a peer knows: its durable state and the journal of it, and the state of a running node. Pure."""
+"""Knowledge of a peer: its durable state and the journal of it, and the state of a running node. Pure."""

@@ -15,7 +15,7 @@ from fedpeer.rejection import Rejection
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlgorithmSpec:
-    """What a node needs to know of an algorithm with a server.
+    """Description of an algorithm with a server, as a node needs it.
 
     server_bytes, update_bytes    lengths of a server's state and of an update
     server, client                their states at the start, as bytes

@@ -42,7 +42,7 @@ class PendingUpdate:
 
 @dataclass(frozen=True, eq=False)
 class ConsensusState:
-    """What a peer must not forget of the rounds of one group.
+    """Durable state of a peer in the consensus of one group.
 
     client          state of this peer's client after round `settled`; b"" without a server
     holding         commit state: the certificate in force, and the proposal accepted beyond it

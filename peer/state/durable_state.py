@@ -116,7 +116,7 @@ class GroupState:
 
 @dataclass(frozen=True)
 class Rules:
-    """How entries change the durable state; the same while a peer is in one federation.
+    """Rules by which entries change the durable state; the same while a peer is in one federation.
 
     draws         source of random numbers, by purpose and round
     form          wire form of values

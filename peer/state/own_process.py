@@ -1,4 +1,6 @@
-"""What a running process knows of itself: its starts, as others may know them, and the contracts of its federation."""
+"""Knowledge of a running process about itself: its starts, as others may know them, and the contracts of its
+federation.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WAITING_MAX = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """What was on a disk.
+    """State that was read from a disk.
 
     snapshot   the newest readable one; None: there was none yet
     entries    those saved after it, in order; read from the disk while they are iterated over, once

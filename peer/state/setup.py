@@ -1,4 +1,4 @@
-"""What is fixed for a process of a peer, and the groups in which it learns by one roster."""
+"""Setup of a process of a peer, which stays fixed, and the groups in which it learns by one roster."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PeerGroups:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setup:
-    """What is fixed for a process of a peer.
+    """Setup of a process of a peer; it stays fixed.
 
     federation   settings with all defaults filled in
     contract     (32 bytes) digest of the learning contract in force; `held`: that contract, and how it came

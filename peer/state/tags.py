@@ -17,7 +17,7 @@ from fedpeer.peer.state.outlier_check import OutlierCheck
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """How one class is stored.
+    """Stored form of one class.
 
     made    the class
     names   stored name of each of its fields

@@ -83,7 +83,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a peer is.
+    """Progress of a peer in the rounds.
 
     applied       last round that it applied; 0: none
     round, term   of the newest proposal that it accepted or applied
@@ -237,7 +237,7 @@ class CommitState:
 
     @property
     def progress(self) -> Progress:
-        """How far this peer is."""
+        """Progress of this peer."""
         newest = self.accepted or (self.applied.proposal if self.applied else None)
         return Progress(self.round, newest.round, newest.term) if newest else Progress()
 

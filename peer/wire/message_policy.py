@@ -59,7 +59,7 @@ class ConsensusSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePolicy:
-    """What a message is checked against before its tail is read.
+    """Policy that a message is checked against before its tail is read.
 
     federation           (16 bytes) our federation
     me, incarnation      our own

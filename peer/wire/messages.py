@@ -115,7 +115,7 @@ _Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
-    """What the sender of a Hello remembers of the two channels between it and the recipient in one group.
+    """Memory that the sender of a Hello has of the two channels between it and the recipient in one group.
 
     made, acked                 highest number of its own transfers to the recipient that it made, and that it knows
                                 to be taken

@@ -22,7 +22,7 @@ SNAPSHOTS_KEPT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRules:
-    """How long a save takes. The defaults are those of a plain solid-state disk with ticks of 25 ms.
+    """Duration of a save. The defaults are those of a plain solid-state disk with ticks of 25 ms.
 
     flush            ticks of every save (5 ms)
     bytes_per_tick   speed of writing (160 MB/s)

@@ -42,7 +42,7 @@ class Stopped(Exception):  # noqa: N818 - not an error but a request
 
 
 class PoolWorker(Protocol):
-    """What runs an engine's tasks: the workers of this machine, or shards on other machines."""
+    """Runner of an engine's tasks: the workers of this machine, or shards on other machines."""
 
     @property
     def process_ids(self) -> tuple[int, ...]: ...

@@ -142,7 +142,8 @@ def rows_of(peers: Sequence[int]) -> slice | list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker must know of one method with one seed to train, average and evaluate, except the tensors.
+    """Description of one method with one seed for a worker that trains, averages and evaluates; the tensors are
+    elsewhere.
 
     module          the network; only its architecture is used, never its own tensors
     way, block      how a block is trained, and how many peers a block has (`steppers.choose`)

@@ -42,7 +42,7 @@ class DashboardAddress:
 
 @dataclass(frozen=True, slots=True)
 class DashboardListener:
-    """Where a dashboard listens. Beyond this machine's loopback it always has a certificate with its key."""
+    """Address on which a dashboard listens. Beyond this machine's loopback it always has a certificate with its key."""
 
     host: str
     port: int
