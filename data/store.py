@@ -179,6 +179,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (
         OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile,
+        # `zipfile` raises NotImplementedError for a kind of compression that it does not know.
         ValueError, KeyError, TypeError, IndexError, NotImplementedError,
     ) as problem:  # fmt: skip
         reason = " ".join(str(problem).split())[:300] or type(problem).__name__
