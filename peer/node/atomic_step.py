@@ -50,4 +50,4 @@ class Steps:
         if leaving:
             effects += self.node.step(OperatorCommand("leave"))
         self.node.state.refuse("internal_error", event.sender)
-        return effects + self.node.told()
+        return effects + self.node.take_effects()

@@ -82,11 +82,11 @@ _GENERATION_LEAP = 2**31
 
 @dataclass(frozen=True)
 class Moment:
-    """Durable state and groups from which a node goes on (`Node.again`); `active`: it had taken its first step."""
+    """Durable state and groups from which a node goes on (`Node.again`); `started`: it had taken its first step."""
 
     durable: DurableState
     peer_groups: PeerGroups
-    active: bool
+    started: bool
 
 
 class Node:
@@ -212,11 +212,11 @@ class Node:
         return Node(
             replace(self.setup, peer_groups=moment.peer_groups),
             moment.durable,
-            blank=self.blank and not moment.active,
+            blank=self.blank and not moment.started,
             draws=self._draws,
             sign=self._sign,
             verify=self._verify,
-            forgot=self._forgot and not moment.active,
+            forgot=self._forgot and not moment.started,
             spec_of=self._spec_of,
         )
 
@@ -227,6 +227,8 @@ class Node:
             return []
         if state.phase == "starting":
             self._wake()
+            if state.phase == "stopped":
+                return self.take_effects()
         match event:
             case Tick():
                 state.clock.advance(event.now)
@@ -267,9 +269,9 @@ class Node:
             case _:
                 assert_never(event)
         self._proceed()
-        return self.told()
+        return self.take_effects()
 
-    def told(self) -> list[Effect]:
+    def take_effects(self) -> list[Effect]:
         """Return the effects that nobody has taken yet."""
         effects, self.state.effects = self.state.effects, []
         return effects

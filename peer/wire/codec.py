@@ -69,11 +69,11 @@ def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
     version, kind, spec = envelope.version, type(message), message.spec
     assert spoken_in(version, kind), f"version {version} has no {kind.__name__}"
     write, tail = layout_of(kind).writer(version), spec.tail.packed(message)
-    told = spec.tail.told(message, len(tail))
-    metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+    beside = spec.tail.values_beside(message, len(tail))
+    metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + beside)
     while len(metadata) > METADATA_BYTES_MAX:
         message = _with_less(message)
-        metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + told)
+        metadata = pack(_WRITE_ENVELOPE(envelope) + write(message) + beside)
     return _HEAD.pack(_MAGIC, version, spec.number, 0, len(metadata), len(tail)) + metadata, tail
 
 

@@ -70,7 +70,7 @@ class Tail:
         """Return the bytes of the message's tail: a view of its tensor if it has one."""
         return memoryview(b"")
 
-    def told(self, message: Any, tail_bytes: int) -> tuple[Any, ...]:
+    def values_beside(self, message: Any, tail_bytes: int) -> tuple[Any, ...]:
         """Return the values of `beside` for a message with a tail of so many bytes."""
         return ()
 

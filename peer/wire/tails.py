@@ -210,7 +210,7 @@ class UpdateTail(ContentTail):
         content = message.content
         return memoryview(pack_words(content) if wire_bytes(content) < len(content) else content)
 
-    def told(self, message: Any, tail_bytes: int) -> tuple[str, int]:
+    def values_beside(self, message: Any, tail_bytes: int) -> tuple[str, int]:
         size = len(message.content)
         return PLAIN if tail_bytes == size else SPARSE, size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import OperatorCommand
+from fedpeer.peer.state.events import Note, OperatorCommand, Stop
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.phases import TRANSITIONS, Phase
 from fedpeer.sims.network.faults import Faults
@@ -77,6 +77,15 @@ def test_a_node_may_be_stopped_in_these_phases(phase: Phase, seen: set[tuple[Pha
     node.state.stop(0, "paused")
     assert (phase, "stopped") in seen
     assert not node.step(OperatorCommand("pause"))[1:], "nothing follows but that effect"
+
+
+def test_a_node_that_is_stopped_by_its_own_start_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = woken("starting")
+    monkeypatch.setattr("fedpeer.peer.node.node.close_books", lambda state: state.stop(2, "it does not fit"))
+    node.state.effects.clear()
+    effects = node.step(OperatorCommand("pause"))
+    assert isinstance(effects[-1], Stop)
+    assert [each.text for each in effects if isinstance(each, Stop | Note)] == ["it does not fit"]
 
 
 def test_no_other_transition_is_taken() -> None:
