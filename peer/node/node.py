@@ -227,7 +227,7 @@ class Node:
             return []
         if state.phase == "starting":
             self._wake()
-            if state.phase == "stopped":
+            if self.phase == "stopped":
                 return self.take_effects()
         match event:
             case Tick():
