@@ -7,8 +7,9 @@ where a peer has fewer than a round needs. The position in the sequence is one n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import stack_states, take_rows
+
+Client = TypeVar("Client")
+Sent = TypeVar("Sent")
 
 
 def order(examples: int, start: int, length: int, draws: Draws, peer: str) -> NDArray[np.int64]:
@@ -148,3 +153,20 @@ class Batches:
     def _seen(self, index: Tensor) -> Tensor:
         x = torch.index_select(self.x_NF, 0, index.reshape(-1)).reshape(*index.shape, *self.x_NF.shape[1:])
         return x if self.view is None else self.view(x, self.x_NF.dim() - 1)
+
+
+def train_singly(
+    train: Callable[[Client, Batches, int], tuple[Client, Sent]], client: Client, batches: Batches, keys: Sequence[int]
+) -> tuple[Client, Sent]:
+    """Train one peer, or a block of peers one after the other: for work that data sets of different sizes do not allow
+    to batch.
+
+    Args:
+        train: (state, batches, key) of one peer -> its new state, and what it sends.
+        client: the state of the peer, or of the block.
+    """
+    if batches.index.dim() == 2:
+        return train(client, batches, keys[0])
+    found = [train(take_rows(client, peer), batches.peer(peer), key) for peer, key in enumerate(keys)]
+    clients, sent = zip(*found, strict=True)
+    return stack_states(clients), stack_states(sent)

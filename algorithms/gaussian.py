@@ -11,7 +11,6 @@ appendix B.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,11 +68,6 @@ class Gaussian:
         Keeping chi keeps the force chi - xi * w with which the factor pulls a weight w.
         """
         return Gaussian(self.chi_D, self.xi_D.clamp_min(least))
-
-
-def stack_gaussians(factors: Sequence[Gaussian]) -> Gaussian:
-    """Return K factors (..., D) as one (K, ..., D)."""
-    return Gaussian(torch.stack([each.chi_D for each in factors]), torch.stack([each.xi_D for each in factors]))
 
 
 def product(factors_KD: Gaussian) -> Gaussian:

@@ -93,12 +93,10 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
         self, client: Tracking, received: Tracked, batches: Batches, keys: Sequence[int]
     ) -> tuple[Tracking, Tracked]:
         model_n = received.model_n - self.context.lr * client.tracker_n
-        single = model_n.dim() == 1
-        block, model_Bn = (batches.block(), model_n[None]) if single else (batches, model_n)
-        total_Bn = torch.zeros_like(model_Bn)
-        for step in range(block.steps):
+        total_n = torch.zeros_like(model_n)
+        for step in range(batches.steps):
             of_step = [branch(key, step) for key in keys]
-            total_Bn += self._gradient(model_Bn, block.inputs(step), block.targets(step), of_step)
-        gradient_n = (total_Bn[0] if single else total_Bn) / block.steps
+            total_n += self._gradient(model_n, batches.inputs(step), batches.targets(step), of_step)
+        gradient_n = total_n / batches.steps
         tracker_n = received.tracker_n + gradient_n - client.gradient_n
         return Tracking(gradient_n, tracker_n), Tracked(model_n, tracker_n)

@@ -20,7 +20,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.slicing.flat import FlatLayout
 
-#: (x_Bn, inputs (B, b, *F), targets (B, b, ...), a key a peer for dropout) -> (B, n)
+#: (x_n (..., n), inputs (..., b, *F), targets (..., b, ...), a key a peer for dropout) -> (..., n)
 Gradient: TypeAlias = Callable[[Tensor, Tensor, Tensor, Sequence[int]], Tensor]
 
 
@@ -34,7 +34,7 @@ def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
     assert layout.n == layout.n_parameters, "running statistics have no gradient, and would never be learnt"
     layers = linear_stack.recognise(module)
     if layers and loss.delta is not None:
-        return _closed(layers, loss.delta)
+        return _one_or_many(_closed(layers, loss.delta))
     module = copied(module).train()
 
     def one(x_n: Tensor, inputs: Tensor, targets: Tensor, key: int) -> Tensor:
@@ -46,7 +46,18 @@ def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
     def block(x_Bn: Tensor, inputs: Tensor, targets: Tensor, keys: Sequence[int]) -> Tensor:
         return torch.stack([one(*each) for each in zip(x_Bn, inputs, targets, keys, strict=True)])
 
-    return block
+    return _one_or_many(block)
+
+
+def _one_or_many(block: Gradient) -> Gradient:
+    """Return a gradient of one peer or of a block, from that of a block."""
+
+    def gradient(x_n: Tensor, inputs: Tensor, targets: Tensor, keys: Sequence[int]) -> Tensor:
+        if x_n.dim() == 1:
+            return block(x_n[None], inputs[None], targets[None], keys)[0]
+        return block(x_n, inputs, targets, keys)
+
+    return gradient
 
 
 def _closed(layers: tuple[linear_stack.Layer, ...], delta: Callable[[Tensor, Tensor], Tensor]) -> Gradient:

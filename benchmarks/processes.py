@@ -21,14 +21,13 @@ from benchmarks.rows import Row, Section
 from benchmarks.worlds import Engine
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
-from fedpeer.sims.world import World, build_world, plan_of
+from fedpeer.sims.world import World, build_world
 
 METHOD = "partial-averaging"
 PEERS = 16
@@ -79,7 +78,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
     method = parse_choice(METHOD)
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         before = proportional_bytes()
-        with ProcessesEngine(world, plan_of(world, method_of(method)), method, folder=Path(folder) / "peers") as engine:
+        with ProcessesEngine(world, method, folder=Path(folder) / "peers") as engine:
             seconds = []
             for number in range(WARM + rounds):
                 seconds.append(engine.step().average)

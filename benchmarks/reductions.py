@@ -21,7 +21,6 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import Averaging, turn
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.push_sum import absorb
@@ -29,8 +28,9 @@ from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, to
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, acknowledged, give, take
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.memory import job_of, workspace_of
-from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
+from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.tasks import Mix, Task
 from fedpeer.sims.world import World, build_world, plan_of
 from fedpeer.slicing.plan import Group
@@ -93,7 +93,7 @@ class Engine(VectorEngine):
     """The vector engine with channels in the place of mixing matrices."""
 
     def __init__(self, world: World, form: Form) -> None:
-        plan = plan_of(world, method_of(parse_choice("partial-averaging")))
+        plan = plan_of(world, parse_choice("partial-averaging"))
         policies = averaging_of(plan, world.federation, world.seed)
         self.groups = [Lanes(group, policies[group.id], form, world.draws) for group in plan.groups]
         self._rows = {peer: row for row, peer in enumerate(world.peers)}

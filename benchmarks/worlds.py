@@ -22,7 +22,6 @@ from fedpeer.algorithms.batches import order
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.config.settings import GossipSettings, LearningSettings, SimulationSettings
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.groups import averaging_of
@@ -65,7 +64,7 @@ class Engine(VectorEngine):
     """The vector engine with a clock; `method` as on the command line."""
 
     def __init__(self, world: World, method: str, *, workers: int) -> None:
-        plan = plan_of(world, method_of(parse_choice(method)))
+        plan = plan_of(world, parse_choice(method))
         self.world, self._training = world, Spent(0.0, 0.0)
         self.mixing = averaging_of(plan, world.federation, world.seed)
         super().__init__(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpeer.exit_codes import EXIT_STOPPED
+
 if TYPE_CHECKING:
     import socket
 
@@ -50,7 +52,7 @@ def associative_command(
     from rich.console import Console
 
     from fedpeer.cli.progress import progress_display
-    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.cli.running import stopping
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.associative.demonstration import demonstrate
 

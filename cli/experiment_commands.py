@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.files import runs_folder
+from fedpeer.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from fedpeer.experiments.experiment import Experiment, SizeName
@@ -131,7 +132,7 @@ def run_command(
     from rich.console import Console
 
     from fedpeer.cli.experiment_progress import experiment_display
-    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.cli.running import stopping
     from fedpeer.experiments.registry import experiment
     from fedpeer.experiments.runner import ExperimentOptions, kept_page, run_experiment
 

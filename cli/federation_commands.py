@@ -16,6 +16,7 @@ import typer
 
 from fedpeer.cli.errors import wrapped
 from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
+from fedpeer.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
@@ -27,7 +28,6 @@ _EXPIRES_MAX = 7 * 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Data in a new peer's file until its owner names the real ones.
 _UNKNOWN_DATA = "csv:data.csv,label=label"
-EXIT_STOPPED = 130
 #: File of the fetched start model, until the federation file says where it belongs.
 MODEL = "model.part"
 

@@ -33,8 +33,9 @@ from fedpeer.cli import (
     update,
     use_commands,
 )
-from fedpeer.cli.outcome import EXIT_STOPPED, EXIT_TEMPORARY, outcome_of
+from fedpeer.cli.outcome import outcome_of
 from fedpeer.cli.setting_options import WithDefaults
+from fedpeer.exit_codes import EXIT_STOPPED, EXIT_TEMPORARY
 
 app = typer.Typer(
     name="fedpeer",

@@ -20,8 +20,7 @@ import typer
 import fedpeer
 from fedpeer.cli.errors import is_users_mistake, report_error, temporary, wrapped
 from fedpeer.config.problems import ConfigError
-
-EXIT_OURS, EXIT_USERS, EXIT_TEMPORARY, EXIT_STOPPED = 1, 2, 75, 130
+from fedpeer.exit_codes import EXIT_OURS, EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USERS
 
 #: Base class of typer's errors about a command line, which typer does not export.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

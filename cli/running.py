@@ -21,13 +21,12 @@ from rich.console import Console
 from fedpeer.cli.files import runs_folder
 from fedpeer.cli.progress import progress_display
 from fedpeer.cli.results import private, result_table, worth
+from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
 
 if TYPE_CHECKING:
     from fedpeer.sims.simulation import Simulation
-
-EXIT_STOPPED = 130
 
 
 def run_simulation(

@@ -68,7 +68,6 @@ def slices_command(
 
 def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
     """Return the plan and the network. The data set is loaded only if the network's sizes depend on it."""
-    from fedpeer.config.methods import method_of
     from fedpeer.config.plain_network import written_layers
     from fedpeer.config.rules import peer_ids
     from fedpeer.learning.groups import plan_for
@@ -81,7 +80,7 @@ def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
     else:
         world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
         network, peers = world.network, world.peers
-    return plan_for(federation, network, peers, method_of(federation.learning.algorithm)), network
+    return plan_for(federation, network, peers, federation.learning.algorithm), network
 
 
 def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpeer.exit_codes import EXIT_STOPPED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -64,7 +66,7 @@ def topology_simulate_command(
 
     from rich.console import Console
 
-    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.cli.running import stopping
     from fedpeer.config.choice import parse_choice
     from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, simulate_scalar
     from fedpeer.runs.disk import dumps
@@ -100,7 +102,7 @@ def sweep(
     from rich.console import Console
 
     from fedpeer.cli.files import writable, write_new_text
-    from fedpeer.cli.running import EXIT_STOPPED, stopping
+    from fedpeer.cli.running import stopping
     from fedpeer.cli.units import duration_text
     from fedpeer.experiments.scalar_gossip import scale
     from fedpeer.experiments.scalar_gossip.simulation import simulate_scalar

@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
+from fedpeer.config.problems import Path
 from fedpeer.config.settings import ChoiceField, Strict
 
-#: The keys of a setting, from the top of the file.
-Path = tuple[str | int, ...]
 #: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
 #: The port of a peer whose file names none.

@@ -37,7 +37,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
-from fedpeer.sims.engine import hold
+from fedpeer.sims.checks import hold
 from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 

@@ -20,7 +20,6 @@ from fedpeer.experiments.schemes import (
 )
 
 #: Peers of sixteen that see other digits, in most figures.
-_SEVEN = "1-7"
 
 _PAIRS = [(peer, peer + 1) for peer in range(1, 13, 2)]
 GLOBAL_80: Models = {"everyone": {"neurons": neurons(80)}}

@@ -4,7 +4,7 @@ A peer that enters an averaging first sends a masked share to each of some neigh
 a random value. It keeps the rest of its mass, its own value less the random ones. So nothing is lost: after the phase
 averaging goes on as usual, and the noise averages away with everything else, since a peer that sent too much holds too
 little by the same amount. Until its phase is over, a peer's estimate means nothing and is shown to no one, its owner
-included (`meaningful_estimate`); after it, the estimate is as close to the average as the exchanges since then make it.
+included; after it, the estimate is as close to the average as the exchanges since then make it.
 
 To find a peer's value, an attacker must know every masked share and add it to the first true one. The shares are drawn
 independently, so all p receivers must collude: if each neighbor is corrupted with probability tau, that happens with
@@ -56,11 +56,6 @@ class NoisePhase:
     def after(self, peers: Collection[str]) -> NoisePhase:
         """Return the phase after masked shares to these peers."""
         return replace(self, told=self.told.union(peers))
-
-
-def meaningful_estimate(held: Mass, masking: NoisePhase) -> Tensor | None:
-    """Return the estimate, (D,), or None during the noise phase."""
-    return held.estimate_D if masking.lifted else None
 
 
 def noise_key(secret: bytes, *what: object) -> bytes:

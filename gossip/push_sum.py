@@ -1,8 +1,8 @@
 """Push-sum: give away a share of value and weight, add what arrives, divide when the average is needed.
 
-The single steps here serve the synchronous and the asynchronous mode; `averaging.py` and a peer's own schedule decide
-who gives to whom and when. A share that is known to be lost returns to its sender. At every moment, the total of all
-mass held and all mass under way is conserved.
+`averaging.py` and a peer's own schedule decide who gives to whom and when; `transfers.py` gives and takes. A share that
+is known to be lost returns to its sender. At every moment, the total of all mass held and all mass under way is
+conserved.
 
 Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information, 2003.
 """
@@ -13,23 +13,6 @@ import torch
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-
-
-def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
-    """Split off `copies` equal shares of `fraction` each; return (mass kept, mass that each receiver gets).
-
-    Exactly what travels is debited: the share is rounded to the wire's type first, and the rounding error stays with
-    the sender.
-    """
-    assert fraction > 0, "a share is a part of what is held"
-    assert copies * fraction <= 1, "no one can give more than is held"
-    sent = held.scaled(fraction).rounded(wire)
-    return held - sent.scaled(copies), sent
-
-
-def receive(held: Mass, sent: Mass) -> Mass:
-    """Add a share that arrived, or a share of the peer's own that is known to be lost."""
-    return held + sent
 
 
 def absorb(held: Mass, start_D: Tensor, trained_D: Tensor) -> Mass:

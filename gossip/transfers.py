@@ -164,7 +164,7 @@ def give(
 ) -> tuple[Mass, dict[str, Outgoing], dict[str, NumberedTransfer]]:
     """Give an equal share of what is held on each channel; return (mass kept, channels, shares by peer).
 
-    Exactly what travels is debited. Plain forms make one payload for all channels, equal to `push_sum.share_of` with as
+    Exactly what travels is debited. Plain forms make one payload for all channels, equal to plain push-sum with as
     many copies to the last bit. A channel without a reference gets plain float32 if the form needs a reference.
 
     Args:

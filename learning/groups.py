@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import call_choice
+from fedpeer.config.choice import Choice, call_choice
+from fedpeer.config.methods import method_of
 from fedpeer.config.settings import FederationSettings, GossipSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
@@ -71,8 +71,9 @@ def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) 
     return federation.model_copy(update={"partial_models": changed})
 
 
-def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequence[str], method: Method) -> Plan:
-    """Return the plan of who averages what under this method, from the network alone, without data."""
+def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequence[str], algorithm: Choice) -> Plan:
+    """Return the plan of who averages what under this algorithm, from the network alone, without data."""
+    method = method_of(algorithm)
     models: tuple[PartialModel, ...] = ()
     if method.sharing == "everything":
         models = (PartialModel("everyone", (), "all"),)

@@ -24,7 +24,7 @@ from fedpeer.config.settings import EngineName, RunOptions
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
-from fedpeer.sims.engine import combination_of
+from fedpeer.sims.checks import combination_of
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest

@@ -1,4 +1,4 @@
-"""The interface of a simulation engine, and the checks that a request suits its engine.
+"""The interface of a simulation engine.
 
 An engine holds all peers of one method and seed. The vector engine multiplies matrices, the ray engine distributes that
 over a cluster, the network engine runs whole peers in virtual time, the processes engine starts real ones. A simulation
@@ -7,104 +7,92 @@ records all of them in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
-from torch import Tensor
 
-from fedpeer.config.problems import ConfigError
-from fedpeer.config.rules import KEYWORDS, Combination, Vocabulary, problems_of
-from fedpeer.sims.ray.options import check_ray
-from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.vector.engine import RoundTimes
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class Engine(Protocol):
+@dataclass(frozen=True)
+class RoundTimes:
+    """Wall time of the two phases of a round, in seconds."""
+
+    train: float
+    average: float
+
+
+class Engine(ABC):
     """All peers of one method and seed. A context manager: entered before the first round, frees its resources at the
     exit.
 
-    round      number of finished rounds
-    weights    push-sum weights of each group's members after the last round, in units of their mean at the start
-    traffic    messages and bytes that each peer sent for averaging in the last round
-    x_Pn       parameters of all peers at the end of the last round, or at their last evaluation
+    round   number of finished rounds
     """
 
-    round: int
+    round: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:  # noqa: B027  an engine without resources frees none
+        pass
 
     @property
-    def weights(self) -> Mapping[str, NDArray[Any]]: ...
-    @property
-    def traffic(self) -> tuple[list[int], list[int]]: ...
-    @property
-    def x_Pn(self) -> Tensor: ...
+    @abstractmethod
+    def x_Pn(self) -> Tensor:
+        """Parameters of all peers at the end of the last round, or at their last evaluation."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+    @property
+    @abstractmethod
+    def traffic(self) -> tuple[list[int], list[int]]:
+        """Messages and bytes that each peer sent for averaging in the last round."""
 
+    @property
+    def weights(self) -> Mapping[str, NDArray[Any]]:
+        """Push-sum weights of each group's members after the last round, in units of their mean at the start."""
+        return {}
+
+    @abstractmethod
     def step(self) -> RoundTimes:
-        """Run one round. Raises Stopped, EngineError."""
+        """Run one round.
 
+        Raises:
+            Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
+            EngineError: the round cannot be finished.
+        """
+
+    @abstractmethod
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """Return (score, loss) of each peer on its own test part, or on its validation part (vector engine)."""
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
         """Return (score, loss) per peer of the server's model or the peer's estimate of it; None if there is none."""
+        return None
 
     def statistics(self) -> dict[str, list[float]]:
         """Return the algorithm's own statistics, by name one number per peer."""
+        return {}
 
     @property
     def relations_PP(self) -> Tensor | None:
         """Relations between the peers' tasks, if an algorithm with a server learns them; else None."""
+        return None
 
     def disagreement(self) -> dict[str, float]:
         """Return each group's disagreement: how far its members are apart, relative to their norm."""
+        return {}
 
+    @abstractmethod
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the input of `restore`: tensors, and a small JSON-serialisable state."""
+        """Return the input of `restore`: tensors, not copied, and a small JSON-serialisable state."""
 
+    @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Resume from a snapshot. Its tensors may be mapped from a file and must not be written."""
+        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run.
 
-
-def combination_of(request: SimulationRequest, objects: Sequence[str] = ()) -> Combination:
-    """Return the request as a combination for the rules.
-
-    Args:
-        objects: the inputs given as Python objects: "data", "network".
-    """
-    return Combination(
-        federation=request.federation,
-        methods=request.methods,
-        compared=True,
-        engine=request.engine,
-        several=len(request.methods) * len(request.seeds) > 1,
-        device=request.device,
-        faults=request.faults,
-        address=request.address,
-        shards=request.shards,
-        objects=tuple(objects),
-    )
-
-
-def hold(together: Combination, words: Vocabulary = KEYWORDS) -> None:
-    """Check that the settings can be combined.
-
-    Raises:
-        ConfigError: all problems; settings are named as in `words` (keys, options or keywords).
-    """
-    problems = problems_of(together, words)
-    if problems:
-        raise ConfigError("the simulation", problems)
-
-
-def check_engine(request: SimulationRequest, objects: Sequence[str], words: Vocabulary = KEYWORDS) -> None:
-    """Check that the engine supports the request.
-
-    Raises:
-        ConfigError, ChoiceError: the user's mistakes, with the way out.
-    """
-    hold(combination_of(request, objects), words)
-    if request.engine == "ray":
-        check_ray(request.address)
+        The tensors may be mapped from a file and must not be written.
+        """

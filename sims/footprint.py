@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpeer.algorithms.registry import taking_part
-from fedpeer.config.methods import method_of
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.summary import count_text
 from fedpeer.sims.request import cores
@@ -44,7 +43,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
     largest, checkpoint, at_once = 0, 0, 0
     for method in request.methods:
         kept = simulation.kept[str(method)]
-        if method_of(method).served:
+        if kept.served:
             drawn = taking_part(peers, learning.participation)
             some = not (kept.everyone or learning.everyone_trains)
             trained = round(peers * (1 - (1 - drawn / peers) ** learning.rounds)) if some else peers

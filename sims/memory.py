@@ -17,7 +17,6 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
 from fedpeer.config.building import optimizer_of
 from fedpeer.config.choice import Choice
-from fedpeer.config.methods import method_of
 from fedpeer.data.held import PeerExamples
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
@@ -37,7 +36,7 @@ def engine_of(
         job: an earlier result of `job_of`; None: made here.
         options: further arguments of the engine: workers, folder, replaced, refused, stop, open_executor.
     """
-    plan = plan_of(world, method_of(method))
+    plan = plan_of(world, method)
     return VectorEngine(
         replace(job_of(world, device) if job is None else job, algorithm=method),
         plan,

@@ -20,7 +20,7 @@ from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.wire_forms import form_of
-from fedpeer.sims.engine import check_engine, combination_of, hold
+from fedpeer.sims.checks import check_engine, combination_of, hold
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
@@ -57,26 +57,27 @@ def prepare_simulation(
     worlds = {seed: build_world(request.federation, found, seed, module) for seed in request.seeds}
     first = worlds[request.seeds[0]]
     hold(combination_of(replace(request, federation=first.federation), given), words)
-    plans = {str(method): plan_of(first, method_of(method)) for method in request.methods}
+    plans = {str(method): plan_of(first, method) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])
     faults = faults_from(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
     kept = {}
     for method in request.methods:
-        found_method, plan = method_of(method), plans[str(method)]
+        plan = plans[str(method)]
         job = replace(jobs[request.seeds[0]], device="cpu", module=first.module, algorithm=method)
         algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
-        update = 0 if forms.sent is None else byte_count(forms.sent)
-        kept[str(method)] = KeptFiles(
-            byte_count(forms.client), update, not has_server(algorithm) or algorithm.everyone_trains
-        )
-        clustering_task_of(first, found_method)
-        if found_method.linear is not None:
+        own = byte_count(forms.client)
+        if has_server(algorithm):
+            kept[str(method)] = KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)
+        else:
+            kept[str(method)] = KeptFiles(own)
+        clustering_task_of(first, method)
+        if (linear := method_of(method).linear) is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
-            memory = workspace_of(first, plans[str(method)], device)()
-            PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *found_method.linear)
+            memory = workspace_of(first, plan, device)()
+            PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *linear)
     return Simulation(
         request=request,
         dataset=found,

@@ -246,7 +246,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     """Make the engine of this cell."""
     simulation, run, tell, stop = stage.simulation, stage.run, stage.tell, stage.stop
-    world, plan, method = simulation.worlds[cell.seed], simulation.plans[cell.method], parse_choice(cell.method)
+    world, method = simulation.worlds[cell.seed], parse_choice(cell.method)
 
     def replaced(who: str, reason: str) -> None:
         tell(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))
@@ -257,21 +257,20 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     engine: Engine
     common: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
     match simulation.request.engine:
-        case "vector" if method_of(method).pooled:
-            options = simulation.jobs[cell.seed], workspace_of(world, plan, simulation.device)(), world.drawn("")
-            linear = method_of(method).linear
-            if linear is None:
+        case "vector" if (found := method_of(method)).pooled:
+            memory = workspace_of(world, simulation.plans[cell.method], simulation.device)
+            options = simulation.jobs[cell.seed], memory(), world.drawn("")
+            if (linear := found.linear) is None:
                 engine = PooledEngine(*options, stop=stop)
             else:
                 from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
                 engine = PooledLinearEngine(*options, *linear, stop=stop)
         case "network":
-            engine = NetworkEngine(world, plan, method, faults=simulation.faults, stop=stop)
+            engine = NetworkEngine(world, method, faults=simulation.faults, stop=stop)
         case "processes":
             engine = ProcessesEngine(
                 world,
-                plan,
                 method,
                 folder=run.path / f"peers-{cell.method}-seed{cell.seed}",
                 logs=run.path / "logs" / f"{cell.method}-seed{cell.seed}",
@@ -280,7 +279,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 replaced=replaced,
                 stop=stop,
             )
-        case "vector" if (clustering_task := clustering_task_of(world, method_of(method))) is not None:
+        case "vector" if (clustering_task := clustering_task_of(world, method)) is not None:
             engine = ClusteringEngine(
                 simulation.jobs[cell.seed],
                 world,

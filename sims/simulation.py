@@ -21,11 +21,13 @@ class KeptFiles:
     own        bytes of the state that the peer keeps; without a server, the averaged parameters come on top
     update     bytes of its update for a server; 0 without a server
     everyone   whether all peers train in each round, not only the participants
+    served     whether there is a server
     """
 
     own: int
     update: int = 0
     everyone: bool = True
+    served: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

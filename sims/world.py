@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedpeer.algorithms.contract import Method
+from fedpeer.config.choice import Choice
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import PeerExamples, held
@@ -55,6 +55,6 @@ def build_world(federation: FederationSettings, dataset: Dataset, seed: int, mod
     return World(**{**vars(assembly), "federation": filled, "dataset": dataset, "split": split, "peers": peers})
 
 
-def plan_of(world: World, method: Method) -> Plan:
-    """Return the plan of this method: who averages what."""
-    return plan_for(world.federation, world.network, world.peers, method)
+def plan_of(world: World, algorithm: Choice) -> Plan:
+    """Return the plan of this algorithm: who averages what."""
+    return plan_for(world.federation, world.network, world.peers, algorithm)

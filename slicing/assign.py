@@ -2,7 +2,7 @@
 
 Neurons are matched between peers by (model, part, index in the slice), never by position, so two peers may hold the
 same slice at different places. `assign` follows the claims of the partial models, in an order that does not depend on
-how the models were listed; `layout_of_slices` takes an explicit assignment. No torch, no IO.
+how the models were listed. No torch, no IO.
 """
 
 from __future__ import annotations
@@ -68,31 +68,6 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
             known[key] = assign(network, graph, peer)
         assignments[peer] = known[key]
     return assignments
-
-
-def layout_of_slices(
-    network: NetworkMap, graph: ModelGraph, neurons: Mapping[str, Sequence[tuple[str, int] | None]]
-) -> Assignment:
-    """Build an assignment from each part's list of (model, index in the slice), one for each neuron; None: local.
-
-    Parts that are not named are local.
-
-    Raises:
-        SlicingError: an unknown part, a list of the wrong length, or a model and index given to two neurons of a part.
-    """
-    owners = [np.full(part.size, LOCAL_INDEX, dtype=np.int32) for part in network.parts]
-    indices = [np.zeros(part.size, dtype=np.int32) for part in network.parts]
-    for name, cells in neurons.items():
-        at = network.part(name)
-        if len(cells) != network.parts[at].size:
-            raise SlicingError(f"part {name} has {network.parts[at].size} neurons, but the layout has {len(cells)}")
-        taken = [cell for cell in cells if cell is not None]
-        if len(set(taken)) < len(taken):
-            raise SlicingError(f"part {name}: the layout gives two neurons the same model and index")
-        for neuron, cell in enumerate(cells):
-            if cell is not None:
-                owners[at][neuron], indices[at][neuron] = graph.order.index(cell[0]), cell[1]
-    return Assignment(tuple(owners), tuple(indices), {})
 
 
 def _wishes(

@@ -9,11 +9,13 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing import forkserver
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.forked import as_executable
 from tests.kept.release import OldRelease, installed
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +32,15 @@ def _fork_server() -> None:
     if sys.platform != "win32":
         multiprocessing.get_context("forkserver").set_forkserver_preload(["fedpeer.sims.vector.preload_autograd"])
         forkserver.ensure_running()
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs that our own code starts are forks of one that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform != "win32":
+            patch.setattr(sys, "executable", str(as_executable(tmp_path_factory.mktemp("forked"))))
+        yield
 
 
 @pytest.fixture(scope="session")

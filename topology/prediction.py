@@ -60,7 +60,7 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> 
         case "exact":
             return 1
         case "push-pull":
-            return _within_bound(_geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance)
+            return _within_bound(geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance)
         case "push-sum":
             return _push_sum(overlay, tolerance)
 
@@ -107,7 +107,7 @@ def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: floa
 def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
     """Estimate the exchanges from `contraction`, whose powers, in the norm of D^1/2, are off by mean(D) / min(D)."""
     size_P = _size(matrices[0])
-    periods = _geometric(contraction(overlay), tolerance * float(size_P.min() / size_P.mean()))
+    periods = geometric(contraction(overlay), tolerance * float(size_P.min() / size_P.mean()))
     return _within_bound(periods * len(matrices), overlay, tolerance)
 
 
@@ -168,7 +168,7 @@ def _matching_contraction(overlay: Overlay) -> float:
     return max(0.0, 1 - float(mu[0]) / 2)
 
 
-def _geometric(contraction: float, wanted: float) -> float:
+def geometric(contraction: float, wanted: float) -> float:
     """Return the smallest k >= 1 with contraction^k <= wanted; infinite if contraction >= 1."""
     if contraction <= wanted:
         return 1

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedpeer.topology.graphs import TopologyError
 from fedpeer.topology.mixing import Dense, eigenvalues, shares_of
-from fedpeer.topology.prediction import TOLERANCE_MIN, contraction_of
+from fedpeer.topology.prediction import TOLERANCE_MIN, contraction_of, geometric
 from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
 
 #: Lanczos takes some hundred products with the matrix: a second for this many members.
@@ -192,9 +192,7 @@ def _union_waves(graph: WideGraph) -> Dense:
 
 
 def _powers(left: float, tolerance: float) -> float:
-    if left <= tolerance:
-        return 1
-    count = math.inf if left >= 1 else math.ceil(math.log(tolerance) / math.log(left))
+    count = geometric(left, tolerance)
     return count if count <= _EXCHANGES_COUNTED_MAX else math.inf
 
 

@@ -1,4 +1,4 @@
-"""MOCHA's local solver, stochastic dual coordinate ascent, and one round of all nodes with their budgets.
+"""MOCHA's local solver, stochastic dual coordinate ascent, and the budgets of its nodes.
 
 A node knows its own task and dual variables, w_t, and its curvature sigma' M_tt. It goes through its examples in an
 order that it is given, minimises the subproblem over one dual variable at a time, and sends delta v_t, F numbers. The
@@ -11,16 +11,12 @@ Source: Smith et al., Federated multi-task learning, NIPS 2017, algorithm 1; Sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask, w_of
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 
 Order = NDArray[np.int64]
@@ -30,20 +26,6 @@ Order = NDArray[np.int64]
 EXAMPLES_BY_GRAM = 2
 #: A matrix that serves a single turn pays for itself if the turn has at least this many passes for each example.
 _PASSES_BY_GRAM = 1 / 8
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """The state of the W step: alphas, (S_t,) for each task, and their V (T, F)."""
-
-    alphas: tuple[Tensor, ...]
-    v_TF: Tensor
-
-    @staticmethod
-    def zero(tasks: Sequence[DualTask]) -> State:
-        """Return alpha = 0, V = 0, which is feasible for every loss."""
-        alphas = tuple(torch.zeros_like(task.y_S) for task in tasks)
-        return State(alphas, torch.zeros(len(tasks), tasks[0].x_SF.shape[1], dtype=torch.float64))
 
 
 def solve(
@@ -104,23 +86,6 @@ def _by_features(code, smoothing, scale, order, x, square, y, alpha, r):  # type
             for f in range(features):
                 r[f] += step * row[f]
         alpha[i] = new
-
-
-def round_of(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
-    """Return the state after all nodes' turns from the same W and the reduce step V + delta V.
-
-    Algorithm 1, lines 5-10.
-
-    Args:
-        sigma_T: (T,) sigma' for each task, `sigma_primes` or the paper's single `sigma_prime` for all.
-        orders: one for each task.
-    """
-    w_TF = w_of(state.v_TF, problem.coupling_TT)
-    curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
-    turns = [
-        solve(problem.loss, *turn) for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, orders, strict=True)
-    ]
-    return State(tuple(alpha_S for alpha_S, _ in turns), state.v_TF + torch.stack([v_F for _, v_F in turns]))
 
 
 def cyclic(permutation_S: Order, steps: int) -> Order:

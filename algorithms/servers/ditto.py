@@ -31,8 +31,7 @@ class Ditto(FedAvg):
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
-        start_n = broadcast.model_n.expand_as(client.model_n)
-        shared_n = fresh_steps(self.context.stepper, start_n, batches, keys)
-        near = Correction.towards(start_n, self.strength)
+        _, shared = super().train(client, broadcast, batches, keys)
+        near = Correction.towards(broadcast.model_n.expand_as(client.model_n), self.strength)
         personal_n = fresh_steps(self.context.stepper, client.model_n, batches, keys, near)
-        return Local(personal_n, client.examples), Local(shared_n, client.examples)
+        return Local(personal_n, client.examples), shared

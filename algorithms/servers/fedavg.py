@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
+from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
@@ -21,7 +22,10 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 @dataclass(frozen=True)
 class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
-    """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples."""
+    """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples.
+
+    Related algorithms derive from it and override `correction`, or what a client does besides.
+    """
 
     context: TrainingContext
     moved = ("model_n",)
@@ -39,13 +43,18 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
         start_n = broadcast.model_n.expand_as(client.model_n)
-        local = Local(fresh_steps(self.context.stepper, start_n, batches, keys), client.examples)
+        trained_n = fresh_steps(self.context.stepper, start_n, batches, keys, self.correction(start_n))
+        local = Local(trained_n, client.examples)
         return local, local
+
+    def correction(self, start_n: Tensor) -> Correction | None:
+        """Return what is added to the gradient of each local step that starts from the server's model (..., n)."""
+        return None
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         return ServerModel(self.context.mean(updates.model_n, updates.examples))
 
-    def server_model(self, server: ServerModel) -> Tensor:
+    def server_model(self, server: ServerModel) -> Tensor | None:
         return server.model_n
 
     def personal_model(self, client: Local) -> Tensor:

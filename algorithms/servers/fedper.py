@@ -13,25 +13,22 @@ from functools import cached_property
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
-from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import gather_group, scatter_
 
 
 @dataclass(frozen=True)
-class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
+class FedPer(FedAvg):
     """A shared base under a personal head: clients send the base alone, and the server holds nothing else.
 
     Args:
         head: names of the modules that stay with the client; default: the last module that has parameters.
     """
 
-    context: TrainingContext
     _: KW_ONLY
     head: tuple[str, ...] = ()
-    moved = ("model_n",)
 
     def __post_init__(self) -> None:
         assert len(self.base_D), "a head is not all"
@@ -44,12 +41,6 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
     def start_server(self, values_n: Tensor) -> ServerModel:
         return ServerModel(gather_group(values_n, self.base_D))
 
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
-        return Local(values_n, examples)
-
-    def open(self, server: ServerModel, round: int) -> ServerModel:
-        return server
-
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
@@ -61,11 +52,5 @@ class FedPer(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         """Return head and base after the local steps, (..., n)."""
         return fresh_steps(self.context.stepper, start_n, batches, keys)
 
-    def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        return ServerModel(self.context.mean(updates.model_n, updates.examples))
-
     def server_model(self, server: ServerModel) -> None:
         """Return None: a base without a head predicts nothing."""
-
-    def personal_model(self, client: Local) -> Tensor:
-        return client.model_n

@@ -7,14 +7,12 @@ samples by n_k and averages uniformly, which is the same in expectation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from fedpeer.algorithms.batches import Batches
+from torch import Tensor
+
 from fedpeer.algorithms.correction import Correction
-from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,5 @@ class FedProx(FedAvg):
     _: KW_ONLY
     mu: float = 0.01
 
-    def train(
-        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Local, Local]:
-        start_n = broadcast.model_n.expand_as(client.model_n)
-        proximal = Correction.towards(start_n, self.mu)
-        local = Local(fresh_steps(self.context.stepper, start_n, batches, keys, proximal), client.examples)
-        return local, local
+    def correction(self, start_n: Tensor) -> Correction:
+        return Correction.towards(start_n, self.mu)

@@ -18,18 +18,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
-from typing import Literal, TypeAlias
+from functools import cached_property, partial
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.batches import Batches, train_singly
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of, sigma_prime, sigma_primes, w_of
 from fedpeer.algorithms.mocha.linear import check_linear, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
@@ -100,6 +99,20 @@ class MochaUpdate:
 
     delta_v_F: Tensor
     number: Tensor
+
+
+class _CoupledServer(Protocol):
+    """The state of a server that has a coupling."""
+
+    @property
+    def coupling(self) -> Coupling: ...
+
+
+class _LinearClient(Protocol):
+    """The state of a client that has a linear model of its own."""
+
+    @property
+    def model_n(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -183,12 +196,12 @@ class Coupled:
         matrix_TT, excess = self.related.after(w_TF.cpu())
         return Coupling(matrix_TT.to(w_TF.device), coupling.excess.new_tensor(excess), rounds)
 
-    def coupling_fault(self, coupling: Coupling) -> Rejection | None:
-        """Return why a coupling of finite numbers is invalid, or None.
+    def server_fault(self, server: _CoupledServer) -> Rejection | None:
+        """Return why a server's coupling of finite numbers is invalid, or None.
 
         M must be symmetric and positive semi-definite, with M_tt > 0.
         """
-        matrix_TT = coupling.matrix_TT.cpu()
+        matrix_TT = server.coupling.matrix_TT.cpu()
         largest = float(matrix_TT.abs().max())
         if float((matrix_TT - matrix_TT.T).abs().max()) > _ROUNDING * largest:
             return Rejection("bad_task_matrix", "the coupling of the tasks is not symmetric")
@@ -200,6 +213,15 @@ class Coupled:
         if least < -_ROUNDING * largest * len(matrix_TT):
             return Rejection("bad_task_matrix", f"the coupling of the tasks has the eigenvalue {least:g}, below 0")
         return None
+
+    def server_model(self, server: object) -> None:
+        """Return None: there is no model for a newcomer, who has no task."""
+
+    def personal_model(self, client: _LinearClient) -> Tensor:
+        return client.model_n
+
+    def relations(self, server: _CoupledServer) -> Tensor | None:
+        return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
     def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
         """Return the coupling's statistics for each client, shaped like `each`: the excess with "sparse-precision"."""
@@ -228,13 +250,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
     def train(
         self, client: MochaClient, broadcast: MochaBroadcast, batches: Batches, keys: Sequence[int]
     ) -> tuple[MochaClient, MochaUpdate]:
-        if not client.number.dim():
-            return self._alone(client, broadcast, batches, keys[0])
-        rows = range(len(client.number))
-        nodes, updates = zip(
-            *(self._alone(take_rows(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
-        )
-        return stack_states(nodes), stack_states(updates)
+        return train_singly(partial(self._alone, broadcast), client, batches, keys)
 
     def close(self, server: MochaServer, updates: MochaUpdate) -> MochaServer:
         v_TF = added(server.v_TF, updates.number, updates.delta_v_F)
@@ -246,15 +262,6 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         model_n = w_TF[trained.number].to(before.model_n.dtype)
         return replace(trained, model_n=model_n, alpha_S=where(counted, trained.alpha_S, before.alpha_S))
 
-    def server_fault(self, server: MochaServer) -> Rejection | None:
-        return self.coupling_fault(server.coupling)
-
-    def server_model(self, server: MochaServer) -> None:
-        return None
-
-    def personal_model(self, client: MochaClient) -> Tensor:
-        return client.model_n
-
     def statistics(self, client: MochaClient, server: MochaServer) -> Mapping[str, Tensor]:
         """Return each client's gap, primal objective and steps.
 
@@ -263,9 +270,6 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         """
         own = {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
         return own | self.said_of(server.coupling, client.gap)
-
-    def relations(self, server: MochaServer) -> Tensor | None:
-        return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
     @abstractmethod
     def curvatures(self, coupling_TT: Tensor) -> Tensor:
@@ -278,7 +282,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         """Return one client's work: (new alpha_S, delta v_F, steps taken)."""
 
     def _alone(
-        self, client: MochaClient, broadcast: MochaBroadcast, batches: Batches, key: int
+        self, broadcast: MochaBroadcast, client: MochaClient, batches: Batches, key: int
     ) -> tuple[MochaClient, MochaUpdate]:
         task, number = self.task(batches), number_of(batches)
         device, mine = client.alpha_S.device, int(number)

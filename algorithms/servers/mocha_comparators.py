@@ -12,21 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.batches import Batches, train_singly
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stack_states, take_rows
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
 from fedpeer.algorithms.mocha.dual import DualTask, loss_of
 from fedpeer.algorithms.mocha.linear import number_of
-from fedpeer.algorithms.mocha.relations import correlations, require
+from fedpeer.algorithms.mocha.relations import require
 from fedpeer.algorithms.mocha.sdca import Order
 from fedpeer.algorithms.servers.mocha import Coupled, Coupling, DualMethod, Sigma, added, curvatures
-from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True)
@@ -161,13 +160,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
     def train(
         self, client: PrimalClient, broadcast: PrimalBroadcast, batches: Batches, keys: Sequence[int]
     ) -> tuple[PrimalClient, SlopeUpdate]:
-        if not client.number.dim():
-            return self._alone(client, broadcast, batches, keys[0])
-        rows = range(len(client.number))
-        learners, slopes = zip(
-            *(self._alone(take_rows(client, row), broadcast, batches.peer(row), keys[row]) for row in rows), strict=True
-        )
-        return stack_states(learners), stack_states(slopes)
+        return train_singly(partial(self._alone, broadcast), client, batches, keys)
 
     def close(self, server: PrimalServer, updates: SlopeUpdate) -> PrimalServer:
         number = int(server.coupling.rounds) + 1
@@ -180,25 +173,13 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
     ) -> PrimalClient:
         return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
 
-    def server_fault(self, server: PrimalServer) -> Rejection | None:
-        return self.coupling_fault(server.coupling)
-
-    def server_model(self, server: PrimalServer) -> None:
-        return None
-
-    def personal_model(self, client: PrimalClient) -> Tensor:
-        return client.model_n
-
     def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
         """Return each client's primal objective and steps; W comes from no dual variables, so there is no gap."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
         return own | self.said_of(server.coupling, client.primal)
 
-    def relations(self, server: PrimalServer) -> Tensor | None:
-        return correlations(server.coupling.matrix_TT) if self.related.learned else None
-
     def _alone(
-        self, client: PrimalClient, broadcast: PrimalBroadcast, batches: Batches, key: int
+        self, broadcast: PrimalBroadcast, client: PrimalClient, batches: Batches, key: int
     ) -> tuple[PrimalClient, SlopeUpdate]:
         task, number = self.task(batches), number_of(batches)
         w_F, pull_F = broadcast.w_TF[int(number)].cpu(), broadcast.pull_TF[int(number)].cpu()

@@ -16,7 +16,6 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
-from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
@@ -47,26 +46,24 @@ class PerFedAvg(FedAvg):
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Local, Local]:
-        start_n = broadcast.model_n.expand_as(client.model_n)
-        adapted = Local(fresh_steps(self.context.stepper, start_n, batches, keys), client.examples)
-        single = start_n.dim() == 1
-        block, meta_Bn = (batches.block(), start_n[None]) if single else (batches, start_n)
-        for first in range(0, max(1, block.steps - 2), 3):
-            meta_Bn = self._meta_step(meta_Bn, block, first, [branch(key, first) for key in keys])
-        return adapted, Local(meta_Bn[0] if single else meta_Bn, client.examples)
+        adapted, _ = super().train(client, broadcast, batches, keys)
+        meta_n = broadcast.model_n.expand_as(client.model_n)
+        for first in range(0, max(1, batches.steps - 2), 3):
+            meta_n = self._meta_step(meta_n, batches, first, [branch(key, first) for key in keys])
+        return adapted, Local(meta_n, client.examples)
 
-    def _meta_step(self, x_Bn: Tensor, batches: Batches, first: int, keys: Sequence[int]) -> Tensor:
+    def _meta_step(self, x_n: Tensor, batches: Batches, first: int, keys: Sequence[int]) -> Tensor:
         """Return the meta-model after lines 7 and 8, with three batches D, D', D''.
 
         A client whose round has fewer than three batches uses them again.
         """
         one, two, three = (place % batches.steps for place in range(first, first + 3))
 
-        def gradient(x_Bn: Tensor, step: int) -> Tensor:
-            return self._gradient(x_Bn, batches.inputs(step), batches.targets(step), keys)
+        def gradient(x_n: Tensor, step: int) -> Tensor:
+            return self._gradient(x_n, batches.inputs(step), batches.targets(step), keys)
 
-        ahead_Bn = x_Bn - self.alpha * gradient(x_Bn, one)
-        v_Bn = gradient(ahead_Bn, two)
-        further, back = (gradient(x_Bn + sign * self.delta * v_Bn, three) for sign in (1, -1))
-        hessian_v_Bn = (further - back) / (2 * self.delta)
-        return x_Bn - self.beta * (v_Bn - self.alpha * hessian_v_Bn)
+        ahead_n = x_n - self.alpha * gradient(x_n, one)
+        v_n = gradient(ahead_n, two)
+        further, back = (gradient(x_n + sign * self.delta * v_n, three) for sign in (1, -1))
+        hessian_v_n = (further - back) / (2 * self.delta)
+        return x_n - self.beta * (v_n - self.alpha * hessian_v_n)

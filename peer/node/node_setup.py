@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -102,20 +103,20 @@ def setup_of(
     """
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
-    kind, network = method_of(chosen), _network_digest(assembly)
-    means = kind.averages and federation.gossip.protocol == "coordinator"
+    found, network = method_of(chosen), _network_digest(assembly)
+    part = _part(found, federation)
     voters = len(voter_set(roster).voters)
-    if (kind.served or means) and voters > VOTERS_MAX:
+    if part is not None and voters > VOTERS_MAX:
         many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
         raise RosterError("bad_metadata", f"{many}; split the federation, or choose an algorithm without a server")
 
     def peer_groups_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
-        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), kind)
+        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), chosen)
         groups = peer_plan(plan, me).groups
         elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
-        if means:
-            seats = {id: partial(group_voter_set, federation, kind, id) for id in groups}
+        if part == "averager":
+            seats = {id: partial(group_voter_set, federation, chosen, id) for id in groups}
             consensus_by_group = {
                 id: ConsensusGroup(frozenset(group.members), group.digest, seats[id], group.index_D)
                 for id, group in groups.items()
@@ -124,8 +125,8 @@ def setup_of(
         averaging = {
             id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
         }
-        consensus_by_group = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if kind.served else {}
-        return PeerGroups(roster, groups, averaging, elsewhere, consensus_by_group)
+        everyone = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if part == "client" else {}
+        return PeerGroups(roster, groups, averaging, elsewhere, everyone)
 
     # The file's own settings, before a peer's network fills in what it leaves open.
     text = text_of({**contract_of(assembly.options), **(remembered(held) if held else {})}, str(chosen))
@@ -136,19 +137,26 @@ def setup_of(
         contract=contract_digest(text),
         held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
-        unfit=lambda later: _unfit(assembly, kind, roster, me, text, later),
+        unfit=lambda later: _unfit(assembly, chosen, roster, me, text, later),
         peer_groups=peer_groups_of(roster),
         peer_groups_of=peer_groups_of,
         address=address or roster.by_id[me].address,
         seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
-        own_weights=kind.own_weights,
-        part="client" if kind.served else "averager" if means else None,
+        own_weights=found.own_weights,
+        part=part,
     )
 
 
-def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: bytes, later: bytes) -> str:
+def _part(method: Method, federation: FederationSettings) -> Literal["client", "averager"] | None:
+    """Return the part of a peer in coordinated rounds: client of a server, member of averaging groups, or none."""
+    if method.served:
+        return "client"
+    return "averager" if method.averages and federation.gossip.protocol == "coordinator" else None
+
+
+def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text: bytes, later: bytes) -> str:
     """Return why a peer of this contract cannot change to a later one while it runs; "": it can."""
     before, after = json.loads(text), json.loads(later)
     fixed = [each for each in differences(before, after) if not each.changes]
@@ -162,7 +170,7 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
         if wrong := problems_of(Combination.of(new, PEERS)):
             return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
         plans = [
-            peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), kind), me)
+            peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm), me)
             for each in (assembly.options, new)
         ]
         for id, group in plans[1].groups.items():
@@ -174,9 +182,9 @@ def _unfit(assembly: Assembly, kind: Method, roster: Roster, me: str, text: byte
     return f"the slices of {', '.join(moved)} would change" if moved else ""
 
 
-def group_voter_set(federation: FederationSettings, method: Method, group: str, roster: Roster) -> VoterSet:
+def group_voter_set(federation: FederationSettings, algorithm: Choice, group: str, roster: Roster) -> VoterSet:
     """Return the voter set of an averaging group by a roster."""
-    if method.sharing != "partial models":
+    if method_of(algorithm).sharing != "partial models":
         return voter_set(roster)
     models = {entry.id: entry.models for entry in roster.entries}
     graph = ModelGraph(enrolled(federation, models).models())

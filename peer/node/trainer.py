@@ -136,9 +136,7 @@ class LocalTrainer(Training):
 
             self.served = ServerSide.of(learner, self.algorithm, among, begun, peers, patience)
         elif not self._optimizer_only:
-            self._dry_run(
-                begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method_of(method))
-            )
+            self._dry_run(begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method))
 
     @property
     def spec(self) -> AlgorithmSpec | None:

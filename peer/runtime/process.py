@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedpeer.config.peer_file import endpoint
+from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
@@ -85,7 +86,6 @@ from fedpeer.rejection import Rejection
 LOOK_S = 1.0
 #: Seconds after which a second Ctrl-C counts as such; a terminal and a service manager may both signal at once.
 _AGAIN_S = 1.0
-EXIT_STOPPED = 130
 #: Most events that wait while a disk is slow: windows and pings of some dozen neighbors. Further messages are dropped,
 #: and their senders repeat them.
 WAITING_MAX = 256

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from fedpeer.peer.runtime.transient import EXIT_TEMPORARY, pauses
+from fedpeer.exit_codes import EXIT_TEMPORARY
+from fedpeer.peer.runtime.transient import pauses
 
 #: Seconds before a child is started again, doubled each time up to the second number; a start costs seconds of a core.
 RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0

@@ -13,8 +13,6 @@ import errno
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-#: EX_TEMPFAIL of sysexits.h: try again later.
-EXIT_TEMPORARY = 75
 #: Seconds before something is tried again, doubled each time up to the second number: free space on a disk is noticed
 #: soon, and neither disk nor log is kept busy until then.
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.1, 5.0

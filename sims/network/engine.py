@@ -14,21 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.methods import method_of
 from fedpeer.peer.state.events import Effect, Evaluate, Evaluated, Note, Stop
+from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.network.timeline import Timeline
-from fedpeer.sims.vector.engine import RoundTimes
+from fedpeer.sims.peers_engine import PeersEngine
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
-from fedpeer.slicing.plan import Plan
 
 T = TypeVar("T")
 
@@ -57,44 +55,31 @@ class _Seen:
     servers: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
-class NetworkEngine:
+class NetworkEngine(PeersEngine):
     """All peers of one method and seed."""
 
     def __init__(
         self,
         world: World,
-        plan: Plan,
         method: Choice,
         *,
         faults: Faults | None = None,
         stop: threading.Event | None = None,
     ) -> None:
         world = _impatient(world)
-        self._world, self._plan = world, plan
-        self._stop = stop or threading.Event()
+        super().__init__(world, method, stop)
         node_factory = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
         self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults)
         self._simulator.said = self._said
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
         self._patience, self._over = self._limit(node_factory), over(faults or Faults())
-        # Under `weights: samples` the unit of a node's weights is one example; results use the mean over all peers, so
-        # that runs can be compared. Weights of an algorithm's own are in units of their mean in the group.
-        by_examples = world.federation.learning.weights == "samples"
-        self._unit = np.mean([each.examples for each in node_factory.trainers.values()]) if by_examples else 1.0
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
-        self._own_units = method_of(method).own_weights
         self._counted = self._simulator.counted()
-        self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
-        self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
-        self.round = 0
 
     def __enter__(self) -> Self:
         self._simulator.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     @property
     def x_Pn(self) -> Tensor:
@@ -113,11 +98,9 @@ class NetworkEngine:
         began = time.perf_counter()
         self.round += 1
         self._go_on(lambda: all(seen.done >= self._due(peer) for peer, seen in self._seen.items()))
-        for group in self._plan.groups:
-            weights = [_latest(self._seen[peer].weights, self.round)[group.id] for peer in group.members]
-            self.weights[group.id] = np.array(weights) / (np.mean(weights) if self._own_units else self._unit)
         counted = self._simulator.counted()
-        self.traffic = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
+        sent = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
+        self._report(lambda peer, group: _latest(self._seen[peer].weights, self.round)[group], sent)
         self._counted = counted
         return RoundTimes(0.0, time.perf_counter() - began)
 
@@ -150,10 +133,6 @@ class NetworkEngine:
         The times differ much if peers do not wait for one another.
         """
         return {SECONDS: [_latest(seen.moments, self.round) for seen in self._seen.values()]}
-
-    @property
-    def relations_PP(self) -> None:
-        """Nothing: this engine does not collect relations."""
 
     def disagreement(self) -> dict[str, float]:
         """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""

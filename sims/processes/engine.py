@@ -13,28 +13,27 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.methods import method_of
+from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
 from fedpeer.learning.groups import averaging_of
 from fedpeer.sims.ends import how_ended
+from fedpeer.sims.engine import RoundTimes
+from fedpeer.sims.peers_engine import PeersEngine
 from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import Watched, slowest
 from fedpeer.sims.request import cores
-from fedpeer.sims.vector.engine import RoundTimes
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
-from fedpeer.slicing.plan import Plan
 
 #: Seconds between two readings of the peers' files.
 LOOK_S = 0.05
@@ -49,21 +48,16 @@ DEATHS_MAX = 3
 _PORTS_TRIED = 3
 
 
-#: Exit codes of a failed start, which would fail again: an error of ours, an error of the user's.
-EXIT_OURS, EXIT_USERS = 1, 2
-
-
 class PortTakenError(EngineError):
     """Another program listens on the port of a peer."""
 
 
-class ProcessesEngine:
+class ProcessesEngine(PeersEngine):
     """All peers of one method and seed. A context manager: the processes end with it."""
 
     def __init__(
         self,
         world: World,
-        plan: Plan,
         method: Choice,
         *,
         folder: Path,
@@ -80,9 +74,9 @@ class ProcessesEngine:
             remark: called with lines of the peers' logs that matter to the result.
             replaced: called with a peer that died and the reason, when it is restarted.
         """
-        self._world, self._plan, self._method, self._device = world, plan, method, device
+        super().__init__(world, method, stop)
+        self._method, self._device = method, device
         self._folder, self._logs, self._remark, self._replaced = folder, logs, remark, replaced
-        self._stop = stop or threading.Event()
         self._pools: list[ProcessPool] = []
         self._watched: list[Watched] = []
         self._files: dict[str, Path] = {}
@@ -90,12 +84,6 @@ class ProcessesEngine:
         self._threads = max(1, cores() // len(world.peers))
         self._resumed = False
         self._patience = self._limit()
-        self.traffic = ([0] * len(world.peers), [0] * len(world.peers))
-        self.weights = {group.id: np.ones(len(group.members)) for group in plan.groups}
-        self.round = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the processes and delete their folders, unless the run was stopped and will resume from them."""
@@ -133,10 +121,8 @@ class ProcessesEngine:
         self._go_on(lambda: all(watched.done >= number for watched in self._watched))
         self.round = number
         rows = {watched.peer: watched.row(number) for watched in self._watched}
-        for group in self._plan.groups:
-            weights = [rows[peer]["weight"][group.id] for peer in group.members]
-            self.weights[group.id] = np.array(weights) / self._unit(weights)
-        self.traffic = [row["messages_sent"] for row in rows.values()], [row["bytes_sent"] for row in rows.values()]
+        sent = [row["messages_sent"] for row in rows.values()], [row["bytes_sent"] for row in rows.values()]
+        self._report(lambda peer, group: rows[peer]["weight"][group], sent)
         return slowest(self._watched, number)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
@@ -147,13 +133,6 @@ class ProcessesEngine:
         """Return (score, loss) of each peer's copy of the server's model; None without a server."""
         found = [watched.server_results(self.round) for watched in self._watched]
         return [each for each in found if each is not None] if all(found) else None
-
-    def statistics(self) -> dict[str, list[float]]:
-        return {}
-
-    @property
-    def relations_PP(self) -> None:
-        """Nothing: this engine does not collect relations."""
 
     def disagreement(self) -> dict[str, float]:
         """Return by group the largest distance that a member saw between its neighbors and itself, relative to its
@@ -243,6 +222,7 @@ class ProcessesEngine:
         if "cannot listen on" in pool.words:
             raise PortTakenError(pool.words)
         self._deaths[peer] += 1
+        # A start that failed so would fail again.
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:
             raise EngineError(f"{peer} ended with {how_ended(code)}: {pool.words or 'no output'}")
         self._replaced(peer, how_ended(code))
@@ -250,18 +230,6 @@ class ProcessesEngine:
 
     def _progress(self) -> int:
         return sum(watched.done + watched.listening for watched in self._watched)
-
-    def _unit(self, weights: Sequence[float]) -> float:
-        """Return the unit of reported weights, so that runs can be compared.
-
-        Under `weights: samples` peers report weights in examples; the unit is their mean over all peers. If an
-        algorithm has weights of its own, it is their mean over the group's members.
-        """
-        if method_of(self._method).own_weights:
-            return float(np.mean(weights))
-        if self._world.federation.learning.weights == "uniform":
-            return 1.0
-        return float(np.mean([len(share.train_M) for share in self._world.split.shares]))
 
     def _limit(self) -> float:
         """Return the seconds within which some peer finishes a round, unless all are stuck."""

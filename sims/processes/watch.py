@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from fedpeer.sims.vector.engine import RoundTimes
+from fedpeer.sims.engine import RoundTimes
 
 #: Most lines of a log that are passed on: what is wrong with a run shows in the first ones.
 WARNINGS_MAX = 5

@@ -35,14 +35,14 @@ from fedpeer.algorithms.assignment import (
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.choice import Choice
-from fedpeer.config.methods import method_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
+from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.memory import sample_weights, workspace_of
 from fedpeer.sims.vector.clustering_task import ClusteringTask, Indices, kinds, split_network
-from fedpeer.sims.vector.engine import RoundTimes, VectorEngine
+from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
@@ -50,8 +50,8 @@ from fedpeer.sims.world import World
 _Found = Callable[[FederationSettings], None]
 
 
-class ClusteringEngine:
-    """An `Engine` for peers that search for the groups with which they share a partial model."""
+class ClusteringEngine(Engine):
+    """An engine for peers that search for the groups with which they share a partial model."""
 
     def __init__(
         self,
@@ -75,18 +75,15 @@ class ClusteringEngine:
         self._groups: tuple[tuple[int, ...], ...] | None = None  # indices of peers; None: not found yet
         self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the search
         self._back: WorkspacePart | None = None
-        self.round, self.weights = 0, dict[str, NDArray[np.float64]]()
 
     def __enter__(self) -> Self:
         self._engine = self._engine_under(self._world.federation, before_search=True).__enter__()
-        self._mirror()
         return self
 
     def __exit__(self, *raised: object) -> None:
         self._engine.__exit__(*raised)
 
     def step(self) -> RoundTimes:
-        """Run one round; after the round of the search, find the groups."""
         times = self._engine.step()
         if self._groups is None:
             self._add_up()
@@ -97,8 +94,12 @@ class ClusteringEngine:
                 self._go_on(federation, *self._engine.snapshot())
                 self._found(federation)
                 times = replace(times, average=times.average + time.perf_counter() - began)
-        self._mirror()
+        self.round = self._engine.round
         return times
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.float64]]:
+        return self._engine.weights
 
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
@@ -113,9 +114,6 @@ class ClusteringEngine:
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         return self._engine.evaluate(validation=validation)
-
-    def evaluate_server(self, *, validation: bool = False) -> None:
-        """Return None: there is no server."""
 
     def statistics(self) -> dict[str, list[float]]:
         """Return the number of each peer's group, 0 for none, and the adjusted Rand index of the groups.
@@ -137,21 +135,15 @@ class ClusteringEngine:
             found["recovered"] = [float(adjusted_rand_score(hidden_P, alone_P))] * len(group_P)
         return found
 
-    @property
-    def relations_PP(self) -> None:
-        """Nothing: only algorithms with a server learn relations."""
-
     def disagreement(self) -> dict[str, float]:
         return self._engine.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the vector engine's snapshot and the state of the search."""
         tensors, state = self._engine.snapshot()
         search = {"groups": self._groups, "spent": self._spent_P2.tolist()}
         return {**tensors, "sketch": torch.from_numpy(self._sketch_PS)}, {**state, "search": search}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self._sketch_PS = tensors["sketch"].numpy().copy()
         found = state["search"]["groups"]
         self._spent_P2 = np.array(state["search"]["spent"], np.int64)
@@ -160,19 +152,16 @@ class ClusteringEngine:
         else:
             self._groups = tuple(map(tuple, found))
             self._go_on(self._decided(), tensors, state)
-        self._mirror()
+        self.round = self._engine.round
 
     @cached_property
     def _stepper(self) -> Stepper:
         return self._job.stepper()
 
-    def _mirror(self) -> None:
-        self.round, self.weights = self._engine.round, self._engine.weights
-
     def _engine_under(self, federation: FederationSettings, *, before_search: bool = False) -> VectorEngine:
         """Return the vector engine under this federation's plan; before the search, with examples kept back."""
         world = self._world
-        plan = plan_for(federation, world.network, world.peers, method_of(self._method))
+        plan = plan_for(federation, world.network, world.peers, self._method)
         memory = workspace_of(world, plan, self._job.device)
 
         def partly() -> Workspace:

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings
-from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.choice import Choice
 from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
+from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import WorkspacePart
 from fedpeer.sims.world import World
@@ -45,20 +46,20 @@ class ClusteringTask:
     overlay: Overlay
 
 
-def clustering_task_of(world: World, method: Method) -> ClusteringTask | None:
-    """Return the clustering task of this method, or None if it has none.
+def clustering_task_of(world: World, algorithm: Choice) -> ClusteringTask | None:
+    """Return the clustering task of this algorithm, or None if it has none.
 
     Raises:
         AssignmentError, SlicingError: what does not fit, and what to change.
     """
     federation, peers = world.federation, world.peers
-    if method.sharing != "partial models" or not federation.automatic:
+    if method_of(algorithm).sharing != "partial models" or not federation.automatic:
         return None
     name = federation.automatic[0]
     place = f"partial_models.{name}.members"
     clustering = clustering_settings_of(federation, name)
     everyone, candidate = (
-        plan_for(each, world.network, peers, method) for each in (federation, federation.decided(name, "all"))
+        plan_for(each, world.network, peers, algorithm) for each in (federation, federation.decided(name, "all"))
     )
     shared = [group for group in everyone.groups if group.members == peers]
     own = [group for group in candidate.groups if name in group.models]

@@ -29,6 +29,7 @@ from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.pool import WorkerPool
 from fedpeer.sims.vector.resident import given_back
@@ -50,14 +51,6 @@ from fedpeer.sims.vector.workspace import FIRST, Job, States, Workspace, on_disk
 from fedpeer.slicing.plan import Plan
 
 
-@dataclass(frozen=True)
-class RoundTimes:
-    """Wall time of the two phases of a round, in seconds."""
-
-    train: float
-    average: float
-
-
 class OpenExecutor(Protocol):
     """A function that opens the executor of a job on other machines.
 
@@ -75,7 +68,7 @@ class OpenExecutor(Protocol):
     ) -> TaskExecutor: ...
 
 
-class VectorEngine:
+class VectorEngine(Engine):
     """All peers of one method and seed. A context manager: its workers and files exist until the exit."""
 
     def __init__(
@@ -112,7 +105,6 @@ class VectorEngine:
         self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
         self._stop, self._open_remote = stop or threading.Event(), open_executor
         self._evaluated: dict[tuple[int, bool], BlockScores] = {}
-        self.round = 0  # number of finished rounds
         self._trained: Sequence[int] | None = None  # the peers that have trained in a round that is not combined yet
         self._stack = ExitStack()
 
@@ -149,7 +141,6 @@ class VectorEngine:
 
     @property
     def weights(self) -> dict[str, NDArray[np.float64]]:
-        """Push-sum weights of each group's members after the last round, in units of their mean at the start."""
         return self._rounds.weights
 
     @property
@@ -186,7 +177,6 @@ class VectorEngine:
 
     @property
     def relations_PP(self) -> Tensor | None:
-        """Relations between the peers' tasks, if an algorithm with a server learns them; else None."""
         return self._rounds.relations_PP if isinstance(self._rounds, ServerRounds) else None
 
     @property
@@ -195,11 +185,6 @@ class VectorEngine:
         return self._rounds.traffic(self.round)
 
     def step(self) -> RoundTimes:
-        """Run one round.
-
-        Raises:
-            Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
-        """
         number, began = self.round + 1, time.perf_counter()
         if self._trained is None:
             training, source = self._rounds.open(number), self._rounds.source
@@ -216,12 +201,9 @@ class VectorEngine:
         return self._scored(validation).own
 
     def evaluate_server(self, *, validation: bool = False) -> list[Score] | None:
-        """Return (score, loss) per peer of the server's model, or of the peer's estimate if it predicts with another
-        model; else None."""
         return self._scored(validation).shared
 
     def statistics(self) -> dict[str, list[float]]:
-        """Return the algorithm's own statistics, by name one number per peer."""
         return self._scored(False).statistics
 
     def disagreement(self) -> dict[str, float]:
@@ -229,14 +211,12 @@ class VectorEngine:
         return self._rounds.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything needed to resume: tensors, not copied, and a small JSON-serialisable state."""
         self._session.executor.gather()
         halfway = self._trained is not None and self._session.executor.halfway
         tensors, state = self._rounds.snapshot(trained=halfway)
         return tensors, {"round": self.round, **state}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self.round, self._evaluated = state["round"], {}
         self._trained = range(len(self._job.peers)) if state["trained"] is True else None
         self._rounds.restore(tensors, state)

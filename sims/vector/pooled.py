@@ -10,18 +10,17 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.servers.models import ServerModel
-from fedpeer.sims.vector.engine import RoundTimes
+from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.tasks import training_context
 from fedpeer.sims.vector.workspace import Job, Workspace
@@ -30,7 +29,7 @@ from fedpeer.sims.vector.workspace import Job, Workspace
 _UPDATES_AT_ONCE = 256
 
 
-class PooledEngine:
+class PooledEngine(Engine):
     """One model with one seed, trained in the leading process since its steps cannot run in parallel."""
 
     def __init__(self, job: Job, workspace: Workspace, start_n: Tensor, *, stop: threading.Event | None = None) -> None:
@@ -47,14 +46,6 @@ class PooledEngine:
         self._x_n = start_n.to(job.device)
         self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
         self._x_TF = _seen(workspace)
-        self.weights: dict[str, NDArray[Any]] = {}
-        self.round = 0  # number of finished rounds
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     @property
     def x_Pn(self) -> Tensor:
@@ -67,11 +58,6 @@ class PooledEngine:
         return [0] * len(self._job.peers), [0] * len(self._job.peers)
 
     def step(self) -> RoundTimes:
-        """Run one round.
-
-        Raises:
-            Stopped: the run was asked to stop; the state is then the one before the round.
-        """
         number, began = self.round + 1, time.perf_counter()
         examples, steps, batch = len(self._x_TF), sum(self._job.steps_P), max(self._job.batch_P)
         order = round_order(examples, number, steps, min(batch, examples), self._job.draws, "")
@@ -97,25 +83,10 @@ class PooledEngine:
             found.append(evaluation.evaluate(self._stepper, self._job.criterion, self._x_n, part, seen, scale))
         return found
 
-    def evaluate_server(self, *, validation: bool = False) -> None:
-        """Return None: there is no server."""
-
-    def statistics(self) -> dict[str, list[float]]:
-        return {}
-
-    @property
-    def relations_PP(self) -> None:
-        """Nothing: relations between tasks are not learned."""
-
-    def disagreement(self) -> dict[str, float]:
-        return {}
-
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return everything needed to resume: tensors, and a small JSON-serialisable state."""
         return {"x": self._x_n, "s": self._state.optimizer_k}, {"round": self.round, "fresh": not self._state.trained}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Resume from a snapshot and reach exactly the numbers of an uninterrupted run."""
         self._x_n = tensors["x"].to(self._job.device, copy=True)
         trained = self._state.trained.new_tensor(not state["fresh"])
         self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), trained)

@@ -24,7 +24,7 @@ from fedpeer.algorithms.mocha.linear import check_linear
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.relations import require
 from fedpeer.algorithms.mocha.sdca import reshuffled, solve
-from fedpeer.sims.vector.engine import RoundTimes
+from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.vector.tasks import training_context

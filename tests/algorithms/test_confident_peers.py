@@ -19,7 +19,6 @@ from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMUpdate
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share_of
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
@@ -29,6 +28,7 @@ from fedpeer.topology.mixing import Protocol
 from tests.algorithms.client_factory import batches, distance, mlp, starts
 from tests.algorithms.test_pfedvem_server import images
 from tests.gossip.test_averaging import dense, policy
+from tests.reference.push_sum import receive, share_of
 from tests.reference.synchronous import synchronous_round
 
 PEERS = tuple(f"peer{p}" for p in range(6))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from fedpeer.algorithms.gaussian import PRECISION_FLOOR, Gaussian, gaussian_kl, kl_slopes, product, stack_gaussians
+from fedpeer.algorithms.gaussian import PRECISION_FLOOR, Gaussian, gaussian_kl, kl_slopes, product
+from fedpeer.algorithms.leaves import stack_states
 
 MEANS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)
 SIGMAS = st.lists(st.floats(0.01, 100), min_size=3, max_size=3)
@@ -67,8 +68,8 @@ def test_a_power_may_differ_by_coordinate() -> None:
 
 def test_the_product_of_a_stack_is_its_factors_multiplied() -> None:
     factors = [Gaussian.of(vector([mu, 0, 1]), mu + 2) for mu in (0.0, 1.0, 5.0)]
-    assert same(product(stack_gaussians(factors)), factors[0] * factors[1] * factors[2])
-    assert same(stack_gaussians(factors)[1], factors[1])
+    assert same(product(stack_states(factors)), factors[0] * factors[1] * factors[2])
+    assert same(stack_states(factors)[1], factors[1])
 
 
 @given(DISTRIBUTIONS, DISTRIBUTIONS)

@@ -101,8 +101,7 @@ def test_fedavg_with_one_full_batch_step_is_descent_on_the_pooled_loss() -> None
 
     server = played(algorithm, algorithm.start_server(x_n), clients, work, ["2", "0", "1"])
     wanted = in_torch(MODULE, x_n, [pool], LOSS, lambda parameters: torch.optim.SGD(parameters, lr=LR))
-    found = algorithm.server_model(server)
-    assert distance(found, wanted) < CLOSE
+    assert distance(server.model_n, wanted) < CLOSE
     assert distance(wanted, x_n) > 1e-3
     same = torch.stack([client.model_n for client in clients.values()]).mean(0)
     assert distance(same, wanted) > 1e-4, "weights that do not matter would show nothing"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product, stack_gaussians
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
 from tests.reference.virtual import FreeEnergy, aggregate, initial_factors, joined, prior_exponents
@@ -73,7 +74,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
                 None if percentile is None else virtual.kept_weights(virtual.update_snr(delta, posterior), percentile)
             )
             sent[i] = virtual.client_delta(posterior, cavity, factors[i], gamma=gamma, keep_D=keep_D)
-        after = aggregate(server, stack_gaussians(list(sent.values())), positivity=positivity)
+        after = aggregate(server, stack_states(list(sent.values())), positivity=positivity)
         for i, delta in sent.items():
             factors[i] = virtual.stored(factors[i], delta, after.taken_D)
         # A share of nearly all of a coordinate is left with its rounding.
@@ -81,7 +82,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
         assert after.taken_D.ge(0).all()
         assert after.taken_D.le(1).all()
         server = after.server
-    assert apart(product(stack_gaussians(list(factors.values()))), server) < 1e-12
+    assert apart(product(stack_states(list(factors.values()))), server) < 1e-12
 
 
 def exact(x_KND: Tensor, y_KN: Tensor, noise: float, *, prior: float) -> Gaussian:
@@ -104,7 +105,7 @@ def test_a_sequential_pass_over_a_conjugate_model_is_exact(rule: virtual.Exponen
         against = virtual.reference(cavity, PRIOR, exponents[i].item())
         delta = virtual.client_delta(minimiser(x_KND[i], y_KN[i], against, noise), cavity, factors[i])
         factors[i] = virtual.stored(factors[i], delta)
-        server = aggregate(server, stack_gaussians([delta])).server
+        server = aggregate(server, stack_states([delta])).server
     assert apart(server, exact(x_KND, y_KN, noise, prior=counted)) < 1e-10
 
 
@@ -119,7 +120,7 @@ def test_parallel_damped_rounds_end_at_the_same_posterior() -> None:
             cavity = virtual.cavity(server, factors_KD[i])
             posterior = minimiser(x_KND[i], y_KN[i], virtual.reference(cavity, PRIOR, 1 / K), noise)
             deltas.append(virtual.client_delta(posterior, cavity, factors_KD[i], gamma=0.2))
-        sent_KD = stack_gaussians(deltas)
+        sent_KD = stack_states(deltas)
         after = aggregate(server, sent_KD)
         server, factors_KD = after.server, virtual.stored(factors_KD, sent_KD, after.taken_D)
     assert apart(server, exact(x_KND, y_KN, noise, prior=1.0)) < 1e-9
@@ -141,7 +142,7 @@ def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> 
     gamma = (1 - virtual.LEAST_LEFT) / active
     wide = Gaussian.of(torch.zeros(D, dtype=torch.float64), 1e3 + torch.rand(D, generator=draw).double())
     deltas = [virtual.client_delta(wide, server / factors_AD[i], factors_AD[i], gamma=gamma) for i in range(active)]
-    after = aggregate(server, stack_gaussians(deltas))
+    after = aggregate(server, stack_states(deltas))
     assert after.taken_D.tolist() == [1.0] * D
     assert (after.server.xi_D > 0).all()
 

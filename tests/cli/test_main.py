@@ -11,7 +11,7 @@ import pytest
 
 import fedpeer as package
 from fedpeer.cli import main
-from fedpeer.cli.outcome import EXIT_OURS
+from fedpeer.exit_codes import EXIT_OURS
 from tests.cli.conftest import Fedpeer
 
 #: What help, config checks and listings must not wait for.

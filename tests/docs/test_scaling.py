@@ -26,7 +26,6 @@ from benchmarks.scaling import PARAMETERS, measure
 from fedpeer.cli.main import run
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
@@ -255,9 +254,9 @@ def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, 
     rounds, exchanges = 3, 4
     world = _world(peers, {"topology": topology, "exchanges": exchanges, "wire": wire}, rounds=rounds)
     method = parse_choice("partial-averaging")
-    plan = plan_of(world, method_of(method))
+    plan = plan_of(world, method)
     (group,) = plan.groups
-    with NetworkEngine(world, plan, method) as engine:
+    with NetworkEngine(world, method) as engine:
         sent = [0] * peers
         for _ in range(rounds):
             engine.step()
@@ -304,7 +303,7 @@ def test_bytes_add_up_over_groups_and_a_coordinator_sends_what_all_others_do() -
             update={"partial_models": Federation.model_validate({"partial_models": models}).partial_models}
         )
         world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
-        plan = plan_of(world, method_of(parse_choice("partial-averaging")))
+        plan = plan_of(world, parse_choice("partial-averaging"))
         length = {group.id: group.length for group in plan.groups}
         found = sending(plan, federation, 0)
         for peer, (all_, pair) in shares.items():

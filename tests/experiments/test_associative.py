@@ -14,12 +14,11 @@ from fedpeer.algorithms.optimizers import OptimizerError
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.networks.registry import NetworkError
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from tests.sims import worlds
 from tests.sims.worlds import played, relative, same_bits
 
@@ -71,7 +70,7 @@ def test_local_hidden_units_keep_to_themselves_and_shared_ones_agree() -> None:
 def test_whole_peers_learn_what_the_vector_engine_learns(method: str) -> None:
     made = world()
     choice = parse_choice(method)
-    nodes = NetworkEngine(made, plan_of(made, method_of(choice)), choice)
+    nodes = NetworkEngine(made, choice)
     with worlds.engine(made, method) as vector, nodes:
         for _ in range(3):
             vector.step()

@@ -272,8 +272,7 @@ def test_what_a_request_says_goes_wrong_reaches_the_peers() -> None:
     federation = worlds.federation(learning__mode="asynchronous", learning__rounds=2)
     wanted = SimulationRequest(federation=federation, engine="network", faults="slow:2")
     simulation = prepare_simulation(wanted)
-    method = wanted.methods[1]
-    with NetworkEngine(simulation.world, simulation.plans[str(method)], method, faults=simulation.faults) as nodes:
+    with NetworkEngine(simulation.world, wanted.methods[1], faults=simulation.faults) as nodes:
         for _ in range(2):
             nodes.step()
         nodes.evaluate()

@@ -2,6 +2,7 @@
 
 python -m tests.faults.soak                    all scenarios, some five thousand runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
+python -m tests.faults.soak all 58 60          the same seeds of all scenarios
 python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
 """
 
@@ -70,7 +71,8 @@ def soak(jobs: list[tuple[str, int]]) -> int:
 def main(arguments: list[str]) -> int:
     if arguments:
         name, first, last = arguments[0], int(arguments[1]), int(arguments[2])
-        return soak([(name, seed) for seed in range(first, last)])
+        names = list(SCENARIOS) if name == "all" else [name]
+        return soak([(each, seed) for seed in range(first, last) for each in names])
     seeds = {name: OTHERWISE.get(name, SEEDS) for name in SCENARIOS}
     return soak(
         [("fuzz", seed) for seed in range(FUZZ_SEEDS)]

@@ -16,28 +16,23 @@ from torch import Tensor, nn
 
 from fedpeer.data.splits import cut_examples
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share_of
-from fedpeer.slicing.assign import Assignment, layout_of_slices
+from fedpeer.slicing.assign import Assignment
 from fedpeer.slicing.flat import FlatLayout, gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, reduced_sets
 from fedpeer.slicing.trace import trace
-from fedpeer.topology.mixing import (
-    adjacency,
-    eigenvalues,
-    metropolis_hastings,
-    push_sum_matrix,
-    second_modulus,
-)
+from fedpeer.topology.mixing import adjacency, eigenvalues, metropolis_hastings, push_sum_matrix, second_modulus
 from tests.golden.adapters_associative import ADAPTERS as ASSOCIATIVE
 from tests.golden.adapters_mocha import ADAPTERS as MOCHA
 from tests.golden.adapters_pfedvem import ADAPTERS as PFEDVEM
 from tests.golden.adapters_servers import ADAPTERS as SERVERS
 from tests.golden.adapters_virtual import ADAPTERS as VIRTUAL
 from tests.reference import push_pull
+from tests.reference.assign import layout_of_slices
 from tests.reference.exact import variance, weighted_mean
 from tests.reference.mixing import limit_weights, spectral_gap
+from tests.reference.push_sum import receive, share_of
 from tests.reference.synchronous import synchronous_round
 
 Case = dict[str, Any]

@@ -15,8 +15,9 @@ from torch import Tensor
 from fedpeer.algorithms.mocha import comparators, dual, omega, sdca
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.losses import HINGE
-from fedpeer.algorithms.mocha.sdca import Order, State
+from fedpeer.algorithms.mocha.sdca import Order
 from tests.reference import mocha as reference
+from tests.reference.mocha import State
 
 Case = dict[str, Any]
 
@@ -56,7 +57,7 @@ def _optimum(problem: DualProblem, state: State) -> tuple[State, Case]:
 def _subproblems(problem: DualProblem, state: State, orders: Sequence[Order]) -> tuple[list[float], list[list[float]]]:
     """G_t of every task after steps in that order, and delta alpha."""
     sigma_T = dual.sigma_prime(problem.coupling_TT).expand(len(problem.tasks))
-    after = sdca.round_of(problem, state, sigma_T, orders)
+    after = reference.round_of(problem, state, sigma_T, orders)
     constant = dual.conjugate_regulariser(state.v_TF, problem.coupling_TT).item() / len(problem.tasks)
     curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
     w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
@@ -111,8 +112,8 @@ def paper_convention(inputs: Case) -> Case:
 
 
 def _rounds(problem: DualProblem, state: State, sigma_T: Tensor, dropped_steps: list[int]) -> Case:
-    whole = sdca.round_of(problem, state, sigma_T, _in_order(problem))
-    dropped = sdca.round_of(problem, state, sigma_T, _in_order(problem, dropped_steps))
+    whole = reference.round_of(problem, state, sigma_T, _in_order(problem))
+    dropped = reference.round_of(problem, state, sigma_T, _in_order(problem, dropped_steps))
     best, optimum = _optimum(problem, state)
     return {
         "dual_after_one_pass_all_tasks": dual.dual(problem, whole.alphas),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product, stack_gaussians
+from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product
+from fedpeer.algorithms.leaves import stack_states
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, handed, inverse_softplus, reparametrised, sampled
 from fedpeer.networks.lateral import LateralMLP
 from fedpeer.networks.mlp import MLP
@@ -72,8 +73,8 @@ def virtual_round(inputs: Case) -> Case:
 
     full, part = deltas(1.0), deltas(inputs["gamma"])
     stored = {i: virtual.stored(old[i], sent) for i, sent in zip(active, part, strict=True)}
-    full_D, part_D = (aggregate(server, stack_gaussians(sent)).server for sent in (full, part))
-    slower_D = aggregate(server, stack_gaussians(part), server_lr=inputs["server_lr"]).server
+    full_D, part_D = (aggregate(server, stack_states(sent)).server for sent in (full, part))
+    slower_D = aggregate(server, stack_states(part), server_lr=inputs["server_lr"]).server
     return {
         "server": told(server),
         "cavity_without_prior": natural(cavity),
@@ -82,7 +83,7 @@ def virtual_round(inputs: Case) -> Case:
         "server_after_undamped": told(full_D),
         "damped_factor": {str(i): told(factor) for i, factor in stored.items()},
         "server_after_damped": told(part_D),
-        "product_of_stored": natural(product(stack_gaussians([stored.get(i, old[i]) for i in range(inputs["K"])]))),
+        "product_of_stored": natural(product(stack_states([stored.get(i, old[i]) for i in range(inputs["K"])]))),
         "server_after_damped_and_server_lr": natural(slower_D),
     }
 
@@ -97,7 +98,7 @@ def negative_precision(inputs: Case) -> Case:
     old = gaussian(inputs, "old")
     delta = virtual.delta(gaussian(inputs, "new"), old)
     server = Gaussian(tensor(inputs["server_chi"]), tensor(inputs["server_xi"]))
-    after = aggregate(server, stack_gaussians([delta])).server
+    after = aggregate(server, stack_states([delta])).server
     bad = virtual.cavity(Gaussian(server.chi_D, tensor(inputs["bad_server_xi"])), old)
     return {
         "delta_chi": delta.chi_D.tolist(),

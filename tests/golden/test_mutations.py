@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import share_of
-from fedpeer.slicing.assign import layout_of_slices
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.plan import Plan, compile_plan
@@ -24,7 +22,9 @@ from fedpeer.topology.mixing import metropolis_hastings, push_sum_matrix
 from tests.golden.adapters import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 from tests.reference import push_pull
+from tests.reference.assign import layout_of_slices
 from tests.reference.exact import weighted_mean
+from tests.reference.push_sum import share_of
 from tests.reference.synchronous import synchronous_round
 
 HERE = "tests.golden.adapters"

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from fedpeer.algorithms.mocha import dual, losses, omega, sdca
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
-from fedpeer.algorithms.mocha.sdca import Order, State
+from fedpeer.algorithms.mocha.sdca import Order
 from tests.golden.adapters_mocha import ADAPTERS
 from tests.golden.mutating import assert_red, name_of, needs_golden
 from tests.reference import mocha as reference
+from tests.reference.mocha import State
 
-ROOM = "fedpeer.algorithms.mocha"
+ROOM, WHOLE = "fedpeer.algorithms.mocha", "tests.reference.mocha"
 PAPER, TRACE, OTHERS = ADAPTERS
 #: As they were before any mutation.
-W_OF, ROUND, SOLVE, SIGMAS, THETA = dual.w_of, sdca.round_of, sdca.solve, dual.sigma_primes, dual.theta
+W_OF, ROUND, SOLVE, SIGMAS, THETA = dual.w_of, reference.round_of, sdca.solve, dual.sigma_primes, dual.theta
 SUBPROBLEM, TRACED, CLUSTERED, MEAN = dual.subproblem, omega.trace_constrained, omega.clustered, omega.mean_regularised
 PENALTY, COUPLING, COVARIANCE = omega.penalty, omega.coupling_of_penalty, omega.coupling_of_covariance
 
@@ -106,9 +107,9 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
     (PAPER, f"{ROOM}.omega.penalty", lambdas_exchanged),
     (PAPER, f"{ROOM}.dual.theta", theta_of_what_was_gained),
     (PAPER, f"{ROOM}.dual.subproblem", no_constant),
-    (PAPER, f"{ROOM}.sdca.solve", backwards),
-    (PAPER, f"{ROOM}.sdca.round_of", from_the_next),
-    (PAPER, f"{ROOM}.sdca.round_of", delta_v_subtracted),
+    (PAPER, f"{WHOLE}.solve", backwards),
+    (PAPER, f"{WHOLE}.round_of", from_the_next),
+    (PAPER, f"{WHOLE}.round_of", delta_v_subtracted),
     (TRACE, f"{ROOM}.dual.DualTask.averaged", sums_where_means_belong),
     (TRACE, f"{ROOM}.omega.coupling_of_covariance", inverted),
     (TRACE, f"{ROOM}.omega.trace_constrained", of_the_squares),

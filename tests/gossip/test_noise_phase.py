@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedpeer.gossip import transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.noise_phase import NoisePhase, give_masked, meaningful_estimate
-from fedpeer.gossip.push_sum import receive, share_of
+from fedpeer.gossip.noise_phase import NoisePhase, give_masked
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.membership_cluster import Town
 from tests.reference.masking import push
+from tests.reference.push_sum import receive, share_of
 
 FORMS: dict[str, Form] = {
     form.name: form for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()))
@@ -210,3 +210,8 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
         leaks += error < 1e-9
     assert leaks / trials <= tau**pushes + 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)
     assert leaks / trials >= tau**pushes - 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)
+
+
+def meaningful_estimate(held: Mass, masking: NoisePhase) -> Tensor | None:
+    """Return the estimate, (D,), or None during the noise phase."""
+    return held.estimate_D if masking.lifted else None

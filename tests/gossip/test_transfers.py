@@ -10,11 +10,11 @@ import torch
 
 from fedpeer.gossip import incarnations, transfers
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import share_of
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, Receipt, TransferDecision
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.membership_cluster import Edge, Town, Weather
+from tests.reference.push_sum import share_of
 
 FORMS: dict[str, Form] = {
     form.name: form

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.algorithms.contract import Method
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.groups import averaging_among, averaging_of, enrolled, peer_plan, plan_for
 from fedpeer.networks.registry import NETWORKS
@@ -20,7 +20,7 @@ MODELS = {
     "everyone": {"neurons": {"input": "all", "hidden1": 4, "output": "all"}},
     "ward-a": {"depends_on": ["everyone"], "neurons": {"hidden1": 2}, "members": ["peer1", "peer3"]},
 }
-SLICES = Method("partial models")
+SLICES = Choice("partial-averaging")
 
 
 def federation(**settings: Any) -> Federation:

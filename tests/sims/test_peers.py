@@ -11,7 +11,6 @@ import torch
 
 from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.config.choice import Choice
-from fedpeer.config.methods import method_of
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.trainer import LocalTrainer
@@ -58,7 +57,7 @@ def context(made: World) -> Worker:
     """Return a worker of the vector engine, on plain tensors."""
     job = job_of(made, "cpu")
     stepper = job.stepper()
-    workspace = workspace_of(made, plan_of(made, method_of(Choice("partial-averaging"))), "cpu")()
+    workspace = workspace_of(made, plan_of(made, Choice("partial-averaging")), "cpu")()
     x_Pn = start_of(made)
     workspace.x = (x_Pn, torch.zeros_like(x_Pn))
     begun = TrainingState(torch.zeros(len(x_Pn), stepper.state_size), torch.zeros(len(x_Pn), dtype=torch.bool))

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.sims import api
@@ -28,7 +27,7 @@ PARITY = 1e-5
 
 
 def pooled(made: World, **settings: Any) -> PooledEngine:
-    memory = workspace_of(made, plan_of(made, method_of(parse_choice("global"))), "cpu")()
+    memory = workspace_of(made, plan_of(made, parse_choice("global")), "cpu")()
     return PooledEngine(job_of(made, "cpu"), memory, made.drawn(""), **settings)
 
 

@@ -52,7 +52,7 @@ def options(**settings: Any) -> Federation:
 def linear(made: World, method: str = f"global,lam={LAM},passes=30", **settings: Any) -> PooledLinearEngine:
     found = method_of(parse_choice(method))
     assert found.linear is not None
-    memory = workspace_of(made, plan_of(made, found), "cpu")()
+    memory = workspace_of(made, plan_of(made, parse_choice(method)), "cpu")()
     return PooledLinearEngine(job_of(made, "cpu"), memory, made.drawn(""), *found.linear, **settings)
 
 

@@ -28,6 +28,7 @@ from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.vector import resident
 from fedpeer.sims.vector.workspace import Handle, Workspace, WorkspacePart, on_disk
+from tests.forked import python
 from tests.sims.test_served_engine import drawn, played
 from tests.sims.worlds import engine, federation, same_bits, world
 
@@ -218,7 +219,7 @@ def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pat
     whole, killed = folder(tmp_path / "whole", options), folder(tmp_path / "killed", options)
     killed.finish({}, "interrupted")
     run_prepared(prepare_simulation(options), whole)
-    ended = subprocess.run([sys.executable, "-c", KILLED, json.dumps(options.to_json()), str(tmp_path / "killed")])
+    ended = subprocess.run([*python(), "-c", KILLED, json.dumps(options.to_json()), str(tmp_path / "killed")])
     assert ended.returncode == -signal.SIGKILL
     assert list(killed.path.glob("work-*")), "what it had on the disk is left"
     with safe_open(killed.path / "checkpoint.safetensors", framework="numpy") as file:

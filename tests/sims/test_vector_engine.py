@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from fedpeer.algorithms import steppers
 from fedpeer.algorithms.batches import order
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.vector.pool import EngineError, Stopped
@@ -30,7 +29,7 @@ PARITY = 1e-5
 def twin(made: World, method: str, rounds: int = 3) -> Tensor:
     """The same run as anyone would write it: a loop over peers and batches with autograd, and means by hand."""
     learning = made.federation.learning
-    plan = plan_of(made, method_of(parse_choice(method)))
+    plan = plan_of(made, parse_choice(method))
     averaging = averaging_of(plan, made.federation, made.seed)
     x_Pn = start_of(made)
     weight = {group.id: torch.ones(len(group.members), dtype=torch.float64) for group in plan.groups}

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
-from fedpeer.sims.world import plan_of
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 PARITY = 1e-5
@@ -50,7 +48,7 @@ def test_whole_peers_give_the_numbers_of_matrices(gossip: dict[str, Any], learni
     settings = {f"gossip__{key}": each for key, each in gossip.items()}
     made = world(federation(**UNEVEN, **settings, **learning, gossip__privacy="noise,pushes=2,scale=0.5"))
     choice = parse_choice(METHOD)
-    with engine(made, METHOD) as expected, NetworkEngine(made, plan_of(made, method_of(choice)), choice) as found:
+    with engine(made, METHOD) as expected, NetworkEngine(made, choice) as found:
         for _ in range(2):
             expected.step()
             found.step()
@@ -79,12 +77,13 @@ def test_what_is_left_of_the_noise_is_below_the_tolerance() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_processes_have_secrets_of_their_own_and_come_to_the_same(tmp_path: Path) -> None:
     gossip: dict[str, Any] = {"exchanges": None, "tolerance": 1e-6, "topology": "complete", "tick": 0.3}
     settings = UNEVEN | {f"gossip__{key}": each for key, each in gossip.items()} | {"simulation__peers": 3}
     made = world(federation(**settings, learning__rounds=2, gossip__privacy="noise,pushes=2,scale=0.5"))
     choice, quiet = parse_choice(METHOD), world(federation(**settings))
-    with ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=tmp_path / "peers") as real:
+    with ProcessesEngine(made, choice, folder=tmp_path / "peers") as real:
         real.step()
         real.step()
         found = real.x_Pn.clone()

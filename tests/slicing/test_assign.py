@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeer.slicing.assign import assign, assign_all, layout_of_slices
+from fedpeer.slicing.assign import assign, assign_all
 from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
+from tests.reference.assign import layout_of_slices
 
 
 def network(*sizes: int) -> NetworkMap:

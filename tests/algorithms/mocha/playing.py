@@ -17,10 +17,10 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
-from fedpeer.algorithms.mocha.sdca import State
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.registry import linear_network
+from tests.reference.mocha import State
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 

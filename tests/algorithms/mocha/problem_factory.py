@@ -9,7 +9,7 @@ from torch import Tensor
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
 from fedpeer.algorithms.mocha.omega import coupling_of_covariance
-from fedpeer.algorithms.mocha.sdca import State
+from tests.reference.mocha import State
 
 LOSSES = [HINGE, smoothed_hinge(0.5), LOGISTIC, SQUARED]
 

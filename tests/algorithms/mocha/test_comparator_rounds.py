@@ -12,12 +12,12 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
 from fedpeer.algorithms.mocha import comparators, dual, omega
 from fedpeer.algorithms.mocha.dual import DualProblem
-from fedpeer.algorithms.mocha.sdca import Order, State
+from fedpeer.algorithms.mocha.sdca import Order
 from fedpeer.algorithms.servers.mocha import Mocha
 from fedpeer.algorithms.servers.mocha_comparators import Cocoa, MinibatchSdca, MinibatchSgd, SlopeUpdate
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.reference import mocha as reference
-from tests.reference.mocha import minimise
+from tests.reference.mocha import State, minimise
 
 TASKS = Tasks.drawn(1)
 #: Related tasks, fixed.

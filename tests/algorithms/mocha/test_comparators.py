@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fedpeer.algorithms.mocha import comparators, dual
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss
-from fedpeer.algorithms.mocha.sdca import State, cyclic, solve
+from fedpeer.algorithms.mocha.sdca import cyclic, solve
 from tests.algorithms.mocha.problem_factory import LOSSES, feasible, normal, problem_of
 from tests.reference import mocha as reference
-from tests.reference.mocha import minimise
+from tests.reference.mocha import State, minimise
 
 SEEDS = st.integers(0, 2**32 - 1)
 

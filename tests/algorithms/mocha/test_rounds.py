@@ -16,11 +16,11 @@ from torch.func import functional_call
 from fedpeer.algorithms.leaves import leaves_of, rebuilt, stack_states, take_rows
 from fedpeer.algorithms.mocha import dual, omega
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
-from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of
+from fedpeer.algorithms.mocha.sdca import cyclic
 from fedpeer.algorithms.servers.mocha import LossName, Mocha, MochaUpdate
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.algorithms.mocha.problem_factory import covariance
-from tests.reference.mocha import minimise
+from tests.reference.mocha import State, minimise, round_of
 
 TASKS = Tasks.drawn(1)
 LOSSES: list[LossName] = ["hinge", "smoothed-hinge", "logistic", "squared"]

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedpeer.algorithms.mocha import dual, omega, sdca
 from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, coordinate, smoothed_hinge
-from fedpeer.algorithms.mocha.sdca import State, cyclic, round_of, solve
+from fedpeer.algorithms.mocha.sdca import cyclic, solve
 from tests.algorithms.mocha.problem_factory import LOSSES, feasible, normal, problem_of, tasks_of
 from tests.reference import mocha as reference
-from tests.reference.mocha import minimise
+from tests.reference.mocha import State, minimise, round_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 

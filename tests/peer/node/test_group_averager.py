@@ -9,7 +9,6 @@ import pytest
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.peer.node.node_setup import group_voter_set
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
@@ -136,7 +135,7 @@ def test_only_members_speak_in_a_council(cluster: GroupCluster) -> None:
 
 def test_a_groups_voters_are_those_of_its_models() -> None:
     federation = Federation.model_validate({"partial_models": MODELS})
-    plain = partial(group_voter_set, federation, method_of(parse_choice("partial-averaging")))
+    plain = partial(group_voter_set, federation, parse_choice("partial-averaging"))
     roster = Roster(
         federation="f",
         authority=bytes(32),
@@ -157,7 +156,7 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
     assert plain("left+right", roster).members == {"peer3"}
     alone = replace(roster, entries=tuple(each for each in roster.entries if each.id in ("peer4", "peer5")))
     assert plain("right", alone).voters == {"peer4", "peer5"}, "where none is a voter all are"
-    everything = group_voter_set(federation, method_of(parse_choice("full-averaging")), "everyone", roster)
+    everything = group_voter_set(federation, parse_choice("full-averaging"), "everyone", roster)
     assert everything.members == set(roster.by_id)
 
 

@@ -17,7 +17,6 @@ from fedpeer.algorithms.local_training import FullAveraging, TrainingState
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.durable_state import DurableState, Rules
@@ -71,7 +70,7 @@ def test_bytes_between_rounds_change_no_number() -> None:
     assert estimate_n is not None
     assert torch.equal(estimate_n, x_n)
     made = world(federation(simulation__peers=3))
-    plan = plan_of(made, method_of(parse_choice(METHOD)))
+    plan = plan_of(made, parse_choice(METHOD))
     base, head = (torch.from_numpy(group.indices["peer2"]) for group in plan.groups)
     assert one.weight(s_k, base) == 40 == one.examples
     assert one.weight(s_k, head) == pytest.approx(float(state.tau), rel=1e-12)

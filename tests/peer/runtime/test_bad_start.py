@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fedpeer.cli.main import run
@@ -30,6 +31,7 @@ from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.peer.runtime.listener import bind_socket
 from tests.docs.pages import ROOT, blocks
+from tests.forked import python
 from tests.peer.runtime.test_bad_machine import change, settled
 
 pytestmark = pytest.mark.slow
@@ -96,8 +98,9 @@ class Started:
             if memory is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
+        program = python() if memory is None else [sys.executable]  # a fork has the limits of what it is forked from
         self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "fedpeer", "start", "--config", str(file)],
+            [*before, *program, "-m", "fedpeer", "start", "--config", str(file)],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
@@ -273,7 +276,9 @@ def test_a_second_start_is_told_which_process_runs(
         peer.line("started")
         code = run(["start", "--quiet", "--config", str(file)])
         said = " ".join(capsys.readouterr().err.split())
-        assert f"another process ({peer.process.pid}) already runs this peer" in said
+        (lock,) = file.parent.rglob("lock")
+        assert f"another process ({lock.read_text()}) already runs this peer" in said
+        assert psutil.pid_exists(int(lock.read_text()))
         assert code == 2
         assert not TEMPLATE.restarts(code)
         assert door is None or ask(door)["state"] != "waiting"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from fedpeer.peer.node.channels import WAITING_BYTES
 from fedpeer.peer.state.reputation import Reputation
+from tests.forked import python
 from tests.peer.runtime.bob import Bob, bob_at
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_shares_of_exchanges_to_come_take_a_bounded_amount_of_memory() -> None:
     """A member gives for one exchange after the other, all of them to come: the operating system's own peak of the
     process stays within P11, and all weight is there. Beyond the last exchange of an averaging it is refused."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.peer.runtime.hoarding"], capture_output=True, text=True, check=True, timeout=300
+        [*python(), "-m", "tests.peer.runtime.hoarding"], capture_output=True, text=True, check=True, timeout=300
     )
     found = json.loads(done.stdout.splitlines()[-1])
     print(found)

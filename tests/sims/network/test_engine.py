@@ -12,7 +12,6 @@ from _pytest.mark.structures import ParameterSet
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -33,7 +32,7 @@ METHOD = "partial-averaging"
 
 def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
     choice = parse_choice(method)
-    return NetworkEngine(made, plan_of(made, method_of(choice)), choice, **more)
+    return NetworkEngine(made, choice, **more)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_a_checkpoint_is_a_number() -> None:
 def test_traffic_is_what_went_over_the_links() -> None:
     """Two exchanges on a ring of six: to each of two neighbors, in each exchange, a share and an acknowledgement."""
     made = worlds.world(worlds.federation())
-    plan = plan_of(made, method_of(parse_choice(METHOD)))
+    plan = plan_of(made, parse_choice(METHOD))
     with network(made) as nodes:
         for _ in range(2):
             nodes.step()

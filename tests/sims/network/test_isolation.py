@@ -18,11 +18,9 @@ from scipy import stats
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import faults_from
 from fedpeer.sims.network.links import LinkRules
-from fedpeer.sims.world import plan_of
 from tests.sims import worlds
 
 SEEDS = range(10)
@@ -68,7 +66,7 @@ def accuracy(case: str, seed: int) -> float:
     kinds, times = CASES[case]
     faults = faults_from("/".join(filter(None, [f"slow:1-5,times={times}", kinds])), made.peers)
     faults = replace(faults, seed=seed, links=LinkRules(delay=0.2, jitter=0.5))
-    with NetworkEngine(made, plan_of(made, method_of(method)), method, faults=faults) as nodes:
+    with NetworkEngine(made, method, faults=faults) as nodes:
         for _ in range(ROUNDS):
             nodes.step()
         return 100 * float(np.mean([score for score, _ in nodes.evaluate()]))

@@ -16,13 +16,12 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import coordinated_of, optimizer_of
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.learning.learner import Learner
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.peers import learners
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from tests.sims import worlds
 
 #: The engine after the last round, and by peer its own model (n,).
@@ -93,7 +92,7 @@ def played(
 ) -> tuple[NetworkEngine, dict[str, Tensor]]:
     choice = parse_choice(method)
     faults = Faults(paces=tuple((pace or {}).items()))
-    with NetworkEngine(made, plan_of(made, method_of(choice)), choice, faults=faults) as engine:
+    with NetworkEngine(made, choice, faults=faults) as engine:
         for _ in range(ROUNDS):
             engine.step()
         engine.evaluate()

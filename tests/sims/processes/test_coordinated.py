@@ -21,7 +21,6 @@ import pytest
 from torch import Tensor
 
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.methods import method_of
 from fedpeer.peer.runtime import blocks
 from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Entry
 from fedpeer.peer.state.journal import entry_of
@@ -32,11 +31,13 @@ from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle, tick_of
 from fedpeer.sims.processes.watch import Watched
 from fedpeer.sims.vector.pool import Stopped
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from tests.sims import worlds
 from tests.sims import worlds as vector
 from tests.sims.processes.starved import starve
 from tests.sims.worlds import relative
+
+pytestmark = pytest.mark.usefixtures("forked")
 
 METHOD = "scaffold"
 #: Ticks in which another one coordinates after a kill (promise P5).
@@ -62,7 +63,7 @@ def world(peers: int = 3, rounds: int = 4, **settings: Any) -> World:
 
 def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
     choice = parse_choice(METHOD)
-    return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
+    return ProcessesEngine(made, choice, folder=folder, **more)
 
 
 def reference(made: World, rounds: int) -> tuple[Tensor, list[float]]:

@@ -18,17 +18,18 @@ import pytest
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.methods import method_of
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.vector.pool import EngineError, Stopped
-from fedpeer.sims.world import World, plan_of
+from fedpeer.sims.world import World
 from tests.sims import worlds
 from tests.sims.worlds import relative
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 METHOD = "partial-averaging"
+#: A Python that is no fork: its children are its own.
+PYTHON = sys.executable
 #: Seconds in which processes that were told to stop are gone, on a machine that does much else.
 PATIENCE = 60.0
 #: Rounds of some tens of milliseconds: more than peers play before what is done to them after the first is felt.
@@ -46,7 +47,7 @@ def world(peers: int = 3, rounds: int = ROUNDS) -> World:
 
 def engine(made: World, folder: Path, **more: Any) -> ProcessesEngine:
     choice = parse_choice(METHOD)
-    return ProcessesEngine(made, plan_of(made, method_of(choice)), choice, folder=folder, **more)
+    return ProcessesEngine(made, choice, folder=folder, **more)
 
 
 def play(running: ProcessesEngine, rounds: int) -> None:
@@ -150,7 +151,7 @@ def test_ports_that_are_taken_meanwhile_are_given_up_for_others(
 def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
     """`fedpeer simulate` is killed as hard as can be: who it started notices, and pauses."""
     command = [
-        sys.executable,
+        PYTHON,
         "-m",
         "fedpeer",
         "simulate",

@@ -14,7 +14,7 @@ import pytest
 
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
-from fedpeer.sims.engine import check_engine
+from fedpeer.sims.checks import check_engine
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from tests.sims.worlds import federation
@@ -101,7 +101,7 @@ def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress
 import fedpeer.sims.simulate, fedpeer.experiments.runner
-from fedpeer.sims.engine import check_engine
+from fedpeer.sims.checks import check_engine
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.config.federation import Federation
 fedpeer.simulate
