@@ -15,6 +15,7 @@ from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import RoundProgress
 from fedpeer.peer.node.skew import finished_without, furthest
+from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Adopted, Left, MaskedShares, Opened, RealShares
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import ValueRequest
@@ -220,7 +221,7 @@ def leave_federation(work: NodeParts) -> None:
             p for p in state.peer_groups.groups[group].members if p != state.me and state.others.available(p, group)
         ]
         idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
-        if holding.weight > 0 and idle and not over:
+        if holding.weight > NOTHING_HELD and idle and not over:
             round, exchange = holding.at
             noise = state.peer_groups.averaging[group].noise
             told = holding.told if round == durable.round else frozenset()
@@ -237,12 +238,12 @@ def leave_federation(work: NodeParts) -> None:
             opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)
             ship(state, work.repeats, group, state.write(opened))
     open_ = any(channel.open for holding in durable.groups.values() for channel in holding.out.values())
-    held = {group: holding.weight for group, holding in durable.groups.items() if holding.weight > 1e-12}
+    held = {group: holding.weight for group, holding in durable.groups.items() if holding.weight > NOTHING_HELD}
     if (open_ or held) and not over:
         return
     for group, holding in durable.groups.items():
         lost = holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open)
-        if lost > 1e-12:
+        if lost > NOTHING_HELD:
             lifecycle.lost = True
             text = f'{lost:.3g} of weight in "{group}" is written off: nobody took it in time'
             state.note("warning", "written_off", text, group=group, weight=lost)

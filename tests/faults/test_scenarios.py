@@ -37,7 +37,8 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "masked": (range(0), range(2)),
     "drifting": (range(1), range(1, 2)),
     "leaving": (range(1), range(1, 2)),
-    "leaving_slowly": (range(1), range(1, 2)),
+    # One whose three shares leave the last bit of its weight.
+    "leaving_slowly": (range(1), (1, 65)),
     "joining": (range(0), range(1, 2)),
     "slow_asynchronous": (range(0), range(10, 11)),  # one joins late and has taken shares before
     "slow_synchronous": (range(0), range(1)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.peer.node.lifecycle import JOIN_S
+from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.events import Note, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
@@ -80,6 +81,26 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
     assert simulator.stopped["peer1"].text == "left; what was held is handed over"
     (group,) = cluster.groups
     assert cluster.weight(["peer2"], group) == 2.0
+
+
+def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
+    """The values that are left are rounding, too: an estimate made of them would be refused."""
+    cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=1, links=LinkRules(delay=0.2, loss=0.1)))
+    simulator = cluster.simulator
+    simulator.start()
+    (group,) = cluster.groups
+
+    def rounds_off() -> bool:
+        weight = cluster.node("peer1").durable.groups[group].weight
+        return 0 < weight - 3 * (weight * (1 / 3)) <= NOTHING_HELD
+
+    assert cluster.run(4 * CALM, rounds_off)
+    options = simulator.now
+    simulator.tell("peer1", OperatorCommand("leave"))
+    assert cluster.run(options + PATIENCE / 4, lambda: "peer1" in simulator.stopped)
+    assert simulator.stopped["peer1"].text == "left; what was held is handed over"
+    assert 0 < cluster.weight(["peer1"], group) <= NOTHING_HELD
+    assert not [row for row in simulator.rows if row[1] == "refused" and row[3] == "implausible"]
 
 
 def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
