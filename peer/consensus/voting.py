@@ -6,7 +6,8 @@ coordinator may hold a leader certificate of that time.
 A voter that lost its disk may have promised something that it does not know. It follows, trains and applies, but
 neither votes nor accepts until a later roster is in force. A peer that starts on an empty disk waits until more than
 half of the other voters have met this process. An earlier process had met more than half of them before it promised
-anything, so at least one of them knows of it.
+anything, so at least one of them knows of it. Voters to whom it does not listen do not count: they lie, and what they
+know of an earlier process would be worth nothing. Else one liar of three voters could keep the other two from starting.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ def allow_voting(consensus: VotingIn) -> None:
         state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=number)
     elif not consensus_state.voting_allowed:
         voters = consensus.round_commit.election.voter_set.voters - {state.me}
-        known = [p for p in voters if p in state.others and state.others[p].met and state.others[p].knows_us]
-        if not voters or 2 * len(known) > len(voters):
+        heard = [peer for peer in voters if state.others.listens(peer)]
+        known = [p for p in heard if p in state.others and state.others[p].met and state.others[p].knows_us]
+        if not voters or 2 * len(known) > len(heard) > 0:
             state.write(VotingAllowed(group=consensus.group, lost=0))

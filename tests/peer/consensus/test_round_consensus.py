@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,7 @@ from fedpeer.peer.state.events import (
     TrainClient,
     UpdatesAggregated,
 )
+from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.codec import decode
@@ -475,36 +476,51 @@ def test_nobody_votes_before_most_others_know_its_process() -> None:
     )
 
 
+def _hello(node: Node, known_generation: int) -> Hello:
+    return Hello(
+        generation=7,
+        nonce=7,
+        known_generation=known_generation,
+        contract=node.setup.contract,
+        groups=((EVERYONE, node.state.digest_of(EVERYONE)),),
+        channels=(),
+        round=1,
+        begun=True,
+        roster=1,
+        answer=True,
+    )
+
+
 def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
     """It may know an earlier one, which promised something."""
     consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
     node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))
-
-    def hello(known_generation: int) -> Hello:
-        return Hello(
-            generation=7,
-            nonce=7,
-            known_generation=known_generation,
-            contract=node.setup.contract,
-            groups=((EVERYONE, node.state.digest_of(EVERYONE)),),
-            channels=(),
-            round=1,
-            begun=True,
-            roster=1,
-            answer=True,
-        )
-
     for known_generation, voting_allowed in (
         (0, False),
         (node.durable.generation - 1, False),
         (node.durable.generation, True),
     ):
         for other in ("peer2", "peer3"):
-            node.step(MessageReceived(other, 1, 1, hello(known_generation)))
+            node.step(MessageReceived(other, 1, 1, _hello(node, known_generation)))
         node.step(Tick(node.state.now + 60))
         assert node.phase == "learning"
         assert node.durable.consensus_states[EVERYONE].voting_allowed is voting_allowed
+
+
+@pytest.mark.parametrize(("liars", "voting_allowed"), [((), False), (("peer3",), True), (("peer2", "peer3"), False)])
+def test_one_liar_of_three_does_not_keep_the_others_from_voting(liars: Sequence[str], voting_allowed: bool) -> None:
+    """peer1 has met peer2 alone, which is enough where it does not listen to peer3; nobody votes who hears no one."""
+    consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
+    node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
+    node.step(Tick(0))
+    node.step(MessageReceived("peer2", 1, 1, _hello(node, node.durable.generation)))
+    for liar in liars:
+        node.state.others.reputations[liar] = Reputation(closed=True)
+    for tick in range(60, 600, 60):  # it waits for those whom it has not met, and then begins
+        node.step(Tick(tick))
+    assert node.phase == "learning"
+    assert node.durable.consensus_states[EVERYONE].voting_allowed is voting_allowed
 
 
 def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
