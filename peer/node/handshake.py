@@ -37,10 +37,12 @@ from fedpeer.topology.graphs import TopologyError
 def greet(state: NodeState) -> None:
     """Send a Hello to each peer with which there is reason to compare, when it is due.
 
-    A finished peer still has what a peer that was away needs; if the two have met, there is nothing more to compare.
+    A peer that goes by another roster is one: its Hello, or the later roster that it was sent, may be lost. A finished
+    peer still has what a peer that was away needs; if the two have met, there is nothing more to compare.
     """
     for peer, other in state.others.items():
-        due = (other.compare or not other.met) and other.hello_at <= state.now and peer in state.peer_groups.group_peers
+        reason = other.compare or not other.met or other.roster != state.peer_groups.roster.number
+        due = reason and other.hello_at <= state.now and peer in state.peer_groups.group_peers
         compared = other.met and state.membership.status(peer) == "finished"
         if due and not compared and not state.others.gone(peer):
             other.greeted(state.now)

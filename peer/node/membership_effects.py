@@ -45,7 +45,8 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     if said is not None and said.advert is not None:
         other.begun = said.advert.begun
     other.buried_at = state.now if change.after == "dead" else None
-    if change.after == "alive" and not other.met:
+    unlike = other.roster != state.peer_groups.roster.number
+    if change.after == "alive" and (unlike or not other.met):
         other.greet_soon(state.now)
     state.others.changed()
 

@@ -44,7 +44,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "slow_synchronous": (range(0), range(1)),
     # One hears of the new member before it hears of the roster.
     "roster_changes": (range(0), (0, 30)),
-    "revoked": (range(1), range(1, 4)),
+    "revoked": (range(1), (1, 2, 3, 79)),  # 79: a roster that comes in the middle of a cut
     "detection": (range(0), range(1, 2)),
     "replayed": (range(0), range(1)),
     "coordinator_killed": (range(2, ROUND, 40), range(0, ROUND, 10)),
