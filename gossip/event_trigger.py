@@ -5,7 +5,9 @@ that it started with. Its slice v has *moved* if ||v - r|| > drift * ||r||. In a
 moved are active and give their shares as usual. An inactive peer gives nothing, keeps its weight, and sends an empty
 message, so that nobody waits for it. A peer that receives a share becomes active and gives from the next exchange on.
 Peers that are active at the end keep the result as their new r. So an averaging before which no slice has moved is a
-few empty messages, and if one has, all peers are active after as many exchanges as the diameter of the graph.
+few empty messages, and if one has, all peers are active after as many exchanges as the diameter of the graph. What
+peers took as a result may differ if an averaging went on without a member; once that member is back, real peers give as
+if they had moved (`peer/node/rounds.py`).
 
 In exchange k the column of an inactive peer is that of the identity. Each matrix stays column-stochastic, so values and
 weights are conserved and push-sum's quotient is right whoever is inactive; an averaging in which all have moved is the

@@ -54,6 +54,8 @@ class RoundProgress:
     silent       by group, neighbors whose share did not arrive, and since which tick it was expected; until they
                  acknowledge ours
     skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
+    missed       by group, members that an averaging went on without, until one with them begins; matters only where
+                 averaging is event-triggered
     pushed_at    by group, tick of its last push; `news`: groups with something that was not pushed yet
     pushed_D     by group, its estimate at its last push, and the number of trainings since; event-triggered only
     training     a `Train` is under way
@@ -69,6 +71,7 @@ class RoundProgress:
     late: dict[str, int] = field(default_factory=dict)
     silent: dict[str, dict[str, int]] = field(default_factory=dict)
     skipped: dict[str, set[str]] = field(default_factory=dict)
+    missed: dict[str, set[str]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
     pushed_D: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
@@ -244,6 +247,7 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
             rounds.late.update(dict.fromkeys(missing, state.now))
         gone = holding.missing
         if gone:
+            rounds.missed.setdefault(group, set()).update(gone)
             why = "after the deadline" if missing else "which are gone or ahead"
             text = f'went on without {", ".join(gone)} in "{group}", exchange {at[1] + 1} of round {round}, {why}'
             state.note(
@@ -295,8 +299,9 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     # widely, a peer that starts with much comes down to the mean, which may be a small part of it.
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
-    inactive = policy.drift is not None and (tired or not _awake(holding, exchange, policy.drift))
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
+    back = policy.drift is not None and exchange == 0 and not tired and _missed_is_back(state, rounds, group, beyond)
+    inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
     # An acknowledgement may still be under way beside the shares: skipping a neighbor for that would leave it waiting,
     # and give another average than the mixing matrices.
@@ -384,6 +389,19 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
     return {
         p for p in peers if p in silent or not state.others.received_since(p, since) or not in_step(state, group, p)
     }
+
+
+def _missed_is_back(state: NodeState, rounds: RoundProgress, group: str, beyond: Collection[str]) -> bool:
+    """Return whether an averaging begins with a member that an earlier one went on without.
+
+    In event-triggered averaging this peer then gives although it has not moved: the two may be far apart, while each
+    took what it had as the result of an averaging.
+    """
+    members = {*state.peer_groups.averaging[group].overlay.members} - {state.me}
+    absent = {p for p in members if p in beyond or not state.others.expected(p, group)}
+    missed = rounds.missed.get(group, set())
+    rounds.missed[group] = absent
+    return bool(missed & members - absent)
 
 
 def _awake(holding: GroupState, exchange: int, drift: float) -> bool:

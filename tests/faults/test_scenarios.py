@@ -35,7 +35,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "pausing": (range(0), range(1)),
     "trusting": (range(1, 2), range(3)),
     "masked": (range(0), range(2)),
-    "drifting": (range(1), range(1, 2)),
+    "drifting": (range(1), (1, 76)),  # 76: an averaging that went on without others, taken for a whole one
     "leaving": (range(1), range(1, 2)),
     # One whose three shares leave the last bit of its weight.
     "leaving_slowly": (range(1), (1, 65)),

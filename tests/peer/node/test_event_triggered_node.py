@@ -31,7 +31,7 @@ from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.driver import Machine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.network.links import LinkRules, partition
 from tests.config.refusals import refusals
 from tests.faults.event_triggered import DRIFT, FAST, Drifting, drifting_world
 from tests.peer.frames import ENVELOPE, LENGTH, PLAIN, POLICY, framed, spec
@@ -108,6 +108,27 @@ def test_what_it_remembers_outlives_the_process() -> None:
 
     cluster.simulator.stepped = looked
     assert cluster.run(600.0, lambda: len(seen) == 4), seen
+
+
+def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
+    """And while the cut lasts, and once all are together again, nobody gives anything."""
+    cuts = partition(20.0, 500.0, ["peer1"], ["peer2", "peer3", "peer4"])
+    faults = Faults(seed=1, links=LinkRules(delay=0.2), cuts=cuts, heal=500.0)
+    cluster = Drifting(drifting_world(gossip__drift=10.0), faults)
+    cluster.simulator.stepped = lambda peer, machine: None
+    cluster.simulator.start()
+
+    def gave(until: float) -> dict[str, int]:
+        before = {peer: counts[False] for peer, counts in cluster.said.items()}
+        cluster.run(until)
+        return {peer: counts[False] - before[peer] for peer, counts in cluster.said.items()}
+
+    gave(300.0)
+    assert not any(gave(500.0).values()), "those who go on without it have averaged"
+    before = cluster.apart()
+    assert all(gave(600.0).values())
+    assert cluster.apart() < before / 2
+    assert not any(gave(800.0).values())
 
 
 def test_who_sleeps_and_who_wakes() -> None:
