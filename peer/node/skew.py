@@ -8,8 +8,9 @@ every number is at most one above the largest number of another peer, and a peer
 It goes on training under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number
 never blocks the others: they have seen it, so they may come up to it, and then it has seen them.
 
-**No peer stays behind.** A peer that finds two others in a later round (or the only other one that is present) counts
-its training for the round after that (`furthest`). Two are required because a single one might state anything.
+**No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
+one that is present), counts its training for the round after that (`furthest`). So many are required because a liar
+might state anything, and so might two of eight: whoever followed them would be alone in a round far ahead.
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
 (`in_step`). A peer that took shares and gave none back would end up with the weight of all.
@@ -34,6 +35,8 @@ from fedpeer.peer.state.node_state import NodeState
 #: ways:
 #: a peer without a partner in one round has one in the next.
 _ONE_WAY_ROUNDS = 2
+#: A peer follows this part of the others to a later round, and at least so many.
+_FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
 
 
 def may_begin(state: NodeState, round: int) -> bool:
@@ -51,7 +54,7 @@ def may_begin(state: NodeState, round: int) -> bool:
 
 
 def furthest(state: NodeState) -> int:
-    """Return the round that at least two of the others have reached, or the only other one that is present."""
+    """Return the round that enough of the others that are present have reached to be followed."""
     there = [peer for peer, other in state.others.items() if other.met and state.others.present(peer)]
     return min(followed(map(state.others.round_of, there)), state.setup.federation.learning.rounds)
 
@@ -70,9 +73,13 @@ def latest(others: Iterable[int], slack: int = 1) -> int:
 
 
 def followed(others: Iterable[int]) -> int:
-    """Return the round that a peer follows the others to: two of them have reached it, or the only one has; 0: none."""
+    """Return the round that a peer follows the others to: a third of them have reached it, and two where there are two.
+
+    0: there are no others.
+    """
     rounds = sorted(others, reverse=True)
-    return rounds[min(1, len(rounds) - 1)] if rounds else 0
+    wanted = max(_FOLLOWED_MIN, math.ceil(len(rounds) / _FOLLOWED_PARTS))
+    return rounds[min(wanted, len(rounds)) - 1] if rounds else 0
 
 
 def in_step(state: NodeState, group: str, peer: str) -> bool:

@@ -67,8 +67,8 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "isolated": (range(0), (42, 90)),
     "isolated_coordinated": (range(0), range(3, 15, 11)),
     # One of four with all lies at once; two of eight whose transfers weigh 1, whose exchanges rise, and who acknowledge
-    # nothing; one of three voters that lies before anybody has met it.
-    "liars": (range(0), (9, 13, 36, 41, 65)),
+    # nothing; one of three voters that lies before anybody has met it; two of eight that one follows far ahead.
+    "liars": (range(0), (9, 13, 36, 41, 65, 520)),
     "amended": (range(1, 2), range(len(CHANGES))),
     "readmitted": (range(1), range(6)),
     # One that was behind when the others went over; kills before, in and after the going over.

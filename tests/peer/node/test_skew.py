@@ -8,6 +8,7 @@ of these events. All states that can be reached are looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
@@ -112,3 +113,10 @@ def test_two_are_followed_or_the_only_one(rounds: tuple[int, ...], expected: int
 def test_one_peer_that_says_anything_moves_nobody_where_two_others_are_there() -> None:
     for honest in product(range(1, 5), repeat=2):
         assert followed((10**6, *honest)) == max(honest)
+
+
+@pytest.mark.parametrize("others", range(4, 16))
+def test_less_than_a_third_of_the_others_move_nobody(others: int) -> None:
+    liars = max(1, math.ceil(others / 3) - 1)
+    assert followed([10**6] * liars + [7] * (others - liars)) == 7
+    assert followed([9] * (liars + 1) + [7] * (others - liars - 1)) == 9
