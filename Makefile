@@ -16,8 +16,9 @@ export OMP_NUM_THREADS ?= 1
 # Without compiled files each worker rewrites every assertion, and each process that a test starts compiles fedpeer anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Whole files to each of two workers, in the order of tests/conftest.py: those with slow tests first.
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# Whole files to each of three workers, in the order of tests/conftest.py: those with slow tests first. Three on two cores:
+# nearly a third of a slow test's time is waiting for programs.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
