@@ -22,10 +22,7 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 @dataclass(frozen=True)
 class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
-    """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples.
-
-    Related algorithms derive from it and override `correction`, or what a client does besides.
-    """
+    """Clients train the server's model; the next one is the mean of theirs, weighted by their numbers of examples."""
 
     context: TrainingContext
     moved = ("model_n",)
@@ -48,8 +45,7 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         return local, local
 
     def correction(self, start_n: Tensor) -> Correction | None:
-        """Return what is added to the gradient of each local step that starts from the server's model (..., n)."""
-        return None
+        """Return what relatives of this algorithm add to the gradient of each step from the server's model (..., n)."""
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         return ServerModel(self.context.mean(updates.model_n, updates.examples))
