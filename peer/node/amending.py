@@ -55,16 +55,7 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
     state.note("info", "contract", text, number=signed.number, starts=signed.starts)
     for peer, other in state.others.items():
         if other.met:
-            send_signed_contract(state, peer)
-
-
-def send_signed_contract(state: NodeState, peer: str) -> None:
-    """Send the newest signed contract to a peer, once to each of its processes."""
-    other = state.others[peer]
-    key = (other.generation, other.nonce, state.contracts.number)
-    if state.contracts.signed is not None and other.sent_signed != key:
-        other.sent_signed = key
-        state.send(peer, Contract(text=contract_bytes(state.contracts.signed)))
+            state.send(peer, Contract(text=contract_bytes(signed)))
 
 
 def goes_over(state: NodeState) -> bool:

@@ -19,7 +19,7 @@ from fedpeer.gossip.proofs import GenerationProof, generation_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
 from fedpeer.peer.consensus.voting import read_news
 from fedpeer.peer.node.admission import note_roster
-from fedpeer.peer.node.amending import on_signed_contract, send_signed_contract
+from fedpeer.peer.node.amending import on_signed_contract
 from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven_reminder
 from fedpeer.peer.state.consensus_places import consensus_places
 from fedpeer.peer.state.entries import Acked, Left, Met, Returned, Revoked
@@ -28,7 +28,7 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import ChannelState, Contract, Hello, RosterNews
 from fedpeer.peer.wire.roster import Roster, to_bytes
-from fedpeer.peer.wire.signed_contract import BEGINNING
+from fedpeer.peer.wire.signed_contract import BEGINNING, contract_bytes
 from fedpeer.peer.wire.versions import CAPABILITIES
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
@@ -37,14 +37,14 @@ from fedpeer.topology.graphs import TopologyError
 def greet(state: NodeState) -> None:
     """Send a Hello to each peer with which there is reason to compare, when it is due.
 
-    A peer that goes by another roster is one: its Hello, or the later roster that it was sent, may be lost. A finished
-    peer still has what a peer that was away needs; if the two have met, there is nothing more to compare.
+    A peer that goes by another roster or contract is one: its Hello, or what was sent with it, may be lost. A finished
+    peer still has what a peer that was away needs; if the two have met and are alike, there is nothing more to compare.
     """
     for peer, other in state.others.items():
-        reason = other.compare or not other.met or other.roster != state.peer_groups.roster.number
+        compare = other.compare and state.membership.status(peer) != "finished"
+        reason = compare or not other.met or state.unlike(peer)
         due = reason and other.hello_at <= state.now and peer in state.peer_groups.group_peers
-        compared = other.met and state.membership.status(peer) == "finished"
-        if due and not compared and not state.others.gone(peer):
+        if due and not state.others.gone(peer):
             other.greeted(state.now)
             other.compare = False
             send_hello(state, peer, answer=False)
@@ -189,15 +189,17 @@ def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
 
 
 def _agree(state: NodeState, peer: str, hello: Hello) -> None:
-    """Note in which groups the two may average; if their contracts differ, send ours once, and name the groups."""
+    """Note in which groups the two may average; send it our contracts that it does not go by, or name the groups."""
     other = state.others[peer]
     other.announced = hello.contract, dict(hello.groups)
     mine = _together(state, peer)
     other.agreed = {group for group in mine if _agreed(state, peer, group)}
-    if state.contracts.signed is not None and hello.contract != contract_digest(state.contracts.signed.text):
-        send_signed_contract(state, peer)
+    signed, held = state.contracts.signed, state.setup.held
+    if signed is not None and hello.contract != contract_digest(signed.text):
+        state.send(peer, Contract(text=contract_bytes(signed)))
     if hello.contract != state.setup.contract:
-        _send_contract(state, peer)
+        if signed is None or signed.text != held.text:
+            state.send(peer, Contract(text=held.text))
         return
     theirs = set(other.announced[1])
     if other.agreed == mine == theirs or other.differs == hello.contract:
@@ -231,14 +233,6 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
     ) == part(json.loads(state.setup.held.text), group, served=served)
 
 
-def _send_contract(state: NodeState, peer: str) -> None:
-    """Send this peer's contract, once to each process of another peer."""
-    other = state.others[peer]
-    if other.told != (other.generation, other.nonce):
-        other.told = other.generation, other.nonce
-        state.send(peer, Contract(text=state.setup.held.text))
-
-
 def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
     """Compare a peer's contract with ours: report all differences, and average in the groups where they agree."""
     other, mine, text = state.others[peer], state.setup.held.text, contract.text
@@ -256,12 +250,9 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
     except ValueError as error:
         state.refuse("bad_metadata", peer, f"its contract cannot be read: {error}")
         return
-    digest = contract_digest(text)
-    _send_contract(state, peer)
-    if digest == other.announced[0]:
-        other.contract = text
-        other.agreed = {group for group in _together(state, peer) if _agreed(state, peer, group)}
-        state.others.changed()
+    digest, other.contract = contract_digest(text), text
+    other.agreed = {group for group in _together(state, peer) if _agreed(state, peer, group)}
+    state.others.changed()
     if other.differs != digest:
         other.differs = digest
         state.refuse(

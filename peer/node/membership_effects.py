@@ -45,8 +45,7 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     if said is not None and said.advert is not None:
         other.begun = said.advert.begun
     other.buried_at = state.now if change.after == "dead" else None
-    unlike = other.roster != state.peer_groups.roster.number
-    if change.after == "alive" and (unlike or not other.met):
+    if change.after == "alive" and (not other.met or state.unlike(change.peer)):
         other.greet_soon(state.now)
     state.others.changed()
 

@@ -39,11 +39,9 @@ class Neighbor:
     made_before           (roster, incarnation) that it stated, and by group the number of the last transfer that it may
                           have made under an earlier roster
     hello_at, hello_wait  tick of the next Hello to it, and ticks until the one after that
-    said                  digest of the contract that it goes by, and those of its groups, as in its last Hello
-    contract              text of that contract, if it is another than ours and has arrived
+    announced             digest of the contract that it goes by, and those of its groups, as in its last Hello
+    contract              text of the last contract that arrived from it, if it is another than ours
     differs               digest of its contract whose differences from ours were already reported
-    told                  (generation, nonce) of its process that our contract was sent to last
-    sent_signed           (generation, nonce, contract number) of the signed contract that was sent to it last
     buried_at             tick at which it was thought dead; None: it is not, or that is long ago
     """
 
@@ -72,8 +70,6 @@ class Neighbor:
     announced: tuple[bytes, dict[str, bytes]] = (b"", {})
     contract: bytes = b""
     differs: bytes = b""
-    told: tuple[int, int] = (0, 0)
-    sent_signed: tuple[int, int, int] = (0, 0, 0)
     buried_at: int | None = None
 
     def spoke(self, version: int) -> bool:

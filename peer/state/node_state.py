@@ -13,6 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedpeer.config.contract import contract_digest
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.gossip.noise_phase import noise_key
@@ -201,6 +202,13 @@ class NodeState:
         if paused is not None:
             for_now = "permanently" if paused.closed else f"for {paused.paused_until - self.now} ticks"
             self.note("warning", "edge_paused", f"{sender} is blocked {for_now}", peer=sender)
+
+    def unlike(self, peer: str) -> bool:
+        """Return whether a peer goes by another roster, or by another contract whose text is not here."""
+        other = self.others[peer]
+        contract = other.announced[0]
+        unread = contract != self.setup.contract and contract != contract_digest(other.contract)
+        return unread or other.roster != self.peer_groups.roster.number
 
     def goes_by(self, peer_groups: PeerGroups) -> None:
         """Go by other groups from now on; transfers made under the earlier ones may still arrive."""

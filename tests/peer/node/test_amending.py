@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, Note
 from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.links import Cut, LinkRules
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
 from tests.faults.group_cluster import GroupCluster
 from tests.faults.group_cluster import world as groups_world
-from tests.faults.peer_cluster import world
+from tests.faults.peer_cluster import ENDLESS, world
 
 
 def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on() -> None:
@@ -51,3 +54,30 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
     begun = len(counted)
     assert cluster.run(cluster.simulator.now + OVER_TICKS, lambda: len(counted) >= begun + 4)
     assert all(other not in updates for updates in counted[begun + 1 :]), counted
+
+
+@pytest.mark.parametrize("rounds", [ENDLESS, 8], ids=["the others learn", "the others have finished"])
+def test_a_peer_to_which_the_contract_was_lost_goes_over_after_the_cut(rounds: int) -> None:
+    """It is started again during a cut in one direction: the others hear its Hello, and what they answer is lost."""
+    heal = 250.0
+    cut = Cut(begin=99.0, end=heal, senders=("peer1", "peer2"), receivers=("peer3",))
+    cluster = Amended(
+        world(3, learning__rounds=rounds),
+        world(3, learning__rounds=rounds, gossip__exchanges=4),
+        Faults(links=LinkRules(delay=0.2), cuts=(cut,), heal=heal),
+    )
+    simulator = cluster.simulator
+
+    def numbers() -> dict[str, int]:
+        return {peer: node.setup.held.number for peer, node in cluster.nodes().items()}
+
+    simulator.start()
+    cluster.run(100.0)
+    simulator.tell("peer1", NewContract(cluster.contract))
+    cluster.run(140.0)
+    simulator.kill("peer3")
+    cluster.run(160.0)
+    simulator.start("peer3")
+    cluster.run(heal)
+    assert numbers() == {"peer1": 1, "peer2": 1, "peer3": 0}
+    assert cluster.run(heal + OVER_TICKS, lambda: numbers() == dict.fromkeys(cluster.made.peers, 1)), cluster.phases()
