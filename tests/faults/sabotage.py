@@ -204,7 +204,7 @@ SABOTAGE = {
     "listen to everybody": Switch(listen_to_everybody, liars.liars, range(2, 3)),
     "believe any Hello": Switch(believe_any_hello, liars.liars, range(1)),
     "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
-    "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
+    "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(30, 31)),
     "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

@@ -209,8 +209,12 @@ def ending(seed: int) -> None:
     consensus_cluster.judge()
 
 
-#: Ticks of `starved`, and in which a round comes beside its training, where five peers wait for one another.
+#: Ticks of `starved` from the first coordinator on, and in which a round comes beside its training, where five peers
+#: wait for one another.
 STARVED, A_ROUND = 600.0, 150.0
+#: Ticks until the first coordinator, beside saves: a process that has stood still first waits for
+#: `ElectionTiming.longest` of the time in which it runs, in case that somebody leads; then come one or two terms.
+FIRST = 600.0
 #: Ticks for which machines go on standing still after the kill.
 STARVED_AFTER = 800.0
 #: Ways in which a machine has no time: ticks between two standstills and of the longest one (3 s at most), of the
@@ -234,16 +238,18 @@ def starved(seed: int, ticks: float = STARVED) -> None:
     killed, it is replaced all the same, and a round comes within three of the shortest leases and one training, and
     what comes in between: a standstill or two, and saves that take long, one after the other.
 
-    Processes stand still for up to 3 s each, and at times all together; saves and trainings take long, too."""
+    Processes stand still for up to 3 s each, longer where one standstill runs into the next, and at times all together;
+    saves and trainings take long, too."""
     made = world(5, gossip__deadline=30.0)
     every, longest, save, pace = STARVATIONS[seed % len(STARVATIONS)]
-    faults = stalls(seed, made.peers, CALM + ticks + STARVED_AFTER, every, longest)
+    first = FIRST + 10 * save
+    faults = stalls(seed, made.peers, first + ticks + STARVED_AFTER, every, longest)
     paces = dict.fromkeys(made.peers, pace)
     consensus_cluster = ServerCluster(made, faults, pace=paces, disk=DiskRules(longest=save))
     simulator, training = consensus_cluster.simulator, consensus_cluster.node_factory.longest_ticks()
     simulator.start()
-    assert consensus_cluster.run(simulator.now + 600.0 + 10 * save, lambda: consensus_cluster.leading() is not None)
-    consensus_cluster.run(CALM + ticks)
+    assert consensus_cluster.run(first, lambda: consensus_cluster.leading() is not None)
+    consensus_cluster.run(simulator.now + ticks)
     leaders = [peer for _, _, peer in sorted(set(consensus_cluster.seen.leads), key=lambda lead: lead[1])]
     changes = sum(one != other for one, other in pairwise(leaders))
     assert changes <= 1, f"{changes} changes of leader, and nobody was killed: {consensus_cluster.seen.leads}"
@@ -252,6 +258,9 @@ def starved(seed: int, ticks: float = STARVED) -> None:
     assert victim is not None
     simulator.kill(victim)
     bound = NEXT_ROUND + training + STANDSTILLS * longest + SAVES * save
+    acts = [act for act in faults.acts if act.peer != victim]
+    stood = sum(standstills(acts, simulator.now, simulator.now + bound)[:STANDSTILLS])
+    bound += max(0.0, stood - STANDSTILLS * longest)
     on = consensus_cluster.run(simulator.now + bound, lambda: max(consensus_cluster.seen.models, default=0) > before)
     assert on, f"no round in {bound:.0f} ticks; {consensus_cluster.leading()} leads"
     simulator.start(victim)
@@ -346,3 +355,18 @@ def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, l
             now += ticks + float(draws.exponential(every if len(together) == 1 else 4 * every))
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0.2, 3.0)))
     return Faults(seed=seed, links=links, acts=tuple(sorted(acts, key=lambda act: act.tick)), heal=until)
+
+
+def standstills(acts: Sequence[Act], begin: float, end: float) -> list[float]:
+    """Ticks of all standstills of single processes between two ticks, longest first; what begins in another one goes
+    on with it."""
+    found: list[float] = []
+    spans: dict[str, tuple[float, float]] = {}
+    for act in (act for act in acts if act.tick < end):  # by their ticks
+        since, until = spans.get(act.peer, (begin, begin))
+        if act.tick > until:
+            found.append(until - since)
+            since = act.tick
+        spans[act.peer] = since, max(until, min(end, act.tick + act.ticks))
+    found += [until - since for since, until in spans.values()]
+    return sorted(found, reverse=True)
