@@ -19,8 +19,8 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stack_states, take_rows
 
-Client = TypeVar("Client")
-Sent = TypeVar("Sent")
+_Client = TypeVar("_Client")
+_Sent = TypeVar("_Sent")
 
 
 def order(examples: int, start: int, length: int, draws: Draws, peer: str) -> NDArray[np.int64]:
@@ -156,8 +156,11 @@ class Batches:
 
 
 def train_singly(
-    train: Callable[[Client, Batches, int], tuple[Client, Sent]], client: Client, batches: Batches, keys: Sequence[int]
-) -> tuple[Client, Sent]:
+    train: Callable[[_Client, Batches, int], tuple[_Client, _Sent]],
+    client: _Client,
+    batches: Batches,
+    keys: Sequence[int],
+) -> tuple[_Client, _Sent]:
     """Train one peer, or a block of peers one after the other: for work that data sets of different sizes do not allow
     to batch.
 

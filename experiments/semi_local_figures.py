@@ -19,8 +19,6 @@ from fedpeer.experiments.schemes import (
     worst,
 )
 
-#: Peers of sixteen that see other digits, in most figures.
-
 _PAIRS = [(peer, peer + 1) for peer in range(1, 13, 2)]
 GLOBAL_80: Models = {"everyone": {"neurons": neurons(80)}}
 _GLOBAL_70: Models = {"everyone": {"neurons": {"input": "all", "hidden1": 220, "hidden2": 70, "output": "all"}}}

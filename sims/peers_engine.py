@@ -1,4 +1,4 @@
-"""What the engines of whole peers share: they read what peers report, and train nothing themselves."""
+"""Base class of the engines of whole peers, which read what peers report and train nothing themselves."""
 
 from __future__ import annotations
 

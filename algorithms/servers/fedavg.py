@@ -45,7 +45,8 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         return local, local
 
     def correction(self, start_n: Tensor) -> Correction | None:
-        """Return what relatives of this algorithm add to the gradient of each step from the server's model (..., n)."""
+        """Return what algorithms that derive from this one add to each local step's gradient; None: nothing."""
+        return None
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         return ServerModel(self.context.mean(updates.model_n, updates.examples))

@@ -300,7 +300,9 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
-    back = policy.drift is not None and exchange == 0 and not tired and _missed_is_back(state, rounds, group, beyond)
+    absent = _absent(state, group, beyond)
+    # Who is back may be far away although nobody has moved: each side averaged without the other.
+    back = exchange == 0 and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
     inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
     # An acknowledgement may still be under way beside the shares: skipping a neighbor for that would leave it waiting,
@@ -325,6 +327,8 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
         shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
         start_weight=anew if exchange == 0 else None,
     )
+    if policy.drift is not None and exchange == 0 and not tired:
+        rounds.missed[group] = absent
     rounds.opened_at[group] = state.now
     rounds.skipped[group] = (
         {*_turn(state, state.peer_groups.averaging[group], exchange).to} - {*channels} if not tired else set()
@@ -391,17 +395,10 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
     }
 
 
-def _missed_is_back(state: NodeState, rounds: RoundProgress, group: str, beyond: Collection[str]) -> bool:
-    """Return whether an averaging begins with a member that an earlier one went on without.
-
-    In event-triggered averaging this peer then gives although it has not moved: the two may be far apart, while each
-    took what it had as the result of an averaging.
-    """
+def _absent(state: NodeState, group: str, beyond: Collection[str]) -> set[str]:
+    """Return the other members that an averaging which begins now goes on without."""
     members = {*state.peer_groups.averaging[group].overlay.members} - {state.me}
-    absent = {p for p in members if p in beyond or not state.others.expected(p, group)}
-    missed = rounds.missed.get(group, set())
-    rounds.missed[group] = absent
-    return bool(missed & members - absent)
+    return {p for p in members if p in beyond or not state.others.expected(p, group)}
 
 
 def _awake(holding: GroupState, exchange: int, drift: float) -> bool:

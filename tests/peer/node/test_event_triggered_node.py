@@ -23,6 +23,7 @@ from fedpeer.gossip.transfers import (
     judge,
     take,
 )
+from fedpeer.peer.node import rounds
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.rounds import QUIET_TRAININGS, _awake
 from fedpeer.peer.state.durable_state import GroupState
@@ -129,6 +130,21 @@ def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
     assert all(gave(600.0).values())
     assert cluster.apart() < before / 2
     assert not any(gave(800.0).values())
+
+
+def test_who_waits_for_acknowledgements_first_gives_to_a_member_that_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = running(30.0, gossip__drift=10.0)
+    (group,) = cluster.groups
+    node = cluster.node("peer2")
+    node.rounds.missed[group] = {"peer1"}
+    monkeypatch.setattr(rounds, "resting", lambda channel: True)
+    assert not rounds._open(node.state, node.rounds, node.repeats, group, 0)
+    monkeypatch.undo()
+    assert rounds._open(node.state, node.rounds, node.repeats, group, 0)
+    assert node.durable.groups[group].active
+    assert not node.rounds.missed[group]
 
 
 def test_who_sleeps_and_who_wakes() -> None:
