@@ -3,8 +3,10 @@
 A term has at most one coordinator (Raft's leader): it needs the votes of more than half of the voter set, and nobody
 votes twice in a term. A voter that receives no heartbeat for a while first asks whether it would be elected (pre-vote),
 so that a peer behind a bad link disturbs nobody; a voter that received one lately refuses (lease). A coordinator
-without answers from a majority steps down (check quorum). A vote goes only to a candidate that knows everything the
-voter accepted. So the winner holds the newest committed round that may be in force, and its model (`round_commit.py`).
+without answers from a majority steps down (check quorum); it does so at once if the processes of so many voters have
+ended, or so many state a later term, that the others are no majority. A vote goes only to a candidate that knows
+everything the voter accepted. So the winner holds the newest committed round that may be in force, and its model
+(`round_commit.py`).
 
 A term counts only if a majority can have meant it. A peer's term is raised by its own vote for a candidate, and by a
 leader certificate, which carries a majority's signatures. The term that another peer states in a vote reply or a
@@ -300,12 +302,14 @@ class Election:
         return [*out, self._follow(sender)]
 
     def on_heartbeat_reply(self, sender: str, follow: HeartbeatReply) -> list[Out]:
-        """Note that a follower is alive; a reply of another term changes nothing."""
+        """Note that a follower is alive; one that states a later term accepts nothing in this one."""
         if jump := self._jump(sender, follow.term):
             return jump
         self._ended_processes.discard(sender)
-        if self.leading and follow.term == self.hard_state.term:
+        if self.leading and self.hard_state.term <= follow.term <= self.hard_state.term + RAISE_MAX:
             self._answered[sender] = self._clock
+            if follow.term > self.hard_state.term:
+                self._ahead[sender] = follow.term
         return []
 
     def committed(self, term: int) -> list[Out]:
@@ -380,6 +384,7 @@ class Election:
             poll.term, self.me, poll.voter_set.number, tuple(sorted(poll.granted.items()))
         )
         self.coordinator = self.me
+        self._ended_processes -= poll.granted.keys()
         long_ago = self._clock - self._timing.quorum - 1
         there = poll.granted.keys() | self._living
         self._answered = {peer: self._clock if peer in there else long_ago for peer in self.audience}
@@ -415,9 +420,12 @@ class Election:
 
     def _lead(self) -> list[Out]:
         recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
-        if not self.voter_set.carried(recent | {self.me}):
-            return self._step_down()
-        return self._beat() if self._clock >= self._next_beat else []
+        beyond = {peer for peer, term in self._ahead.items() if term > self.hard_state.term}
+        if self.voter_set.carried(recent - beyond - self._ended_processes | {self.me}):
+            return self._beat() if self._clock >= self._next_beat else []
+        out = self._step_down()
+        self._deadline = self._clock + self._turn()  # there is no coordinator whose lease could still hold
+        return out
 
     def _was_there(self, sender: str, term: int) -> None:
         """Lengthen leases if this coordinator turns out to have been silent for longer than its lease."""

@@ -416,6 +416,42 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
     assert coordinating.leading
 
 
+def test_a_coordinator_steps_down_at_once_when_too_few_voters_can_accept_in_its_term() -> None:
+    """It then stands in a term in which they can."""
+    election, now = leading()
+    election.on_heartbeat_reply(C, HeartbeatReply(6, Progress()))
+    election.on_heartbeat_reply(A, HeartbeatReply(4, Progress()))
+    election.nobody_listens(E)
+    election.tick(now := now + 1, ())
+    assert election.coordinator == B, "A, B and D are three of five"
+    election.nobody_listens(D)
+    out = election.tick(now := now + 1, ())
+    assert not election.leading
+    assert LeaderChanged(4, None) in out
+    asked: set[tuple[int, bool]] = set()
+    until = now + TIMING.spread + TIMING.jitter + 2 * TIMING.answer
+    while (7, True) not in asked:
+        out = election.tick(now := now + 1, ())
+        asked |= {(request.term, request.pre) for request in said(out) if isinstance(request, VoteRequest)}
+        if (5, True) in asked:
+            election.on_vote_reply(A, VoteReply(5, True, True, b""))
+        assert now < until, asked
+    assert asked == {(5, True), (7, True)}
+
+
+def test_who_voted_for_a_coordinator_has_a_process_whatever_its_machine_refused_before() -> None:
+    election, now = voter(), TIMING.shortest
+    election.nobody_listens(C)
+    while election._poll is None:
+        election.tick(now := now + 1, ())
+    for pre in (True, False):
+        for peer in (C, D):
+            vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
+            election.on_vote_reply(peer, VoteReply(4, pre, True, vote))
+    election.tick(now + 1, ())
+    assert election.leading
+
+
 def test_a_canvass_raises_no_term_while_there_is_a_coordinator() -> None:
     following, (coordinating, _) = led(4), leading()
     for election in (following, coordinating):
