@@ -55,9 +55,9 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "voters_change": (range(0), range(9, 20, 10)),
     "coordinator_leaves": (range(0), range(1)),
     "ending": (range(1), range(3, 30, 26)),
-    "starved": (range(2), range(16)),
-    "terms_lied_about": (range(2), range(12)),
-    "group_coordinator_killed": (range(8, 9), range(1, GROUP_ROUND, 16)),
+    "starved": (range(2), (2, 3, 4, 72)),  # 72: two voters in a later term than the coordinator, and a dead one
+    "terms_lied_about": (range(2), range(2, 5)),
+    "group_coordinator_killed": (range(8, 9), range(1, GROUP_ROUND, 48)),
     "groups_coordinated": (range(0), range(2)),
     "group_minority": (range(0), range(1)),
     "group_terms_lied_about": (range(1), range(6)),

@@ -23,8 +23,15 @@ LIARS = pytest.mark.parametrize(("count", "liars"), [(4, 1), (8, 2)])
 
 
 @pytest.mark.slow
-@LIARS
-@pytest.mark.parametrize("loss", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("count", "liars", "loss"),
+    [
+        (4, 1, 0.0),
+        pytest.param(4, 1, 0.1, marks=pytest.mark.soak),
+        pytest.param(8, 2, 0.0, marks=pytest.mark.soak),
+        (8, 2, 0.1),
+    ],
+)
 def test_false_verdicts_bury_nobody(count: int, liars: int, loss: float) -> None:
     world = lied_about(count, liars, LIES, seed=1, loss=loss)
     assert world.thought["dead"] == 0

@@ -26,7 +26,7 @@ def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float
             there, put = found.get(group, (0.0, 0.0))
             there += holding.weight
             for receiver, channel in holding.out.items():
-                if receiver not in durable_states:
+                if not channel.open or receiver not in durable_states:
                     continue
                 taken = _taken(durable_states, sender, receiver, group)
                 there += sum(share.weight for share in channel.open if share.seq > taken)
@@ -43,7 +43,10 @@ def values(durable_states: Mapping[str, DurableState]) -> dict[str, Tensor]:
             for mass in holding.waiting.values():
                 there = there + mass
             for receiver, channel in holding.out.items():
-                rest, _ = acknowledged(channel, _taken(durable_states, sender, receiver, group), durable.rules.form)
+                taken = _taken(durable_states, sender, receiver, group) if channel.open else 0
+                if not any(share.seq > taken for share in channel.open):
+                    continue
+                rest, _ = acknowledged(channel, taken, durable.rules.form)
                 there, _ = reopened(there, rest, Incoming(), durable.rules.form)
             found[group] = found[group] + there.value_D if group in found else there.value_D
     return found

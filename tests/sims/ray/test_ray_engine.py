@@ -47,6 +47,8 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "scaffold, some take part": ("scaffold", {"learning__participation": 0.6}),
     "fedper, all train": ("fedper", {"learning__participation": 0.5, "learning__everyone_trains": True}),
 }
+#: Shards that have the four blocks; each process that starts costs seconds.
+SHARDS = [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(4, marks=pytest.mark.soak)]
 
 
 def federation(**settings: Any) -> Federation:
@@ -76,25 +78,26 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", EQUALS)
-def test_equals_have_the_vector_engines_numbers_on_any_number_of_shards(case: str, machines: Machines) -> None:
+@pytest.mark.parametrize("shards", SHARDS)
+def test_equals_have_the_vector_engines_numbers_on_any_number_of_shards(
+    case: str, shards: int, machines: Machines
+) -> None:
     method, settings = EQUALS[case]
     made = world(federation(**settings))
-    for shards in (1, 2, 4):
-        assert_equal(found(machines.engine(made, method, shards)), found(vector(made, method)))
+    assert_equal(found(machines.engine(made, method, shards)), found(vector(made, method)))
 
 
 @pytest.mark.parametrize("case", SERVED)
-def test_a_server_and_its_clients_have_them_too(case: str, machines: Machines) -> None:
+@pytest.mark.parametrize("shards", SHARDS)
+def test_a_server_and_its_clients_have_them_too(case: str, shards: int, machines: Machines) -> None:
     method, settings = SERVED[case]
     made = world(federation(**settings))
-    expected = found(vector(made, method))
-    for shards in (1, 2, 4):
-        other = found(machines.engine(made, method, shards))
-        assert relative(other["x_Pn"], expected["x_Pn"]) < PARITY
-        assert other["traffic"] == expected["traffic"]
-        for what in ("scores", "server"):
-            for mine, theirs in zip(other[what] or (), expected[what] or (), strict=True):
-                assert mine == pytest.approx(theirs, rel=PARITY)
+    expected, other = found(vector(made, method)), found(machines.engine(made, method, shards))
+    assert relative(other["x_Pn"], expected["x_Pn"]) < PARITY
+    assert other["traffic"] == expected["traffic"]
+    for what in ("scores", "server"):
+        for mine, theirs in zip(other[what] or (), expected[what] or (), strict=True):
+            assert mine == pytest.approx(theirs, rel=PARITY)
 
 
 def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Machines) -> None:
@@ -125,11 +128,14 @@ def test_shards_are_spread_over_both_machines(machines: Machines) -> None:
         assert len({psutil.Process(each).ppid() for each in processes}) == 2
 
 
+@pytest.mark.parametrize("moments", [["mix"], pytest.param(["do", "give", "mix", "take"], marks=pytest.mark.soak)])
 def test_a_shard_killed_at_any_moment_is_named_and_made_anew_and_the_result_is_the_same(
-    machines: Machines, killing: Callable[[Any, str, int], None], capfd: pytest.CaptureFixture[str]
+    moments: list[str],
+    machines: Machines,
+    killing: Callable[[Any, str, int], None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     made = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"))
-    moments = ["do", "give", "mix", "take"]
     expected = found(vector(made, "partial-averaging"), len(moments) + 1)
     seen: list[tuple[str, str]] = []
     with machines.engine(made, "partial-averaging", 2, replaced=lambda who, why: seen.append((who, why))) as running:
@@ -138,13 +144,17 @@ def test_a_shard_killed_at_any_moment_is_named_and_made_anew_and_the_result_is_t
             running.step()
         running.step()
         assert same_bits(running.x_Pn, expected["x_Pn"])
-    assert seen == [("shard1", "its process ended"), ("shard2", "its process ended")] * 2
+    assert seen == [(f"shard{1 + number % 2}", "its process ended") for number in range(len(moments))]
     assert capfd.readouterr().out == "", "results stand there, and Ray must not speak of dead workers"
 
 
-def test_clients_are_made_anew_too(machines: Machines, killing: Callable[[Any, str, int], None]) -> None:
+@pytest.mark.parametrize(
+    "moments", [["updates"], pytest.param(["do", "updates", "settle", "kept"], marks=pytest.mark.soak)]
+)
+def test_clients_are_made_anew_too(
+    moments: list[str], machines: Machines, killing: Callable[[Any, str, int], None]
+) -> None:
     made = world(federation(learning__participation=0.6))
-    moments = ["do", "updates", "settle", "kept"]
     with machines.engine(made, "scaffold", 2) as undisturbed:
         for _ in moments:
             undisturbed.step()
@@ -155,7 +165,7 @@ def test_clients_are_made_anew_too(machines: Machines, killing: Callable[[Any, s
             killing(running, moment, number % 2)
             running.step()
         assert same_bits(running.x_Pn, expected)
-    assert seen == ["shard1", "shard2"] * 2
+    assert seen == [f"shard{1 + number % 2}" for number in range(len(moments))]
 
 
 @pytest.mark.parametrize(("module", "words"), [("Suicidal", "died 3 times in a round"), ("Faulty", "no such luck")])
@@ -169,7 +179,12 @@ def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
 
 
 @pytest.mark.parametrize(
-    ("method", "moment"), [("partial-averaging", "do"), ("partial-averaging", "mix"), ("fedavg", "updates")]
+    ("method", "moment"),
+    [
+        pytest.param("partial-averaging", "do", marks=pytest.mark.soak),
+        ("partial-averaging", "mix"),
+        pytest.param("fedavg", "updates", marks=pytest.mark.soak),
+    ],
 )
 def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: str, machines: Machines) -> None:
     made, stop = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9")), threading.Event()
@@ -189,7 +204,7 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
         tensors, state = running.snapshot()
         tensors = {name: value.clone() for name, value in tensors.items()}
     assert state["round"] == 1
-    with machines.engine(made, method, 4) as again:
+    with machines.engine(made, method, 1) as again:
         again.restore(tensors, state)
         while again.round < ROUNDS:
             again.step()

@@ -127,6 +127,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
     assert finished == sorted(finished), "what is finished stays so"
 
 
+@pytest.mark.soak  # an experiment below does so, too
 def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:
