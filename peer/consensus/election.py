@@ -308,6 +308,7 @@ class Election:
         self._ended_processes.discard(sender)
         if self.leading and self.hard_state.term <= follow.term <= self.hard_state.term + RAISE_MAX:
             self._answered[sender] = self._clock
+            self._ahead.pop(sender, None)
             if follow.term > self.hard_state.term:
                 self._ahead[sender] = follow.term
         return []

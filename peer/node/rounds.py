@@ -300,9 +300,9 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
-    absent = _absent(state, group, beyond)
+    absent = _absent(state, group, beyond) if policy.drift is not None and exchange == 0 else None
     # Who is back may be far away although nobody has moved: each side averaged without the other.
-    back = exchange == 0 and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
+    back = absent is not None and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
     inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
     # An acknowledgement may still be under way beside the shares: skipping a neighbor for that would leave it waiting,
@@ -327,7 +327,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
         shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
         start_weight=anew if exchange == 0 else None,
     )
-    if policy.drift is not None and exchange == 0 and not tired:
+    if absent is not None and not tired:
         rounds.missed[group] = absent
     rounds.opened_at[group] = state.now
     rounds.skipped[group] = (

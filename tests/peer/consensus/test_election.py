@@ -392,7 +392,13 @@ def led(term: int, by: str = A) -> Election:
 
 def leading() -> tuple[Election, int]:
     """B coordinates in term 4; the tick at which it is."""
-    election, now = voter(), TIMING.shortest
+    election = voter()
+    return election, elected(election)
+
+
+def elected(election: Election) -> int:
+    """Let C and D elect this voter, B, in term 4; the tick at which it is."""
+    now = TIMING.shortest
     while election._poll is None:
         election.tick(now := now + 1, ())
     for pre in (True, False):
@@ -400,7 +406,7 @@ def leading() -> tuple[Election, int]:
             vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
             election.on_vote_reply(peer, VoteReply(4, pre, True, vote))
     assert election.leading
-    return election, now
+    return now
 
 
 def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
@@ -439,16 +445,21 @@ def test_a_coordinator_steps_down_at_once_when_too_few_voters_can_accept_in_its_
     assert asked == {(5, True), (7, True)}
 
 
-def test_who_voted_for_a_coordinator_has_a_process_whatever_its_machine_refused_before() -> None:
-    election, now = voter(), TIMING.shortest
-    election.nobody_listens(C)
-    while election._poll is None:
-        election.tick(now := now + 1, ())
-    for pre in (True, False):
-        for peer in (C, D):
-            vote = b"" if pre else signature(peer, vote_text(SCOPE, peer, 4, 1, B))
-            election.on_vote_reply(peer, VoteReply(4, pre, True, vote))
+def test_a_voter_that_states_this_term_again_is_counted_again() -> None:
+    """Its disk was lost, or it lied."""
+    election, now = leading()
+    for peer in (C, D):
+        election.on_heartbeat_reply(peer, HeartbeatReply(5, Progress()))
+    for peer in (C, D):
+        election.on_heartbeat_reply(peer, HeartbeatReply(4, Progress()))
     election.tick(now + 1, ())
+    assert election.leading
+
+
+def test_who_voted_for_a_coordinator_has_a_process_whatever_its_machine_refused_before() -> None:
+    election = voter()
+    election.nobody_listens(C)
+    election.tick(elected(election) + 1, ())
     assert election.leading
 
 
