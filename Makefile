@@ -19,6 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Whole files to each of three workers, in the order of tests/conftest.py: those with slow tests first. Three on two cores:
 # nearly a third of a slow test's time is waiting for programs.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+# What measures real processes by the clock: nothing else runs beside it.
+ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
@@ -56,7 +58,8 @@ test: $(READY)   ## all tests
 
 soak: $(READY)   ## faults over thousands of seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m tests.faults.soak
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -n 2 -m soak $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest -m soak $(ALONE)
 	$(BIN)/python -m tests.net.soak
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md

@@ -1,6 +1,6 @@
 """Kills without end: four peers on hosts of their own, packets dropped, killed one after another, the network cut.
 
-    python -m tests.net.soak [--kills 50] [--loss 0.3] [--cut 30] [--rounds 300] [--seed 0]
+    python -m tests.net.soak [--kills 50] [--loss 0.3] [--cut 30] [--rounds 200] [--seed 0]
 
 Prints the mass error, the accuracy beside that of a run without any fault, and the time. Ends with 1 if mass was lost,
 if less was learned, or if the peers had finished before the last kill; with 0, having said what is missing, where there
@@ -84,7 +84,7 @@ def main() -> int:
     parser.add_argument("--loss", type=float, default=0.3)
     parser.add_argument("--cut", type=float, default=30.0, help="seconds in the middle; 0: none")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
     if lacks := missing():
         print(f"no soak between hosts: {lacks}")
