@@ -101,10 +101,10 @@ class Receiver:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_child, args=(serve, theirs, *options), daemon=True)
         self._process.start()
-        self.port = self._told()
+        self.port = self._port_reported()
         self.pid = self._process.pid or 0
 
-    def _told(self) -> int:
+    def _port_reported(self) -> int:
         if not self._pipe.poll(PATIENCE):
             raise RuntimeError("a receiver does not start")
         port: int = self._pipe.recv()
@@ -115,9 +115,9 @@ class Receiver:
         self._process.join(PATIENCE)
 
 
-def _child(serve: Callable[..., None], tell: Connection, *options: object) -> None:
+def _child(serve: Callable[..., None], report: Connection, *options: object) -> None:
     torch.set_num_threads(1)
-    serve(tell.send, *options)
+    serve(report.send, *options)
 
 
 def kept(length: int) -> Tensor:
@@ -160,7 +160,7 @@ def _identity(folder: Path, peer: str) -> Identity:
 # ------------------------------------------------------------------------------------------------------------ fedpeer
 
 
-def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
+def _serve_fedpeer(report: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
     arrived = Arrived(job, length)
 
     def deliver(sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
@@ -189,7 +189,7 @@ def _serve_fedpeer(tell: Callable[[int], None], job: Job, length: int, folder: P
         listening = bind_socket("127.0.0.1", 0, plain=folder is None)
         server = PeerServer(host, pool)
         await server.start(listening, server_context(_identity(folder, "b")) if folder else None)
-        tell(listening.getsockname()[1])
+        report(listening.getsockname()[1])
         await asyncio.Event().wait()
 
     asyncio.run(serve())
@@ -237,11 +237,11 @@ class Fedpeer:
 # ---------------------------------------------------------------------------------------------------- sockets by hand
 
 
-def _serve_sockets(tell: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
+def _serve_sockets(report: Callable[[int], None], job: Job, length: int, folder: Path | None) -> None:
     arrived, value_D = Arrived(job, length), kept(length)
     view = value_D.numpy().data.cast("B")
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        tell(listening.getsockname()[1])
+        report(listening.getsockname()[1])
         connection, _ = listening.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if folder:
@@ -277,7 +277,7 @@ class Sockets:
 # --------------------------------------------------------------------------------------------------------------- gRPC
 
 
-def _serve_grpc(tell: Callable[[int], None], job: Job, length: int) -> None:
+def _serve_grpc(report: Callable[[int], None], job: Job, length: int) -> None:
     arrived, value_D = Arrived(job, length), kept(length)
 
     def take(request: BytesValue, context: grpc.ServicerContext) -> BytesValue:
@@ -290,7 +290,7 @@ def _serve_grpc(tell: Callable[[int], None], job: Job, length: int) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", {"take": method}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    tell(port)
+    report(port)
     server.wait_for_termination()
 
 
@@ -316,12 +316,12 @@ class Grpc:
 # ---------------------------------------------------------------------------------------------------------- naive HTTP
 
 
-def _serve_naive(tell: Callable[[int], None], job: Job, length: int) -> None:
+def _serve_naive(report: Callable[[int], None], job: Job, length: int) -> None:
     arrived = Arrived(job, length)
 
     async def take(request: web.Request) -> web.Response:
-        said = msgpack.unpackb(await request.read(), max_bin_len=4 * length)
-        arrived.finish(torch.frombuffer(bytearray(said["value"]), dtype=torch.float32), checked=False)
+        fields = msgpack.unpackb(await request.read(), max_bin_len=4 * length)
+        arrived.finish(torch.frombuffer(bytearray(fields["value"]), dtype=torch.float32), checked=False)
         return web.Response(status=204)
 
     async def serve() -> None:
@@ -330,7 +330,7 @@ def _serve_naive(tell: Callable[[int], None], job: Job, length: int) -> None:
         runner, listening = web.AppRunner(app), bind_socket("127.0.0.1", 0)
         await runner.setup()
         await web.SockSite(runner, listening).start()
-        tell(listening.getsockname()[1])
+        report(listening.getsockname()[1])
         await asyncio.Event().wait()
 
     asyncio.run(serve())

@@ -55,8 +55,8 @@ class Sent:
     @staticmethod
     def of(simulator: Simulator, kinds: Sequence[str], peer: str = "") -> Sent:
         """Of these kinds, by this peer or by all, since the history was cleared."""
-        said = (row for row in simulator.rows if row[1] == "said" and len(row) == len(MESSAGE))
-        sizes = [int(str(size)) for _, _, who, kind, _, size in said if kind in kinds and peer in ("", who)]
+        sent = (row for row in simulator.rows if row[1] == "said" and len(row) == len(MESSAGE))
+        sizes = [int(str(size)) for _, _, who, kind, _, size in sent if kind in kinds and peer in ("", who)]
         return Sent(len(sizes), sum(sizes))
 
 

@@ -68,7 +68,7 @@ def associative_command(
 
             listening = stack.enter_context(closing(bind_page(port or 0)))
         with stopping(stop, progress), progress_display(progress, quiet) as display:
-            shown = demonstrate(peers, seed, images=images, tell=display, stop=stop)
+            shown = demonstrate(peers, seed, images=images, on_event=display, stop=stop)
         if shown is None:
             return EXIT_STOPPED
         if page:

@@ -61,8 +61,8 @@ def temporary(error: BaseException) -> str:
     if _names(error) & _TEMPORARY:
         return str(error)
     if short_of_memory(error):
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"there is too little memory ({said}); free some, or allow this process more, and start again"
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"there is too little memory ({reason}); free some, or allow this process more, and start again"
     return ""
 
 

@@ -18,7 +18,7 @@ from rich.table import Column
 
 from fedpeer.cli.progress import LINE_EVERY
 from fedpeer.cli.units import duration_text
-from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
+from fedpeer.experiments.events import Begun, CellDone, ExperimentEvent, OfRun
 from fedpeer.runs.summary import percent
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
 
@@ -49,7 +49,7 @@ class ExperimentTally:
         self.took: list[float] = []
         self.running: dict[str, Run] = {}
 
-    def on_event(self, event: Told) -> None:
+    def on_event(self, event: ExperimentEvent) -> None:
         match event:
             case Begun():
                 self.runs, self.done = event.runs, event.finished
@@ -99,7 +99,7 @@ class ExperimentDisplay(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
-    def __call__(self, event: Told) -> None: ...
+    def __call__(self, event: ExperimentEvent) -> None: ...
 
 
 class ExperimentLines:
@@ -115,7 +115,7 @@ class ExperimentLines:
     def __exit__(self, *_: object) -> None:
         """Do nothing: nothing is open."""
 
-    def __call__(self, event: Told) -> None:
+    def __call__(self, event: ExperimentEvent) -> None:
         tally = self.tally
         tally.on_event(event)
         match event:
@@ -124,7 +124,7 @@ class ExperimentLines:
                     self.last = self.clock()
                     self.write(f"{name}: {self._place(done)}, {tally.left}")
             case _:
-                for line in _said(event):
+                for line in _remarks(event):
                     self.write(line)
 
     def _place(self, event: RoundDone) -> str:
@@ -157,10 +157,10 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def __call__(self, event: Told) -> None:
+    def __call__(self, event: ExperimentEvent) -> None:
         tally = self.tally
         tally.on_event(event)
-        for line in _said(event):
+        for line in _remarks(event):
             self.progress.console.print(line, highlight=False, markup=False, soft_wrap=False)
         self.progress.update(
             self.task, description=tally.words, total=tally.runs, completed=tally.done, left=tally.left
@@ -187,7 +187,7 @@ class ExperimentSilence:
     def __exit__(self, *_: object) -> None:
         """Do nothing: nothing is open."""
 
-    def __call__(self, event: Told) -> None:
+    def __call__(self, event: ExperimentEvent) -> None:
         """Ignore the event."""
 
 
@@ -200,7 +200,7 @@ def experiment_display(console: Console, quiet: bool) -> ExperimentDisplay:
     return ExperimentLines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
 
 
-def _said(event: Told) -> list[str]:
+def _remarks(event: ExperimentEvent) -> list[str]:
     """Return the lines to print about an event, if any."""
     match event:
         case Begun():

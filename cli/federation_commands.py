@@ -81,12 +81,12 @@ def invite_command(
         return roster, await announce(authority, roster, without=peer)
 
     try:
-        roster, told = asyncio.run(work())
+        roster, delivered = asyncio.run(work())
     except KeyboardInterrupt:
         print(f"\nWithdrawn; roster.json shows whether {peer} has joined already.", file=sys.stderr)
         return EXIT_STOPPED
     print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
-    print("\n".join(delivery_lines(told)))
+    print("\n".join(delivery_lines(delivered)))
     return 0
 
 
@@ -158,22 +158,22 @@ def revoke(
     print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
 
 
-def delivery_lines(told: Mapping[str, str], file: str = "roster.json") -> list[str]:
+def delivery_lines(delivered: Mapping[str, str], file: str = "roster.json") -> list[str]:
     """Return lines that say which peers have the new roster (or contract), and how the others get it.
 
     Args:
         told: peer id -> why it could not be sent to that peer, or "".
         file: name of the file to copy if no peer was reached.
     """
-    reached = [peer for peer, why in told.items() if not why]
+    reached = [peer for peer, why in delivered.items() if not why]
     if reached:
         lines = [f"Sent to: {', '.join(reached)}. The peers pass it on to the others."]
-    elif told:
+    elif delivered:
         words = f"No running peer was reached. Copy {file} into the folder of one running peer"
         lines = [f"{words}; it passes it on to the others. (Copies in folders here are up to date.)"]
     else:
         lines = []
-    return [wrapped(line) for line in [*lines, *(f"  {peer}: {why}" for peer, why in told.items() if why)]]
+    return [wrapped(line) for line in [*lines, *(f"  {peer}: {why}" for peer, why in delivered.items() if why)]]
 
 
 def _seconds(text: str, problems: list[ConfigProblem]) -> float:

@@ -31,21 +31,21 @@ def outcome_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
     try:
         outcome = command()
     except ConfigError as error:
-        return _told(report_error(error), EXIT_USERS)
+        return _printed(report_error(error), EXIT_USERS)
     except _UsageError as error:
-        return _told(_usage(error), EXIT_USERS)
+        return _printed(_usage(error), EXIT_USERS)
     except (KeyboardInterrupt, typer.Abort):
-        return _told("Stopped.", EXIT_STOPPED)
+        return _printed("Stopped.", EXIT_STOPPED)
     except Exception as error:
         if is_users_mistake(error):
-            return _told(wrapped(str(error)), EXIT_USERS)
+            return _printed(wrapped(str(error)), EXIT_USERS)
         if words := temporary(error):
-            return _told(wrapped(words), EXIT_TEMPORARY)
-        return _told(_own_mistake(error, arguments), EXIT_OURS)
+            return _printed(wrapped(words), EXIT_TEMPORARY)
+        return _printed(_own_mistake(error, arguments), EXIT_OURS)
     return outcome if isinstance(outcome, int) else 0
 
 
-def _told(text: str, code: int) -> int:
+def _printed(text: str, code: int) -> int:
     print(text, file=sys.stderr)
     return code
 

@@ -77,8 +77,8 @@ def topology_simulate_command(
         to=to, seed=seed, exchanges_max=exchanges_max,
     )  # fmt: skip
     console, stop = Console(stderr=True), threading.Event()
-    with stopping(stop, console), _progress(console, to, quiet) as tell:
-        outcome = simulate_scalar(options, tell, stop)
+    with stopping(stop, console), _progress(console, to, quiet) as on_progress:
+        outcome = simulate_scalar(options, on_progress, stop)
     if as_json:
         sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
     else:
@@ -123,9 +123,9 @@ def sweep(
                 if stop.is_set():
                     break
                 found = scale.scale_row(line, outcome)
-                told = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {options.peers:,} peers"
+                title = f"{number} of {len(wanted)}: {line.label}, {line.trouble}, {options.peers:,} peers"
                 console.print(
-                    f"{told}: {outcome.exchanges:,} exchanges, {duration_text(outcome.seconds)}", highlight=False
+                    f"{title}: {outcome.exchanges:,} exchanges, {duration_text(outcome.seconds)}", highlight=False
                 )
             rows.append(found)
             write_new_text(store, dumps({"cells": rows}, indent=1) + "\n", option="--to")

@@ -38,7 +38,7 @@ _ID = "i" * NAME_LETTERS_MAX
 
 def statement_bytes(models: Sequence[str]) -> int:
     """Return the most bytes that a peer's statement about itself takes: those with the longest id and address."""
-    told = Advert(
+    advert = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=0,
         generation=0,
@@ -49,7 +49,7 @@ def statement_bytes(models: Sequence[str]) -> int:
         models=tuple(models),
     )
     return claim_bytes(
-        Claim(about=_ID, incarnation=1, version=1, state="alive", author=_ID, advert=told, signature=b"")
+        Claim(about=_ID, incarnation=1, version=1, state="alive", author=_ID, advert=advert, signature=b"")
     )
 
 

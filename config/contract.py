@@ -322,8 +322,8 @@ def remembered(held: HeldContract) -> dict[str, Any]:
 
 def named(federation: FederationSettings) -> bytes:
     """Return the settings that a file names, as JSON, without those that it leaves at their defaults."""
-    said = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
-    return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+    stated = _without_paths(federation).model_dump(mode="json", exclude={"simulation"}, exclude_unset=True)
+    return json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()
 
 
 def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
 def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:
     if dataset.task != "classification":
         quantiles = [peer["train_quantiles"][0] for peer in peers]
-        said = "min, quartiles, max" if dataset.task == "regression" else "ones: min, quartiles, max"
-        return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(said)
+        caption = "min, quartiles, max" if dataset.task == "regression" else "ones: min, quartiles, max"
+        return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(caption)
     count_PC = np.array([peer["train_counts"] for peer in peers])
     digits = max(2, len(str(count_PC.max())))
     if len(dataset.classes) * (digits + 1) <= room:
@@ -76,8 +76,8 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
     each = -(-len(dataset.classes) // room)
     starts = np.arange(0, len(dataset.classes), each)
     density_PB = np.add.reduceat(count_PC, starts, axis=1)
-    said = f"{len(dataset.classes)} classes" + (f", {each} per mark" if each > 1 else "")
-    return [_shaded(density_B, density_PB.max()) for density_B in density_PB], Text(said[:room])
+    caption = f"{len(dataset.classes)} classes" + (f", {each} per mark" if each > 1 else "")
+    return [_shaded(density_B, density_PB.max()) for density_B in density_PB], Text(caption[:room])
 
 
 def _counts(count_C: np.ndarray[Any, Any], largest: int, digits: int) -> Text:

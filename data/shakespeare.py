@@ -81,7 +81,7 @@ def shakespeare(
             speeches = roles(_text(path))
         if not speeches:
             raise store.damaged(path, "it has no speaking role")
-        sizes = {name: len(said) for name, said in speeches.items()}
+        sizes = {name: len(speech) for name, speech in speeches.items()}
         parts = [(name, False, *_windows(speeches[name], samples)) for name in _largest(sizes, users)]
     counts = [len(y) for _, _, _, y in parts]
     names, user_N = np.unique([name for name, _, _, _ in parts], return_inverse=True)
@@ -111,9 +111,9 @@ def roles(text: str) -> dict[str, str]:
         play: dict[str, list[str]] = {}
         for role, line in _speeches(lines, errors=title == "THE COMEDY OF ERRORS"):
             play.setdefault(role, []).append(line)
-        for role, said in play.items() if len(play) > 1 else ():
-            whole = re.sub(" {2,}", " ", " ".join([*said, ""]))
-            if len(said) > 2 and len(whole) > WINDOW:
+        for role, speech in play.items() if len(play) > 1 else ():
+            whole = re.sub(" {2,}", " ", " ".join([*speech, ""]))
+            if len(speech) > 2 and len(whole) > WINDOW:
                 spoken[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = whole
     return spoken
 

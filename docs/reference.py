@@ -144,10 +144,10 @@ def _first_line(function: Callable[..., Any]) -> str:
 def _settings(function: Callable[..., Any]) -> str:
     found = inspect.signature(function).parameters.values()
     keywords = [p for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    return ", ".join(f"`{p.name}`" if p.default is p.empty else f"`{p.name}={_said(p.default)}`" for p in keywords)
+    return ", ".join(f"`{p.name}`" if p.default is p.empty else f"`{p.name}={_written(p.default)}`" for p in keywords)
 
 
-def _said(value: Any) -> str:
+def _written(value: Any) -> str:
     return "" if value in (None, ()) else str(Choice("x", value))[2:]
 
 

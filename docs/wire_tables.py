@@ -171,8 +171,8 @@ def _senders(spec: MessageSpec) -> str:
 
 
 def _counts(spec: MessageSpec) -> str:
-    said = {"a round's": spec.learning, "its group's": spec.of_group, "urgent": spec.urgent}
-    return ", ".join(name for name, holds in said.items() if holds) or "-"
+    properties = {"a round's": spec.learning, "its group's": spec.of_group, "urgent": spec.urgent}
+    return ", ".join(name for name, holds in properties.items() if holds) or "-"
 
 
 def sayings() -> str:

@@ -52,7 +52,7 @@ def book(pages: Sequence[Page]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>fedpeer: experiments</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<style>\n{style}</style>\n</head>\n<body>\n<h1 id="top">What the papers say, played on this machine</h1>\n'
-        f"<p>{_said(pages)}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
+        f"<p>{_summary(pages)}</p>\n{_contents(pages)}\n" + "\n".join(map(_section, pages)) + "\n</body>\n</html>\n"
     )
 
 
@@ -60,7 +60,7 @@ def index(pages: Sequence[Page]) -> str:
     """Return a Markdown index with a line for each page beside it (`STEM.md`), and the command that made the page."""
     lines = [
         f"# What the papers say, played on {_machines(pages)}",
-        f"{_said(pages)} Everything on one page: [experiments.html](experiments.html).",
+        f"{_summary(pages)} Everything on one page: [experiments.html](experiments.html).",
     ]
     held = _held_by_page(pages)
     for paper, those in groupby(pages, key=_paper):
@@ -139,16 +139,16 @@ def _scrolled(table: str) -> str:
     return f'<div class="scroll">{table}</div>'
 
 
-def _said(pages: Sequence[Page]) -> str:
+def _summary(pages: Sequence[Page]) -> str:
     """Return a sentence with the number of pages, the time of their runs, and how many claims hold."""
     counted, repeats = _counted(pages), _repeats(pages)
     quick = [data for data in pages if data["size"] == "quick" and data not in counted]
-    said = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
-    said += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
+    sentence = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
+    sentence += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
     if repeats:
         named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())
-        said += f" Pages with the same numbers are counted once: {named}."
-    return said
+        sentence += f" Pages with the same numbers are counted once: {named}."
+    return sentence
 
 
 def _counted(pages: Sequence[Page]) -> list[Page]:

@@ -35,7 +35,7 @@ def reaches(text: str, label: str, column: str, value: float, *, more: bool = Tr
         sign = 1 if more else -1
         return ClaimVerdict(sign * (mean - value) >= 0, f"{_number(mean, sem)} beside {value:g}")
 
-    return PaperClaim(text, _told(check), (label,), printed=True)
+    return PaperClaim(text, _judged(check), (label,), printed=True)
 
 
 def above(
@@ -51,7 +51,7 @@ def above(
         words = f"{_signed(sign * mean, sem)} points to {nearest}"
         return ClaimVerdict(mean >= by, words if len(others) == 1 else f"{words}, the nearest")
 
-    return PaperClaim(text, _told(check), (label, *others))
+    return PaperClaim(text, _judged(check), (label, *others))
 
 
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
@@ -63,7 +63,7 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
             raise _MissingError(f"{other} has nothing to compare with")
         return ClaimVerdict(mine <= most * other_mean, f"{100 * mine / other_mean:.1f} %")
 
-    return PaperClaim(text, _told(check), (label, other))
+    return PaperClaim(text, _judged(check), (label, other))
 
 
 def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
@@ -95,7 +95,7 @@ def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: fl
             words.append(f"{better} against {worse}: {_signed(sign * mean, sem)} points, p = {chance:.2g}")
         return ClaimVerdict(all(held), "; ".join(words))
 
-    return PaperClaim(text, _told(check), tuple(labels))
+    return PaperClaim(text, _judged(check), tuple(labels))
 
 
 def highest(
@@ -123,7 +123,7 @@ def highest(
         words += "" if clear or not apart else "; their bars touch"
         return ClaimVerdict(more > by and (clear or not apart), words)
 
-    return PaperClaim(text, _told(check), (*labels, *others))
+    return PaperClaim(text, _judged(check), (*labels, *others))
 
 
 def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperClaim:
@@ -135,7 +135,7 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
         nearest = min(theirs, key=lambda other: theirs[other])
         return ClaimVerdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
 
-    return PaperClaim(text, _told(check), (label, *others))
+    return PaperClaim(text, _judged(check), (label, *others))
 
 
 def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> PaperClaim:
@@ -146,7 +146,7 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
         more = Middle.of(mine).median - max(Middle.of(each).median for each in theirs)
         return ClaimVerdict(more > 0, f"{more:+.2f} points to the nearest")
 
-    return PaperClaim(text, _told(check), tuple(label for labels in (line, *others) for label in labels))
+    return PaperClaim(text, _judged(check), tuple(label for labels in (line, *others) for label in labels))
 
 
 def falls(
@@ -168,7 +168,7 @@ def falls(
         held = (least is None or lost >= least) and (most is None or lost <= most)
         return ClaimVerdict(held, f"{-lost:+.1f} {unit}")
 
-    return PaperClaim(text, _told(check), (start, end))
+    return PaperClaim(text, _judged(check), (start, end))
 
 
 def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[float], *, within: float) -> PaperClaim:
@@ -186,7 +186,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
         count = f"{len(lacks)} of {len(labels)} judged"
         return ClaimVerdict(not below, f"{count}; below by more: {', '.join(below)}" if below else count)
 
-    return PaperClaim(text, _told(check), printed=True)
+    return PaperClaim(text, _judged(check), printed=True)
 
 
 def _chance(differences_S: _Floats) -> float:
@@ -196,14 +196,14 @@ def _chance(differences_S: _Floats) -> float:
     return float(stats.ttest_1samp(differences_S, 0.0, alternative="greater").pvalue)
 
 
-def _told(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
-    def told(results: Results) -> ClaimVerdict:
+def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
+    def judged(results: Results) -> ClaimVerdict:
         try:
             return check(results)
         except _MissingError as missing:
             return ClaimVerdict(None, str(missing))
 
-    return told
+    return judged
 
 
 def _values(results: Results, label: str, column: str) -> tuple[float, ...]:

@@ -41,4 +41,4 @@ class CellDone:
 
 
 #: An event of an experiment. A run has `RunBegun`, `MethodStarted`, some `RoundDone`, `MethodDone`.
-Told = Begun | OfRun | CellDone | Event
+ExperimentEvent = Begun | OfRun | CellDone | Event

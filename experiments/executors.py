@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedpeer.experiments.events import OfRun, Told
+from fedpeer.experiments.events import ExperimentEvent, OfRun
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import Event, MethodDone, Remark, RunBegun
 from fedpeer.sims.prepare import LastDataset, prepare_simulation
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedpeer.sims.ray.remote_run import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
-Tell = Callable[[Told], None]
+OnExperimentEvent = Callable[[ExperimentEvent], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +94,8 @@ class LocalExecutor:
 
     at_once = 1
 
-    def __init__(self, where: Where, tell: Tell, stop: threading.Event) -> None:
-        self._where, self._tell, self._stop = where, tell, stop
+    def __init__(self, where: Where, on_event: OnExperimentEvent, stop: threading.Event) -> None:
+        self._where, self._on_event, self._stop = where, on_event, stop
         self._waiting: deque[WantedRun] = deque()
         self._dataset = LastDataset()
 
@@ -123,7 +123,7 @@ class LocalExecutor:
         return {wanted.digest: run}
 
     def _received(self, wanted: WantedRun, event: Event) -> None:
-        self._tell(OfRun(run=wanted.name, event=event))
+        self._on_event(OfRun(run=wanted.name, event=event))
 
 
 class RayExecutor:
@@ -160,24 +160,24 @@ class RayExecutor:
 
 
 @contextmanager
-def executor_for(where: Where, tell: Tell, stop: threading.Event) -> Iterator[Executor]:
+def executor_for(where: Where, on_event: OnExperimentEvent, stop: threading.Event) -> Iterator[Executor]:
     """Yield the executor for a place; Ray is imported only for a cluster.
 
     Raises:
         ChoiceError: there is no such cluster, or it has too few CPUs.
     """
     if where.cluster is None:
-        yield LocalExecutor(where, tell, stop)
+        yield LocalExecutor(where, on_event, stop)
         return
     from fedpeer.sims.ray.cluster import join_cluster
     from fedpeer.sims.ray.sweep import Sweep
 
     def received(remote_run: RemoteRun, event: Event) -> None:
-        tell(OfRun(run=remote_run.name, event=event))
+        on_event(OfRun(run=remote_run.name, event=event))
 
     cpus = where.workers or 1
     with (
-        join_cluster(where.cluster, None, lambda text: tell(Remark(text=text))) as cluster,
+        join_cluster(where.cluster, None, lambda text: on_event(Remark(text=text))) as cluster,
         Sweep(cluster, cpus, received, stop, run_prepared) as sweep,
     ):
         yield RayExecutor(where, sweep, cluster.places // cpus, received)

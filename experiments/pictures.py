@@ -60,13 +60,13 @@ def figure_picture(data: Mapping[str, Any]) -> str:
         if (most := COLUMNS[name].most) is not None:
             axes.set_ylim(0, 1.05 * most)
 
-    said = "; ".join(
+    summary = "; ".join(
         f"{line.name}: {line.points[0][1].median:.1f} to {line.points[-1][1].median:.1f}" for line in lines
     )
     return panels(
         [partial(draw, name=name) for name in columns],
         HEIGHT,
-        f"{data['title']}. {said}",
+        f"{data['title']}. {summary}",
         left=LEFT,
         right=10,
         above=above,

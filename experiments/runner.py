@@ -27,7 +27,7 @@ from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe_dataset
 from fedpeer.experiments.events import Begun, CellDone
-from fedpeer.experiments.executors import Executor, Tell, WantedRun, Where, executor_for
+from fedpeer.experiments.executors import Executor, OnExperimentEvent, WantedRun, Where, executor_for
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.moments import read_at
 from fedpeer.experiments.results import Measured, Results, validation_score
@@ -145,7 +145,7 @@ def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
 
 
 def run_experiment(
-    options: ExperimentOptions, tell: Tell = lambda event: None, stop: threading.Event | None = None
+    options: ExperimentOptions, on_event: OnExperimentEvent = lambda event: None, stop: threading.Event | None = None
 ) -> bool:
     """Run what is not finished yet; `results.json` is rewritten after each cell.
 
@@ -155,7 +155,7 @@ def run_experiment(
     Raises:
         DataError, ChoiceError, ...: a mistake of the user, before anything runs, or once the data are loaded.
     """
-    return _Player(options, tell, stop or threading.Event()).play()
+    return _Player(options, on_event, stop or threading.Event()).play()
 
 
 def found(options: ExperimentOptions) -> Results:
@@ -194,8 +194,8 @@ def _pages(root: Path, names: Sequence[str], size: SizeName) -> list[Path]:
 
 
 class _Player:
-    def __init__(self, options: ExperimentOptions, tell: Tell, stop: threading.Event) -> None:
-        self.options, self.tell, self.stop = options, tell, stop
+    def __init__(self, options: ExperimentOptions, on_event: OnExperimentEvent, stop: threading.Event) -> None:
+        self.options, self.on_event, self.stop = options, on_event, stop
         self.runs = dict(_runs(options.folder))
         self.measured: dict[str, Rows] = {}
         self.elsewhere: dict[str, str] = {}
@@ -216,8 +216,8 @@ class _Player:
             cluster=options.cluster,
             command=options.command,
         )
-        with executor_for(where, self.tell, self.stop) as players:
-            self.tell(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
+        with executor_for(where, self.on_event, self.stop) as players:
+            self.on_event(Begun(runs=len(runs), finished=finished, at_once=players.at_once))
             return self._play({cell.label: cell for cell in cells}, players)
 
     def _play(self, left: dict[str, Cell], players: Executor) -> bool:
@@ -232,7 +232,7 @@ class _Player:
                 if not unfinished:
                     del left[cell.label]
                     self._write()
-                    self.tell(CellDone(measured=self.finished[cell.label]))
+                    self.on_event(CellDone(measured=self.finished[cell.label]))
                 awaited[cell.label] = {wanted.digest for wanted in unfinished}
                 for wanted in unfinished:
                     if wanted.digest not in begun:

@@ -97,8 +97,8 @@ def _fewer(seeds: int, results: Results) -> str:
     if not fewer:
         return ""
     named = ", ".join(f"{label} {count}" for label, count in fewer.items())
-    said = named if len(fewer) <= 12 else f"{min(fewer.values())} or more, at {len(fewer)} points fewer than all"
-    return f"Seeds so far, of {seeds}: {said}. Pairs are of the seeds that both have."
+    sentence = named if len(fewer) <= 12 else f"{min(fewer.values())} or more, at {len(fewer)} points fewer than all"
+    return f"Seeds so far, of {seeds}: {sentence}. Pairs are of the seeds that both have."
 
 
 def _unfinished(missing: Sequence[str]) -> str:
@@ -176,18 +176,18 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     if data.get("figure") is not None:
         published = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
         scores = "Scores are in percent. " if METRICS.keys() & set(data["columns"]) else ""
-        said = "In percent" if data["columns"] == ["PM"] else f"{scores}Each number"
+        sentence = "In percent" if data["columns"] == ["PM"] else f"{scores}Each number"
         if not several:
-            return f"{words}. {said}, of one run{published}."
+            return f"{words}. {sentence}, of one run{published}."
         return (
-            f"{words}. {said}: the median of {data['seeds']} runs{published} and, in brackets and as bars, the points "
-            "below which 40 % and 60 % of them lie."
+            f"{words}. {sentence}: the median of {data['seeds']} runs{published} and, in brackets and as bars, the "
+            "points below which 40 % and 60 % of them lie."
         )
-    said = f"{words}. Scores are in percent, in the last round"
-    said += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
+    sentence = f"{words}. Scores are in percent, in the last round"
+    sentence += f", mean ± standard error over {data['seeds']} seeds" if several else ", of one seed"
     if any(cell.best for cell in results.values()):
-        said += "; the best round is chosen on training examples kept back, never on test examples"
-    return f"{said}."
+        sentence += "; the best round is chosen on training examples kept back, never on test examples"
+    return f"{sentence}."
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -42,20 +42,20 @@ class NoisePhase:
     """
 
     wanted: int
-    told: frozenset[str] = frozenset()
+    masked_to: frozenset[str] = frozenset()
 
     @property
     def lifted(self) -> bool:
         """True if the phase is over."""
-        return len(self.told) >= self.wanted
+        return len(self.masked_to) >= self.wanted
 
     def among(self, neighbors: Collection[str]) -> NoisePhase:
         """Return the phase if only these neighbors are left: it ends with the last of them even if p is larger."""
-        return replace(self, wanted=min(self.wanted, len(self.told.union(neighbors))))
+        return replace(self, wanted=min(self.wanted, len(self.masked_to.union(neighbors))))
 
     def after(self, peers: Collection[str]) -> NoisePhase:
         """Return the phase after masked shares to these peers."""
-        return replace(self, told=self.told.union(peers))
+        return replace(self, masked_to=self.masked_to.union(peers))
 
 
 def noise_key(secret: bytes, *what: object) -> bytes:

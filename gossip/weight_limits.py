@@ -83,7 +83,7 @@ class WeightLimits:
         return min(self.share * (1 - _ROUNDING), net)
 
     def refusal(
-        self, out: Outgoing, incoming: Incoming, held: float, weight: float, before: float = 0.0, *, told: bool = True
+        self, out: Outgoing, incoming: Incoming, held: float, weight: float, before: float = 0.0, *, stated: bool = True
     ) -> Literal["bad_weight", "no_room"] | None:
         """Return the code of a rejection if the receiver must not take a share of this weight now, else None.
 
@@ -94,6 +94,6 @@ class WeightLimits:
             told: whether the sender was told `before`; if not, it cannot know, and is not charged for exceeding it.
         """
         net, most = incoming.taken_weight + weight - out.weight_until(out.made), self.net * (1 + _ROUNDING)
-        if net > most or (told and net > most - before):
+        if net > most or (stated and net > most - before):
             return "bad_weight"
         return "no_room" if net > most - before or (net > 0 and held + weight > self.held * (1 + _ROUNDING)) else None

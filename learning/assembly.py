@@ -259,8 +259,8 @@ def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, 
         try:
             module = build_one(*arguments, **settings)
         except Exception as problem:  # whatever the user's function raises
-            said = f"{type(problem).__name__}: {problem}"
-            raise NetworkError(f"network python:{name}: calling it failed: {said}") from problem
+            reason = f"{type(problem).__name__}: {problem}"
+            raise NetworkError(f"network python:{name}: calling it failed: {reason}") from problem
     if not isinstance(module, nn.Module):
         raise NetworkError(f"network python:{name} returned {type(module).__name__}; it must return an nn.Module")
     return module

@@ -1,4 +1,4 @@
-"""Loads the data that a federation's or a peer's file names, and builds the peer's `Learner`.
+"""Loads the data that a federation's or a peer's file names, and builds the peer's `LocalTask`.
 
 It connects `data/` and `config/`, which do not import each other. Simulators and real peers both use it, so a real peer
 with `data: {simulation: 3}` holds exactly the examples that peer3 holds in a simulation.
@@ -29,7 +29,7 @@ from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 
 
 def load_dataset(choice: Choice) -> Dataset:
@@ -125,7 +125,7 @@ def loader_of(file: PeerFile) -> Loader:
 
 @dataclass(frozen=True, kw_only=True)
 class Outfit:
-    """A real peer's data, network and learner.
+    """A real peer's data, network and local task.
 
     assembly     the federation's, with the peer's own network if its file names one
     """
@@ -133,11 +133,11 @@ class Outfit:
     assembly: Assembly
     dataset: Dataset
     held: PeerExamples
-    learner: Learner
+    local_task: LocalTask
 
 
 def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfit:
-    """Load the data, build the network, make the learner. Paths in both files must be resolved.
+    """Load the data, build the network, make the local task. Paths in both files must be resolved.
 
     Raises:
         DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
@@ -148,5 +148,5 @@ def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfi
     assembly = assemble(
         federation, DataShape.of(dataset), federation.seed, load, network=file.network, trained=trained_of(federation)
     )
-    learner = Learner.of(assembly, found, inputs_of(dataset), file.id, device)
-    return Outfit(assembly=assembly, dataset=dataset, held=found, learner=learner)
+    local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device)
+    return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)

@@ -37,7 +37,7 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.held import PeerExamples
 from fedpeer.data.normalise import Normaliser
 from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of
-from fedpeer.learning.learner import flat_scale
+from fedpeer.learning.local_task import flat_scale
 from fedpeer.learning.program import Program
 from fedpeer.runs.disk import replacing, write_json
 from fedpeer.slicing.flat import FlatLayout
@@ -205,9 +205,9 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
     known = list(described.peers)
     whose = known[0] if peer is None and len(known) == 1 else peer
     if whose not in described.peers:
-        said = "choose a peer with --peer" if whose is None else f'it has no peer "{whose}"'
+        advice = "choose a peer with --peer" if whose is None else f'it has no peer "{whose}"'
         names = ", ".join(known[:8]) + (" ..." if len(known) > 8 else "")
-        raise ModelError(f"{card}: {said}; it has {names}")
+        raise ModelError(f"{card}: {advice}; it has {names}")
     outputs = outputs_of(described.loss, described.shape)
     module = build_network(described.network, described.shape, outputs, Draws(described.seed), code).eval()
     wanted = {tensor.name: tensor.shape for tensor in FlatLayout.of(module).tensors}

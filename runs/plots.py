@@ -20,7 +20,7 @@ ROWS_MAX = 64
 #: Weights that differ from 1 by less than this differ by rounding only.
 _WEIGHT_NOISE = 1e-6
 #: Most faults in the caption of a picture.
-SPANS_TOLD = 6
+SPANS_NAMED = 6
 #: Most averaging groups in one picture, and most nodes of a graph with labels.
 GROUPS_MAX, LABELS_MAX = 6, 40
 

@@ -91,13 +91,13 @@ def _notice(run: Facts) -> str:
     place = "before its first round"
     if run.last is not None:
         place = f"after round {run.last['round']} of {options} of {spoken(run.last['method'])}, seed {run.last['seed']}"
-    said = {
+    notice = {
         "running": f"This run is still running; the report was written {place}.",
         "interrupted": f"This run was interrupted {place}. Resume it with",
         "failed": f"This run failed with an error {place}.",
     }[run.status]
     resume = f" <code>fedpeer simulate --resume {escape(run.id)}</code>" if run.status == "interrupted" else ""
-    return f'<p class="notice">{escape(said)}{resume}</p>'
+    return f'<p class="notice">{escape(notice)}{resume}</p>'
 
 
 def _seeds(seeds: Sequence[int]) -> str:

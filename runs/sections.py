@@ -73,7 +73,7 @@ def _gains(run: Facts) -> str:
     local = run.histories.get("local")
     if local is None or not local.scores_SP.size:
         return ""
-    said = []
+    sentences = []
     for _, history in run.evaluated:
         if history.method == "local" or history.round_R[-1] != local.round_R[-1]:
             continue
@@ -89,8 +89,8 @@ def _gains(run: Facts) -> str:
             sentence += f"; {run.peers[best]} gains most ({_gain(gain_P[best], local.measure)})"
         if gain_P[worst] < 0:
             sentence += f"; {run.peers[worst]} loses most ({_gain(gain_P[worst], local.measure)})"
-        said.append(sentence + ".")
-    return " ".join(said)
+        sentences.append(sentence + ".")
+    return " ".join(sentences)
 
 
 def _gain(gain: float, measure: str) -> str:
@@ -177,18 +177,22 @@ def gossip(run: Facts) -> str:
 def timeline(run: Facts) -> str:
     """Return the section on rounds and weights of all peers over virtual time, with faults in the background."""
     figures = []
-    for method, told in run.timeline.items():
-        spans = [(each["begin"], each["end"]) for each in told["faults"]]
-        words = "; ".join(f"{e['begin']:g} to {e['end']:g} s: {e['text']}" for e in told["faults"][: plots.SPANS_TOLD])
-        more = len(told["faults"]) - plots.SPANS_TOLD
+    for method, timeline in run.timeline.items():
+        spans = [(each["begin"], each["end"]) for each in timeline["faults"]]
+        words = "; ".join(
+            f"{e['begin']:g} to {e['end']:g} s: {e['text']}" for e in timeline["faults"][: plots.SPANS_NAMED]
+        )
+        more = len(timeline["faults"]) - plots.SPANS_NAMED
         caption = f"Grey: faults, {escape(words)}{f'; and {more} more' if more > 0 else ''}." if words else ""
         key = _keys(run, [method])
-        rounds = {peer: (each["seconds"], each["rounds"]) for peer, each in told["peers"].items()}
+        rounds = {peer: (each["seconds"], each["rounds"]) for peer, each in timeline["peers"].items()}
         title = "Rounds finished by each peer, over virtual time"
         figures.append(_figure(title, plots.over_time(rounds, spans, "round", title), caption, keys=key))
-        groups = sorted({group for each in told["peers"].values() for group in each["weights"]})
+        groups = sorted({group for each in timeline["peers"].values() for group in each["weights"]})
         for group in groups[: plots.GROUPS_MAX]:
-            held = {p: (e["seconds"], e["weights"][group]) for p, e in told["peers"].items() if group in e["weights"]}
+            held = {
+                p: (e["seconds"], e["weights"][group]) for p, e in timeline["peers"].items() if group in e["weights"]
+            }
             title = f"Push-sum weight of each peer in {group}, over virtual time"
             figures.append(_figure(title, plots.over_time(held, spans, "weight", title), caption, keys=key))
     return f"<section><h2>Over time</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""

@@ -144,14 +144,14 @@ def headline(methods: Mapping[str, Mapping[str, Any]]) -> str:
     value = ("" if measure == "accuracy" else "error ") + score_text(means[chosen], measure)
     compared = [m for m in means if m != chosen and methods[m].get("rounds") == methods[chosen].get("rounds")]
     differences = [_difference(means[chosen], means[method], method, measure) for method in compared]
-    said = f"{spoken(chosen)}: {value}"
+    sentence = f"{spoken(chosen)}: {value}"
     if differences:
-        said += ", " + _joined(differences)
+        sentence += ", " + _joined(differences)
     else:
-        said += f" on average over {peers:,} peer{'s' * (peers != 1)}"
+        sentence += f" on average over {peers:,} peer{'s' * (peers != 1)}"
     if len(compared) < len(means) - 1:
-        said += f", after round {methods[chosen]['rounds']}"
-    return said if said[1:2].isupper() else said[0].upper() + said[1:]  # pFedVEM keeps its p
+        sentence += f", after round {methods[chosen]['rounds']}"
+    return sentence if sentence[1:2].isupper() else sentence[0].upper() + sentence[1:]  # pFedVEM keeps its p
 
 
 def server_score(result: Mapping[str, Any]) -> float | None:

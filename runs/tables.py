@@ -145,8 +145,8 @@ def _binned(peers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _notes(peers: Sequence[Mapping[str, Any]]) -> str:
     counted = Counter(str(peer["note"]) for peer in peers if peer.get("note"))
-    said = [f"{note} ({count})" for note, count in counted.most_common(NOTES_MAX)]
-    return "; ".join(said) + ("; …" if len(counted) > NOTES_MAX else "")
+    notes = [f"{note} ({count})" for note, count in counted.most_common(NOTES_MAX)]
+    return "; ".join(notes) + ("; …" if len(counted) > NOTES_MAX else "")
 
 
 def _quantiles(peer: Mapping[str, Any]) -> list[float]:

@@ -28,7 +28,7 @@ from fedpeer.sims.checks import combination_of
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
-from fedpeer.sims.simulate import Tell
+from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
 
 
@@ -81,7 +81,7 @@ def simulate(
     address: str = "",
     shards: int | None = None,
     out: str | Path = "fedpeer-runs",
-    tell: Tell = lambda event: None,
+    on_event: OnEvent = lambda event: None,
 ) -> Results:
     """Train many peers on this machine by several methods on the same split of the data, and compare the methods.
 
@@ -121,7 +121,7 @@ def simulate(
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
     simulation = prepare_simulation(request, dataset=dataset, module=module)
     run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
-    summary = carry_out(simulation, run, tell)
+    summary = carry_out(simulation, run, on_event)
     write_report(run)
     return Results(summary, run.path)
 

@@ -20,7 +20,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.data.held import PeerExamples
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
-from fedpeer.learning.learner import batch_view, budget, check_step
+from fedpeer.learning.local_task import batch_view, budget, check_step
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of

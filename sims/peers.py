@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.learning.holdings import inputs_of
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.sims.world import World
 
 
@@ -13,7 +13,9 @@ def secret_of(draws: Draws, peer: str) -> bytes:
     return draws.key("secret", peer).to_bytes(16, "little")
 
 
-def learners(world: World, device: str = "cpu") -> dict[str, Learner]:
-    """Return a learner for each peer, by id; all share one tensor of inputs."""
+def local_tasks(world: World, device: str = "cpu") -> dict[str, LocalTask]:
+    """Return the local task of each peer, by id; all share one tensor of inputs."""
     x_NF = inputs_of(world.dataset)
-    return {peer: Learner.of(world, world.held(number), x_NF, peer, device) for number, peer in enumerate(world.peers)}
+    return {
+        peer: LocalTask.of(world, world.held(number), x_NF, peer, device) for number, peer in enumerate(world.peers)
+    }

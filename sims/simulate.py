@@ -52,7 +52,7 @@ _LOSSES_MAX = 3
 #: units may be millions.
 _LOST = 1e9
 
-Tell = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 _Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
@@ -69,14 +69,14 @@ class _Stage:
     simulation: Simulation
     cluster: Cluster | None
     run: RunFolder
-    tell: Tell
+    on_event: OnEvent
     stop: threading.Event
 
 
 def run_prepared(
     simulation: Simulation,
     run: RunFolder,
-    tell: Tell = lambda event: None,
+    on_event: OnEvent = lambda event: None,
     stop: threading.Event | None = None,
 ) -> dict[str, Any]:
     """Run a prepared simulation, or the rest of it if the run folder holds a checkpoint or finished cells.
@@ -97,8 +97,8 @@ def run_prepared(
     record.describe_run(run, simulation)
     left = [cell for cell in cells if cell not in done]
     status: Status = "finished"
-    with _cluster_of(simulation, tell) as cluster:
-        tell(
+    with _cluster_of(simulation, on_event) as cluster:
+        on_event(
             SimulationStarted(
                 run=run.id,
                 dataset=simulation.dataset.name,
@@ -113,13 +113,13 @@ def run_prepared(
             )
         )
         for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation)]):
-            tell(Remark(text=text))
+            on_event(Remark(text=text))
         try:
             if cluster is not None and request.spread:
-                _spread(_Stage(simulation, cluster, run, tell, stop), left, done)
+                _spread(_Stage(simulation, cluster, run, on_event, stop), left, done)
             else:
                 for cell in left:
-                    _finish(_Stage(simulation, cluster, run, tell, stop), cell, _of_cell(checkpoint, cell))
+                    _finish(_Stage(simulation, cluster, run, on_event, stop), cell, _of_cell(checkpoint, cell))
         except Stopped:
             status = "interrupted"
     if status == "finished":
@@ -150,14 +150,14 @@ def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
     return (simulation.request.workers or cores()) if simulation.device == "cpu" else 0
 
 
-def _cluster_of(simulation: Simulation, tell: Tell) -> AbstractContextManager[Cluster | None]:
+def _cluster_of(simulation: Simulation, on_event: OnEvent) -> AbstractContextManager[Cluster | None]:
     """Join the Ray cluster that the request asks for. Ray is imported only then."""
     request = simulation.request
     if request.engine != "ray":
         return nullcontext()
     from fedpeer.sims.ray.cluster import join_cluster
 
-    return join_cluster(request.address, request.shards, lambda text: tell(Remark(text=text)))
+    return join_cluster(request.address, request.shards, lambda text: on_event(Remark(text=text)))
 
 
 def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
@@ -167,7 +167,7 @@ def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> N
     assert stage.cluster is not None, "it is spread over one"
     wanted, finished = ([(cell.method, cell.seed) for cell in each] for each in (cells, done))
     if not play_cells(
-        stage.simulation, stage.cluster, stage.run, wanted, finished, stage.tell, stage.stop, run_prepared
+        stage.simulation, stage.cluster, stage.run, wanted, finished, stage.on_event, stage.stop, run_prepared
     ):
         raise Stopped
 
@@ -186,12 +186,12 @@ def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
             resumed = _of_cell(checkpoint, cell)
             where = f"round {resumed[1]['recorded']}, the last checkpoint" if resumed else "the start"
             text = f"{cell.method}: a machine was lost, and its peers' last round with it; resuming from {where}"
-            stage.tell(Remark(text=text))
+            stage.on_event(Remark(text=text))
 
 
 def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
     """Run a cell from its start or from a checkpoint."""
-    run, tell, world = stage.run, stage.tell, stage.simulation.worlds[cell.seed]
+    run, on_event, world = stage.run, stage.on_event, stage.simulation.worlds[cell.seed]
     learning = world.federation.learning
     engine = _engine_of(stage, cell)
     # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
@@ -202,7 +202,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
             tensors, state = resumed
             engine.restore({name: tensor(value) for name, value in tensors.items()}, state["engine"])
             recorded, seconds = state["recorded"], state["seconds"]
-        tell(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=recorded + 1))
+        on_event(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=recorded + 1))
         saved, took = time.monotonic(), 0.0
         try:
             while recorded < learning.rounds:
@@ -218,8 +218,8 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                     if diverged:
                         some = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if diverged[3:] else "")
                         text = f"the loss of {some} is above {_LOST:g} or NaN since round {recorded}"
-                        tell(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
-                tell(
+                        on_event(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
+                on_event(
                     RoundDone(
                         method=cell.method,
                         seed=cell.seed,
@@ -240,19 +240,19 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
         run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
         record.describe_relations(run, engine, world, cell.method)
         record.describe_timeline(run, engine, cell.method)
-    tell(MethodDone(method=cell.method, seed=cell.seed))
+    on_event(MethodDone(method=cell.method, seed=cell.seed))
 
 
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     """Make the engine of this cell."""
-    simulation, run, tell, stop = stage.simulation, stage.run, stage.tell, stage.stop
+    simulation, run, on_event, stop = stage.simulation, stage.run, stage.on_event, stage.stop
     world, method = simulation.worlds[cell.seed], parse_choice(cell.method)
 
     def replaced(who: str, reason: str) -> None:
-        tell(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))
+        on_event(WorkerReplaced(worker=who, reason=reason, method=cell.method, seed=cell.seed, round=engine.round + 1))
 
     def refused(peer: str, reason: str) -> None:
-        tell(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
+        on_event(Remark(text=f"{cell.method}: the update of {peer} in round {engine.round + 1} is left out: {reason}"))
 
     engine: Engine
     common: dict[str, Any] = {"workers": _workers(simulation), "folder": run.path, "replaced": replaced, "stop": stop}
@@ -275,7 +275,7 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 folder=run.path / f"peers-{cell.method}-seed{cell.seed}",
                 logs=run.path / "logs" / f"{cell.method}-seed{cell.seed}",
                 device=simulation.device,
-                remark=lambda text: tell(Remark(text=text)),
+                remark=lambda text: on_event(Remark(text=text)),
                 replaced=replaced,
                 stop=stop,
             )
@@ -285,7 +285,9 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 world,
                 method,
                 clustering_task,
-                lambda decided: tell(Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))),
+                lambda decided: on_event(
+                    Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))
+                ),
                 **common,
             )
         case "vector" | "ray":

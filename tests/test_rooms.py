@@ -19,7 +19,7 @@ ROOMS = (
 )
 PURE: tuple[str, ...] = ("slicing", "topology", "gossip", "algorithms", "networks", "config")
 PURE += ("peer/wire", "peer/state", "peer/consensus", "peer/node")
-PURE += tuple(f"learning/{name}.py" for name in ("assembly", "bandwidth", "groups", "learner", "wire_forms"))
+PURE += tuple(f"learning/{name}.py" for name in ("assembly", "bandwidth", "groups", "local_task", "wire_forms"))
 #: What a pure room never does: talk, wait, read, write, look at the clock, draw from a generator of its own.
 IMPURE = {"asyncio", "socket", "threading", "multiprocessing", "subprocess", "time", "datetime", "os", "pathlib"}
 IMPURE |= {"io", "shutil", "tempfile", "random", "secrets", "logging", "aiohttp", "sqlite3", "rich", "typer", "pooch"}

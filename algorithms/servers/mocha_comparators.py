@@ -185,14 +185,14 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
         w_F, pull_F = broadcast.w_TF[int(number)].cpu(), broadcast.pull_TF[int(number)].cpu()
         drawn = _batch(len(task.y_S), self.batch, Draws(key))
         primal = loss_of(self.local_loss, task, w_F) + float(pull_F @ w_F) / 2
-        learner = replace(
+        local_task = replace(
             client,
             number=number,
             primal=client.primal.new_tensor(primal),
             steps=client.steps.new_tensor(len(drawn)),
         )
         slope_F = batch_slope(self.local_loss, task, w_F, drawn)
-        return learner, SlopeUpdate(slope_F.to(client.model_n.device), number)
+        return local_task, SlopeUpdate(slope_F.to(client.model_n.device), number)
 
 
 def _batch(examples: int, size: int, draws: Draws) -> Order:

@@ -136,10 +136,10 @@ def _called(function: str) -> Any:
     try:
         return factory()
     except Exception as problem:  # whatever the user's function raises
-        raise DataError(f"{function}: calling it without arguments failed: {_said(problem)}") from problem
+        raise DataError(f"{function}: calling it without arguments failed: {_reason(problem)}") from problem
 
 
-def _said(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
@@ -151,7 +151,7 @@ def _stacked(function: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np
     except Exception as problem:  # whatever the user's items raise
         raise DataError(
             f"{function} returned {type(items).__name__}, not a Dataset, (x, y), or items (input, label) of one shape: "
-            f"{_said(problem)}"
+            f"{_reason(problem)}"
         ) from problem
 
 

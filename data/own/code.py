@@ -32,8 +32,8 @@ def imported(name: str) -> Callable[..., Any]:
     except Exception as problem:  # whatever the user's module raises while it is imported
         missing = isinstance(problem, ModuleNotFoundError)
         hint = "; start fedpeer in its folder, put that on PYTHONPATH, or install it" if missing else ""
-        said = f"{type(problem).__name__}: {problem}"
-        raise DataError(f"{name}: importing {module_name} failed: {said}{hint}") from problem
+        reason = f"{type(problem).__name__}: {problem}"
+        raise DataError(f"{name}: importing {module_name} failed: {reason}{hint}") from problem
     found: Callable[..., Any] | None = getattr(module, function, None)
     if not callable(found):
         raise DataError(f"{name}: {module_name} ({module.__file__}) has no function {function}")

@@ -196,9 +196,9 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
     line = "row 1" if separator else ""
     if separator and len(header) == 1:
         others = {";": ";", "\t": "tab", "|": "|"}
-        said = next((said for mark, said in others.items() if mark in header[0]), None)
-        if said:
-            raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{said}"')
+        advice = next((advice for mark, advice in others.items() if mark in header[0]), None)
+        if advice:
+            raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{advice}"')
     for twice in sorted({name for name in header if header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')

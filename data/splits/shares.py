@@ -94,8 +94,8 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
 
 def worded(rule: str, **settings: object) -> str:
     """Return the rule with the settings that are not None, as the text of a choice."""
-    said = [f"{key}={str(value).lower()}" for key, value in settings.items() if value is not None]
-    return ",".join([rule, *said])
+    options = [f"{key}={str(value).lower()}" for key, value in settings.items() if value is not None]
+    return ",".join([rule, *options])
 
 
 def counted_words(count: int, thing: str) -> str:

@@ -26,7 +26,7 @@ from fedpeer.networks.associative import Associative
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import Tell, run_prepared
+from fedpeer.sims.simulate import OnEvent, run_prepared
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 
@@ -65,7 +65,7 @@ def demonstrate(
     *,
     images: bool = False,
     workers: int | None = None,
-    tell: Tell = lambda event: None,
+    on_event: OnEvent = lambda event: None,
     stop: threading.Event | None = None,
 ) -> Shown | None:
     """Train the peers and return the demonstration, or None if it was stopped.
@@ -87,7 +87,7 @@ def demonstrate(
     simulation = prepare_simulation(request)
     with tempfile.TemporaryDirectory(prefix="fedpeer-demo-") as folder:
         run = begin_record(Path(folder), simulation, "fedpeer demo associative")
-        run_prepared(simulation, run, tell, stop)
+        run_prepared(simulation, run, on_event, stop)
         if run.status != "finished":
             return None
         models = {method: load_file(run.models(method, seed)) for method in METHODS}

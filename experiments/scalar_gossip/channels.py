@@ -79,13 +79,13 @@ class PeerChannels:
             draws: source of random numbers.
         """
         given = self._give(mass_2P, in_turn, fraction_P)
-        said = len(self.channel_K)
-        arrived = np.flatnonzero(draws.random(said, dtype=np.float32) >= loss)
+        sent = len(self.channel_K)
+        arrived = np.flatnonzero(draws.random(sent, dtype=np.float32) >= loss)
         self._take(mass_2P, arrived)
         back = arrived[draws.random(len(arrived), dtype=np.float32) >= loss]
         self._acked_L[self.channel_K[back]] = self._taken_L[self.channel_K[back]]
         self._keep(self._beyond(self._acked_L))
-        return ScalarTraffic(given, said - given, len(arrived))
+        return ScalarTraffic(given, sent - given, len(arrived))
 
     def under_way(self) -> NDArray[np.float64]:
         """Return the sums of value and weight that were given but not taken yet, (2,)."""

@@ -253,8 +253,8 @@ def _picture(rows: Sequence[_Row], name: Callable[[_Row], str], *, theory: bool)
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
 
-    said = "; ".join(f"{each}: {_range([one for one in rows if name(one) == each])}" for each in names)
-    return draw_axes(draw, 300, f"Exchanges to a millionth by number of peers. {said}", right=26, left=66)
+    summary = "; ".join(f"{each}: {_range([one for one in rows if name(one) == each])}" for each in names)
+    return draw_axes(draw, 300, f"Exchanges to a millionth by number of peers. {summary}", right=26, left=66)
 
 
 def _growing(rows: Sequence[_Row]) -> list[_Row]:

@@ -106,11 +106,11 @@ class ScalarGossipOutcome:
 
 
 #: Called after each exchange with the disagreement left.
-Tell = Callable[[float], None]
+OnProgress = Callable[[float], None]
 
 
 def simulate_scalar(
-    options: ScalarGossipOptions, tell: Tell = lambda _: None, stop: threading.Event | None = None
+    options: ScalarGossipOptions, on_progress: OnProgress = lambda _: None, stop: threading.Event | None = None
 ) -> ScalarGossipOutcome:
     """Run one large-scale simulation.
 
@@ -142,7 +142,7 @@ def simulate_scalar(
                     newcomers += simulation.replace(share, draws, handed_over=handed_over)
             traffic += simulation.exchange(len(left) - 1, draws)
             left.append(simulation.disagreement())
-            tell(left[-1])
+            on_progress(left[-1])
         ended = time.process_time()
     return ScalarGossipOutcome(
         options=options,

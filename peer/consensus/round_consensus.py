@@ -220,9 +220,9 @@ class RoundConsensus:
 
     def on_rejected(self, peer: str, refused: RejectMessage) -> None:
         """Stop sending this peer's update to a coordinator that rejects it."""
-        study, followed = self.consensus_state.study, self.round_commit.election.followed
-        if study is not None and followed is not None and refused.code not in _PASSING:
-            self._sent.answered((peer, followed[1], study.round))
+        pending, followed = self.consensus_state.pending, self.round_commit.election.followed
+        if pending is not None and followed is not None and refused.code not in _PASSING:
+            self._sent.answered((peer, followed[1], pending.round))
 
     def on_model_request(self, peer: str, wanted: ModelRequest) -> None:
         """Send a model to a peer that asks for it."""
@@ -239,8 +239,8 @@ class RoundConsensus:
 
     def offers(self, digest: bytes, fault: Rejection | None) -> None:
         """Note the digest of the update that this peer's client has made, and its fault, if any."""
-        if self.consensus_state.study is not None:
-            self._known = self.consensus_state.study, digest, fault
+        if self.consensus_state.pending is not None:
+            self._known = self.consensus_state.pending, digest, fault
 
     def aggregated(self, done: UpdatesAggregated) -> None:
         """Propose the result of a round, if this peer still coordinates that round."""
@@ -288,28 +288,30 @@ class RoundConsensus:
 
     def _offer(self) -> None:
         """Send the update of the round under way to its coordinator."""
-        study, followed = self.consensus_state.study, self.round_commit.election.followed
-        if study is None or study.round != self.applied + 1 or followed is None:
+        pending, followed = self.consensus_state.pending, self.round_commit.election.followed
+        if pending is None or pending.round != self.applied + 1 or followed is None:
             return
         if self.state.me not in self._takes_part():
             return
         coordinator, term = followed
         if coordinator != self.state.me:
-            key = (coordinator, term, study.round)
+            key = (coordinator, term, pending.round)
             if self._sent.due(key, self.state.now):
                 self.state.send(coordinator, self._update(term))
         elif self.round_commit.gathering:
-            self._gathering.at((term, study.round), self.state.now)
+            self._gathering.at((term, pending.round), self.state.now)
             if self.state.me not in self._gathering.updates.keys() | self._gathering.refused:
                 self.on_update(self.state.me, self._update(term))
 
     def _update(self, term: int) -> Update:
-        study, known = self.consensus_state.study, self._known
-        assert study is not None, "there is an update"
-        if known is None or known[0] is not study:
-            known = self._known = study, content_digest(study.update), self.spec.fault(study.update)
+        pending, known = self.consensus_state.pending, self._known
+        assert pending is not None, "there is an update"
+        if known is None or known[0] is not pending:
+            known = self._known = pending, content_digest(pending.update), self.spec.fault(pending.update)
         _, digest, fault = known
-        return Update(group=self.group, term=term, round=study.round, digest=digest, content=study.update, fault=fault)
+        return Update(
+            group=self.group, term=term, round=pending.round, digest=digest, content=pending.update, fault=fault
+        )
 
     def _close(self) -> None:
         """Close the round if all reachable participants have sent, or at the deadline."""

@@ -38,7 +38,7 @@ class RoundClient:
             return
         if consensus_state.settled < consensus.applied:
             self._settle()
-        elif consensus_state.study is None and not consensus.over and consensus.trains:
+        elif consensus_state.pending is None and not consensus.over and consensus.trains:
             self._working, self._trains_since = True, self.state.now
             self.state.effects.append(
                 TrainClient(consensus.applied + 1, consensus_state.client, consensus.in_force()[1], consensus.clients)
@@ -76,7 +76,7 @@ class RoundClient:
     def _settle(self) -> None:
         self._working = True
         consensus_state, (counted, server) = self.consensus.consensus_state, self.consensus.in_force()
-        study = consensus_state.study
-        trained = None if study is None else study.client
-        in_it = study is not None and counted.get(self.state.me, 0) == study.round
+        pending = consensus_state.pending
+        trained = None if pending is None else pending.client
+        in_it = pending is not None and counted.get(self.state.me, 0) == pending.round
         self.state.effects.append(FinishRound(self.consensus.applied, consensus_state.client, trained, server, in_it))

@@ -103,7 +103,7 @@ class GroupAverager:
         durable = self.state.durable
         for group, consensus in self.consensus_by_group.items():
             consensus_state = consensus.consensus_state
-            if consensus_state.study is None and consensus_state.settled < durable.round // self._every:
+            if consensus_state.pending is None and consensus_state.settled < durable.round // self._every:
                 update = update_of(self._weight(group), durable.x_n[durable.places[group]])
                 self.state.write(UpdateMade(group=group, round=consensus_state.settled + 1, update=update, client=b""))
 

@@ -224,9 +224,9 @@ def leave_federation(work: NodeParts) -> None:
         if holding.weight > NOTHING_HELD and idle and not over:
             round, exchange = holding.at
             noise = state.peer_groups.averaging[group].noise
-            told = holding.told if round == durable.round else frozenset()
+            masked_to = holding.masked_to if round == durable.round else frozenset()
             shares: RealShares | MaskedShares
-            if noise is not None and not NoisePhase(noise.pushes, told).among(idle).lifted:
+            if noise is not None and not NoisePhase(noise.pushes, masked_to).among(idle).lifted:
                 free, fraction = fitting(state, group, idle, 1 / (len(idle) + 1))
                 shares = state.masked_shares(group, durable.round, exchange, fraction, noise.scale)
             else:

@@ -41,9 +41,9 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     state.note("debug" if doubt else "info", "membership", text, peer=change.peer, state=change.after)
     if other is None:
         return
-    said = state.membership.last_statement(change.peer)
-    if said is not None and said.advert is not None:
-        other.begun = said.advert.begun
+    statement = state.membership.last_statement(change.peer)
+    if statement is not None and statement.advert is not None:
+        other.begun = statement.advert.begun
     other.buried_at = state.now if change.after == "dead" else None
     if change.after == "alive" and (not other.met or state.unlike(change.peer)):
         other.greet_soon(state.now)

@@ -422,9 +422,9 @@ def _shares(
     noise, round, holding = policy.noise, state.durable.round, state.durable.groups[group]
     if noise is None:
         return RealShares(fraction)
-    told = holding.told if holding.at[0] == round else frozenset()
+    masked_to = holding.masked_to if holding.at[0] == round else frozenset()
     reached = {p for p in neighbors(policy, state.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
-    if exchange >= policy.masked and NoisePhase(noise.pushes, told).among(reached).lifted:
+    if exchange >= policy.masked and NoisePhase(noise.pushes, masked_to).among(reached).lifted:
         return RealShares(fraction)
     return state.masked_shares(group, round, exchange, fraction, noise.scale)
 

@@ -18,7 +18,7 @@ from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_
 from fedpeer.algorithms.probing import probed
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, left_out
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.peer.consensus.round_results import server_result, training_result
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
@@ -45,7 +45,7 @@ class ServerSide:
     server, client, update   forms of their states as bytes
     """
 
-    learner: Learner
+    local_task: LocalTask
     algorithm: Coordinated
     among: Callable[[int], Coordinated]
     server: LeafForm
@@ -56,7 +56,7 @@ class ServerSide:
     @classmethod
     def of(
         cls,
-        learner: Learner,
+        local_task: LocalTask,
         algorithm: Coordinated,
         rebuilt: Callable[[int], Coordinated],
         client: Any,
@@ -70,16 +70,16 @@ class ServerSide:
             client: this client's state before the first round.
             patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
         """
-        clients, learning = tuple(sorted(peers)), learner.assembly.federation.learning
+        clients, learning = tuple(sorted(peers)), local_task.assembly.federation.learning
 
         @cache
         def among(count: int) -> Coordinated:
             return algorithm if count == len(clients) else rebuilt(count)
 
-        server = algorithm.start_server(learner.assembly.drawn("").to(learner.device))
-        update = probed(algorithm, client, server, _batches(learner, clients, 1))
+        server = algorithm.start_server(local_task.assembly.drawn("").to(local_task.device))
+        update = probed(algorithm, client, server, _batches(local_task, clients, 1))
         forms = LeafForm(server), LeafForm(client), LeafForm(update)
-        draws = learner.assembly.draws
+        draws = local_task.assembly.draws
 
         def takes_part(round: int, peers: Sequence[str]) -> tuple[str, ...]:
             numbers = among(len(peers)).participants(round, len(peers), learning.participation, draws)
@@ -107,7 +107,7 @@ class ServerSide:
             number=number,
             server_fault=lambda data: algorithm.server_fault(forms[0].read(data)),
         )
-        return cls(learner, algorithm, among, *forms, spec)
+        return cls(local_task, algorithm, among, *forms, spec)
 
     def work(self, job: RoundWork) -> RoundWorked:
         """Do one job."""
@@ -122,15 +122,15 @@ class ServerSide:
     def _train(self, job: TrainClient) -> ClientTrained:
         algorithm = self.among(len(job.clients))
         broadcast = algorithm.open(self._read(self.server, job.server), job.round)
-        batches = _batches(self.learner, job.clients, job.round)
-        keys = [self.learner.assembly.draws.key("dropout", self.learner.peer, job.round)]
+        batches = _batches(self.local_task, job.clients, job.round)
+        keys = [self.local_task.assembly.draws.key("dropout", self.local_task.peer, job.round)]
         trained, update = algorithm.train(self._read(self.client, job.client), broadcast, batches, keys)
         return training_result(job, self.client.written(trained), self.update.written(update), self.spec)
 
     def _aggregate(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
         updates = stack_states([self._read(self.update, each) for each in job.updates.values()])
-        found = left_out(algorithm, self.learner.assembly.federation.learning, before, updates, job.round)
+        found = left_out(algorithm, self.local_task.assembly.federation.learning, before, updates, job.round)
         out = {client: why for client, why in zip(job.updates, found, strict=True) if why is not None}
         if out:
             updates = take_rows(updates, [row for row, why in enumerate(found) if why is None])
@@ -141,16 +141,16 @@ class ServerSide:
     def _settle(self, job: FinishRound) -> RoundFinished:
         server, client = self._read(self.server, job.server), self._read(self.client, job.before)
         if job.trained is not None:
-            counted = torch.tensor(job.counted, device=self.learner.device)
+            counted = torch.tensor(job.counted, device=self.local_task.device)
             client = self.algorithm.settle(client, self._read(self.client, job.trained), server, counted)
         server_n = self.algorithm.server_model(server)
         x_n = self.algorithm.personal_model(client).cpu()
         return RoundFinished(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
 
     def _read(self, form: LeafForm, data: bytes) -> Any:
-        return map_leaves(lambda leaf: leaf.to(self.learner.device), form.read(data))
+        return map_leaves(lambda leaf: leaf.to(self.local_task.device), form.read(data))
 
 
-def _batches(learner: Learner, clients: Sequence[str], round: int) -> Batches:
+def _batches(local_task: LocalTask, clients: Sequence[str], round: int) -> Batches:
     """Return the batches of one peer, the same as the vector engine's."""
-    return learner.batches(round, clients.index(learner.peer))
+    return local_task.batches(round, clients.index(local_task.peer))

@@ -26,7 +26,7 @@ from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinat
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import plan_for
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.peer.consensus import means
 from fedpeer.peer.node.server_side import RoundWork, RoundWorked, ServerSide
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -99,7 +99,7 @@ class LocalTrainer(Training):
 
     def __init__(
         self,
-        learner: Learner,
+        local_task: LocalTask,
         method: Choice,
         load: Loader,
         peers: Sequence[str],
@@ -118,11 +118,11 @@ class LocalTrainer(Training):
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
                 privacy do not fit; the message says what to change.
         """
-        self.learner, self.examples, self.steps = learner, learner.examples, learner.steps
-        context, learning = learner.context(len(peers)), learner.assembly.federation.learning
+        self.local_task, self.examples, self.steps = local_task, local_task.examples, local_task.steps
+        context, learning = local_task.context(len(peers)), local_task.assembly.federation.learning
         self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
-        self._start_n, self._weighs = learner.start(), method_of(method).own_weights
-        begun = self._begun(self._start_n.to(learner.device))
+        self._start_n, self._weighs = local_task.start(), method_of(method).own_weights
+        begun = self._begun(self._start_n.to(local_task.device))
         self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
         # A subclass may have more leaves, so the type itself counts.
         self._optimizer_only = type(begun) is TrainingState
@@ -134,9 +134,9 @@ class LocalTrainer(Training):
                 other = replace(context, clients=clients)
                 return coordinated_of(method, learning, other, load, secret=secret, begun=True)
 
-            self.served = ServerSide.of(learner, self.algorithm, among, begun, peers, patience)
+            self.served = ServerSide.of(local_task, self.algorithm, among, begun, peers, patience)
         elif not self._optimizer_only:
-            self._dry_run(begun, plan_for(learner.assembly.federation, learner.assembly.network, peers, method))
+            self._dry_run(begun, plan_for(local_task.assembly.federation, local_task.assembly.network, peers, method))
 
     @property
     def spec(self) -> AlgorithmSpec | None:
@@ -148,14 +148,14 @@ class LocalTrainer(Training):
         return combined(self.algorithm.start_averaged(self._start_n))
 
     def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
-        learner, x_n = self.learner, x_n.to(self.learner.device)
+        local_task, x_n = self.local_task, x_n.to(self.local_task.device)
         client = self._begun(x_n[: len(self._start_n)]) if fresh else self._state(s_k)
         received = divided(self.algorithm.start_averaged(self._start_n), x_n)
-        trained, sent = self.algorithm.train(client, received, learner.batches(round), [learner.key(round)])
+        trained, sent = self.algorithm.train(client, received, local_task.batches(round), [local_task.key(round)])
         return combined(sent).cpu(), self._stored(trained)
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
-        return self.learner.evaluate(x_n)
+        return self.local_task.evaluate(x_n)
 
     def serve(self, job: RoundWork) -> RoundWorked:
         assert self.served is not None, "only an algorithm with a server asks for this"
@@ -176,12 +176,12 @@ class LocalTrainer(Training):
 
     def _begun(self, values_n: Tensor) -> Any:
         """Return the state before the first training."""
-        return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.learner.device))
+        return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.local_task.device))
 
     def _dry_run(self, begun: Any, plan: Plan) -> None:
         """Train a round on a few examples: an algorithm that does not fit the network fails before the start."""
-        learner, received = self.learner, self.algorithm.start_averaged(self._start_n.to(self.learner.device))
-        trained, _ = self.algorithm.train(begun, received, small(learner.batches(1)), [learner.key(1)])
+        local_task, received = self.local_task, self.algorithm.start_averaged(self._start_n.to(self.local_task.device))
+        trained, _ = self.algorithm.train(begun, received, small(local_task.batches(1)), [local_task.key(1)])
         for group in plan.groups:
             self.algorithm.weights(trained, group.indices[group.members[0]])
 
@@ -193,7 +193,7 @@ class LocalTrainer(Training):
         return torch.frombuffer(bytearray(self.form.written(state)), dtype=torch.uint8)
 
     def _state(self, state_k: Tensor) -> Any:
-        device = self.learner.device
+        device = self.local_task.device
         if self._optimizer_only:
             return TrainingState(state_k.to(device), torch.tensor(True, device=device))
         return map_leaves(lambda leaf: leaf.to(device), self.form.read(state_k.numpy().tobytes()))

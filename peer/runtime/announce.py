@@ -40,7 +40,7 @@ async def announce(
         news = Contract(text=contract_bytes(contract))
     older: set[str] = set()  # peers that it was sent to again in the oldest version of the wire
 
-    def tell(peer: str, version: int) -> None:
+    def send(peer: str, version: int) -> None:
         envelope = Envelope(
             federation=roster.federation_id,
             sender=AUTHORITY,
@@ -55,7 +55,7 @@ async def announce(
         match outcome:
             case RejectMessage(code="version_unsupported") if peer not in older:
                 older.add(peer)
-                tell(peer, OLDEST)
+                send(peer, OLDEST)
                 return
             case LinkDown(reason=reason):
                 found[peer] = reason
@@ -71,7 +71,7 @@ async def announce(
     links = PeerLinks(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
     try:
         for entry in entries:
-            tell(entry.id, NEWEST)
+            send(entry.id, NEWEST)
         if entries:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _ANNOUNCE_SECONDS)

@@ -237,8 +237,8 @@ class PeerLinks:
             ):
                 if answer.status == 204:
                     return DeliveryReceipt(frame.size, loop.time() - began)
-                said = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
-                return said or LinkDown(f"it answered {answer.status}, which no peer does")
+                answered = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
+                return answered or LinkDown(f"it answered {answer.status}, which no peer does")
         except TimeoutError:
             return LinkDown("it did not answer in time")
         except ServerDisconnectedError:

@@ -64,11 +64,15 @@ class Discovery:
         info = AsyncServiceInfo(_SERVICE, name)
         if not await info.async_request(self._zeroconf.zeroconf, _ANSWER_MS):
             return
-        said = {key: value for key, value in info.decoded_properties.items() if value is not None}
+        properties = {key: value for key, value in info.decoded_properties.items() if value is not None}
         addresses = info.parsed_addresses()
-        if said.get("federation") == self._federation and addresses and said.get("peer", self._peer) != self._peer:
+        if (
+            properties.get("federation") == self._federation
+            and addresses
+            and properties.get("peer", self._peer) != self._peer
+        ):
             host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
-            self._found(str(said["peer"]), f"https://{host}:{info.port}")
+            self._found(str(properties["peer"]), f"https://{host}:{info.port}")
 
     async def stop(self) -> None:
         for task in self._asking:

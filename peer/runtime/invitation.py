@@ -199,13 +199,13 @@ def _requested(text: str) -> Ed25519PublicKey | None:
 
 def _admission_bytes(admission: Admission) -> bytes:
     signed = admission.contract
-    said = {
+    fields = {
         "certificate": pem(admission.certificate).decode(),
         "authority": pem(admission.authority).decode(),
         "roster": to_bytes(admission.roster).decode(),
         "federation": admission.federation,
     }
-    return json.dumps(said | ({"contract": contract_bytes(signed).decode()} if signed else {})).encode()
+    return json.dumps(fields | ({"contract": contract_bytes(signed).decode()} if signed else {})).encode()
 
 
 def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admission:

@@ -101,7 +101,7 @@ class _Window:
     """
 
     began: float
-    told: dict[str, LogLine]
+    lines: dict[str, LogLine]
     again: dict[str, int]
     crowded: LogLine | None = None
 
@@ -128,7 +128,7 @@ class Log:
         self._clock, self._ticking = clock, ticking
         self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
 
-    def tell(self, effect: Note | RejectEffect) -> None:
+    def on_effect(self, effect: Note | RejectEffect) -> None:
         """Log a note or a rejection of the node."""
         self.say(line_of(effect, self._clock()))
 
@@ -140,10 +140,10 @@ class Log:
         if window is None or self._over(window):
             self._end(line.what)
             window = self._windows[line.what] = _Window(self._ticking(), {}, {})
-        if line.text in window.told:
+        if line.text in window.lines:
             window.again[line.text] = window.again.get(line.text, 0) + 1
-        elif len(window.told) < (1 if line.what in _ROUTINE else LINES_MAX):
-            window.told[line.text] = line
+        elif len(window.lines) < (1 if line.what in _ROUTINE else LINES_MAX):
+            window.lines[line.text] = line
             self._out(line)
         else:
             window.crowded = replace(line, more=window.crowded.more + 1 if window.crowded else 0)
@@ -166,7 +166,7 @@ class Log:
         if window is None:
             return
         for text, count in window.again.items():
-            self._out(replace(window.told[text], t=self._clock(), more=count - 1))
+            self._out(replace(window.lines[text], t=self._clock(), more=count - 1))
         if window.crowded:
             self._out(window.crowded)
 
@@ -179,11 +179,11 @@ def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine
     """Return a sink that passes on lines of this level and above."""
     least = _LEVELS.index(level)
 
-    def told(line: LogLine) -> None:
+    def filtered(line: LogLine) -> None:
         if _LEVELS.index(line.level) >= least:
             sink(line)
 
-    return told
+    return filtered
 
 
 class Terminal:

@@ -20,7 +20,7 @@ class ReportedPlaces:
     """The places in the code whose traceback was logged."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, int]] = set()
+        self._logged: set[tuple[str, int]] = set()
 
     def of(self, error: Exception, sender: str) -> Note:
         """Return the note for an exception while a message of this sender was handled."""
@@ -28,8 +28,8 @@ class ReportedPlaces:
         file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("?", 0)
         text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message from {sender}"
         fields: dict[str, object] = {"peer": printable(sender)}
-        if (file, line) not in self._told and len(self._told) < _PLACES_MAX:
-            self._told.add((file, line))
+        if (file, line) not in self._logged and len(self._logged) < _PLACES_MAX:
+            self._logged.add((file, line))
             way = "".join(traceback.format_exception(error, limit=-LINES_MAX)).splitlines()
             fields["traceback"] = [printable(each, LETTERS_MAX) for each in way[-2 * LINES_MAX :]]
         return Note("error", "failed_on_message", f"{text}: {error}; please report it", fields)

@@ -96,7 +96,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     made, algorithm = outfit(file, federation, device), federation.learning.algorithm
     hides = method_of(algorithm).served or noise_of(federation.gossip) is not None
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
-    patience = _patience(made.learner.examples, device, file.bandwidth)
+    patience = _patience(made.local_task.examples, device, file.bandwidth)
     return Prepared(
         file=file,
         federation=federation,
@@ -106,7 +106,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
         device=device,
         going=going,
         trainer=LocalTrainer(
-            made.learner, algorithm, loader_of(file), tuple(roster.by_id), patience=patience, secret=secret
+            made.local_task, algorithm, loader_of(file), tuple(roster.by_id), patience=patience, secret=secret
         ),
         secret=secret,
     )

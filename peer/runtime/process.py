@@ -184,20 +184,20 @@ class PeerProcess:
     def _heeding(self, stream: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
         """Return the terminal's sink; of a quiet peer it shows only what it waits for before it begins."""
 
-        def told(line: LogLine) -> None:
+        def sink(line: LogLine) -> None:
             if not self._quiet or (line.what in WAITED and not self._begun):
                 stream(line)
 
-        return told
+        return sink
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], passes: type[Exception]) -> T | None:
         """Return the attempt's result as soon as this machine allows it; None if the peer is to stop before."""
         code = NO_DISK if passes is StoreError else NO_ADDRESS
 
-        def said(why: Exception) -> None:
+        def on_failure(why: Exception) -> None:
             self._say(RejectEffect(Rejection(code, str(why))))
 
-        return None if self._over.is_set() else await patiently(attempt, passes, said, self._over)
+        return None if self._over.is_set() else await patiently(attempt, passes, on_failure, self._over)
 
     async def _opened(self) -> tuple[Store, Recovered]:
         """Return the state folder, locked, and the state saved there."""
@@ -547,7 +547,7 @@ class PeerProcess:
             self.status.noted(effect)
             if effect.what == "round":
                 self._rows.round(effect)
-        self._log.tell(effect)
+        self._log.on_effect(effect)
 
 
 @dataclass(frozen=True, slots=True)

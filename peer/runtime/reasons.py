@@ -67,7 +67,7 @@ def was_cut(error: OSError) -> bool:
 
 def link_reason(error: BaseException) -> str:
     """Return why a connection failed or broke: the reason of TLS, else of the system, else the error's own text."""
-    said = str(error)
+    reason = str(error)
     if isinstance(error, OSError) and error.strerror:  # a number below 0 is of looking up a name
-        said = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror
-    return tls_reason(error) or said or type(error).__name__
+        reason = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror
+    return tls_reason(error) or reason or type(error).__name__

@@ -77,9 +77,9 @@ class MessageSender:
         entry = self._members.roster.by_id.get(peer)
         if entry is None or peer not in self._node().state.peer_groups.roster.by_id:
             return None  # revoked while this waited for the disk
-        said = self._node().state.membership.last_statement(peer)
-        if said is not None and said.advert is not None and said.advert.address:
-            return said.advert.address
+        statement = self._node().state.membership.last_statement(peer)
+        if statement is not None and statement.advert is not None and statement.advert.address:
+            return statement.advert.address
         return self.found.get(peer, entry.address)
 
     def _context(self, peer: str) -> ssl.SSLContext | None:

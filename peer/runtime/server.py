@@ -204,8 +204,8 @@ class PeerServer:
         who = self._host.identify(certificate)
         if isinstance(who, str):
             return who
-        told = self._farewells.take(asyncio.get_running_loop().time())
-        news = self._host.farewell(certificate) if told else None
+        allowed = self._farewells.take(asyncio.get_running_loop().time())
+        news = self._host.farewell(certificate) if allowed else None
         raise RejectionError(who) if news is None else AnsweredRejectionError(who, news)
 
     def _enter(self, visit: _Visit, sender: str) -> None:

@@ -59,11 +59,11 @@ class Trainer(Generic[_Job, _Result]):
             try:
                 result = self._patiently(job)
             except Exception as error:
-                self._tell(self._failed, error)
+                self._on_event(self._failed, error)
                 return
             finally:
                 self.busy = not self._jobs.empty()
-            self._tell(self._done, result)
+            self._on_event(self._done, result)
 
     def _patiently(self, job: _Job) -> _Result:
         for pause in pauses():
@@ -72,11 +72,11 @@ class Trainer(Generic[_Job, _Result]):
             except OSError as problem:
                 if not disk_may_recover(problem):
                     raise
-                self._tell(self._waits, problem)
+                self._on_event(self._waits, problem)
                 time.sleep(pause)
         raise AssertionError("pauses have no end")
 
-    def _tell(self, whom: Callable[..., None], what: object) -> None:
+    def _on_event(self, whom: Callable[..., None], what: object) -> None:
         try:
             self._loop.call_soon_threadsafe(whom, what)
         except RuntimeError:  # the loop is closed: the process is ending, and nobody waits for this

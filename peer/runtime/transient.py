@@ -49,7 +49,7 @@ def pauses(first: float = RETRY_SECONDS, most: float = RETRY_SECONDS_MAX) -> Ite
 async def patiently(
     attempt: Callable[[], Awaitable[T]],
     passes: type[Exception],
-    said: Callable[[Exception], None],
+    on_failure: Callable[[Exception], None],
     over: asyncio.Event,
 ) -> T | None:
     """Repeat the attempt while it raises `passes`, and return its result; None if `over` was set before.
@@ -61,7 +61,7 @@ async def patiently(
         try:
             return await attempt()
         except passes as problem:
-            said(problem)
+            on_failure(problem)
         try:
             async with asyncio.timeout(pause):
                 await over.wait()
@@ -82,6 +82,6 @@ def short_of_memory(error: BaseException) -> bool:
         case ImportError():
             return "cannot allocate memory" in text or "failed to map segment" in text
         case RuntimeError():
-            said = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
-            return any(words in text for words in said)
+            on_failure = ("can't allocate memory", "not enough memory", "out of memory", "can't start new thread")
+            return any(words in text for words in on_failure)
     return False

@@ -61,7 +61,7 @@ class ConsensusState:
     hard_state: HardState = field(default_factory=HardState)
     models: Mapping[bytes, bytes] = field(default_factory=dict)
     settled: int = 0
-    study: PendingUpdate | None = None
+    pending: PendingUpdate | None = None
     voting_allowed: bool = False
     lost: int = 0
     rosters: Mapping[int, bytes] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class ConsensusState:
     @property
     def size(self) -> int:
         """Approximate number of bytes of the states in it."""
-        study = 0 if self.study is None else len(self.study.update) + len(self.study.client)
-        return len(self.client) + study + sum(map(len, self.models.values()))
+        pending = 0 if self.pending is None else len(self.pending.update) + len(self.pending.client)
+        return len(self.client) + pending + sum(map(len, self.models.values()))
 
     def changed(self, entry: ConsensusEntry) -> ConsensusState:
         """Return the consensus state after this entry."""
@@ -93,11 +93,11 @@ class ConsensusState:
             case ModelStored():
                 return _pruned(replace(self, models={**self.models, entry.digest: entry.content}))
             case UpdateMade():
-                return replace(self, study=PendingUpdate(entry.round, entry.update, entry.client))
+                return replace(self, pending=PendingUpdate(entry.round, entry.update, entry.client))
             case ClientStateSaved():
-                return replace(self, client=entry.client, settled=entry.round, study=None)
+                return replace(self, client=entry.client, settled=entry.round, pending=None)
             case Averaged():
-                return replace(self, settled=entry.round, study=None)
+                return replace(self, settled=entry.round, pending=None)
             case VoterSetKnown():
                 known = {**self.voter_sets, entry.number: _voter_set_of(entry)}
                 earlier = sorted(number for number in known if number < self.holding.roster)
@@ -159,7 +159,7 @@ def _plain(proposal: Proposal) -> tuple[int, int, int, bytes]:
 
 def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
     """Return a consensus state as plain values for a snapshot."""
-    holding, study = commit_state_changed("", consensus_state.holding), consensus_state.study
+    holding, pending = commit_state_changed("", consensus_state.holding), consensus_state.pending
     return {
         "client": consensus_state.client,
         "holding": (holding.roster, holding.accepted, holding.applied),
@@ -167,7 +167,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
         "electorates": [(each.number, each.voters, each.members) for each in _known_voter_sets(consensus_state)],
         "models": list(consensus_state.models.items()),
         "settled": consensus_state.settled,
-        "study": study and (study.round, study.update, study.client),
+        "study": pending and (pending.round, pending.update, pending.client),
         "sworn": consensus_state.voting_allowed,
         "lost": consensus_state.lost,
         "rosters": list(consensus_state.rosters.items()),
@@ -188,7 +188,7 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
         hard_state=HardState(*fields["stand"]),
         models=dict(fields["models"]),
         settled=fields["settled"],
-        study=fields["study"] and PendingUpdate(*fields["study"]),
+        pending=fields["study"] and PendingUpdate(*fields["study"]),
         voting_allowed=fields["sworn"],
         lost=fields["lost"],
         rosters=dict(fields["rosters"]),

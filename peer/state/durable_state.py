@@ -90,7 +90,7 @@ class GroupState:
     into: Mapping[str, Incoming] = field(default_factory=dict)
     at: tuple[int, int] = (0, 0)
     expect: tuple[str, ...] | None = None
-    told: frozenset[str] = frozenset()
+    masked_to: frozenset[str] = frozenset()
     nothing: frozenset[_Place] = frozenset()
     active: bool = False
     settled_D: Tensor | None = None
@@ -281,7 +281,7 @@ class DurableState:
                 self.groups[entry.group] = replace(
                     holding.with_channel(entry.peer, replace(channel, open=())),  # numbers are never used twice
                     held=held,
-                    told=holding.told - {entry.peer},
+                    masked_to=holding.masked_to - {entry.peer},
                 )
             case Left():
                 self.left = True
@@ -336,7 +336,7 @@ class DurableState:
             put += entry.start_weight - float(held.weight)
             held = Mass.of(held.estimate_D, entry.start_weight)
         channels = {peer: holding.out.get(peer, Outgoing()) for peer in entry.to}
-        told = holding.told if holding.at[0] == entry.round else frozenset()
+        masked_to = holding.masked_to if holding.at[0] == entry.round else frozenset()
         purpose = f"wire {entry.group} {self.incarnation} {sum(channel.made for channel in channels.values())}"
         draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
         active = True
@@ -347,14 +347,14 @@ class DurableState:
             case MaskedShares(fraction, key, scale):
                 vectors = {peer: masked_shares(key, peer, held.value_D.shape[-1], scale) for peer in entry.to}
                 held, masking, channels, shares = give_masked(
-                    held, NoisePhase(len(told), told), channels, fraction, self.rules.form, at, draws, vectors
+                    held, NoisePhase(len(masked_to), masked_to), channels, fraction, self.rules.form, at, draws, vectors
                 )
-                told = masking.told
+                masked_to = masking.masked_to
             case RealShares(fraction):
                 held, channels, shares = give(held, channels, fraction, self.rules.form, at, draws, whole=whole)
         out = {**holding.out, **channels}
         self.groups[entry.group] = replace(
-            holding, held=held, put=put, out=out, at=at, expect=entry.expect, told=told, active=active
+            holding, held=held, put=put, out=out, at=at, expect=entry.expect, masked_to=masked_to, active=active
         )
         return shares
 
@@ -396,7 +396,7 @@ class DurableState:
                 held=held,
                 out={other: channel for other, channel in holding.out.items() if other != peer},
                 into={other: channel for other, channel in holding.into.items() if other != peer},
-                told=holding.told - {peer},
+                masked_to=holding.masked_to - {peer},
                 written_off=holding.written_off + lost,
                 before={**holding.before, peer: before},
             )

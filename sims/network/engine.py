@@ -70,7 +70,7 @@ class NetworkEngine(PeersEngine):
         super().__init__(world, method, stop)
         node_factory = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
         self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults)
-        self._simulator.said = self._said
+        self._simulator.on_effect = self._on_effect
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
         self._patience, self._over = self._limit(node_factory), over(faults or Faults())
@@ -184,7 +184,7 @@ class NetworkEngine(PeersEngine):
         waiting = alone + gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
         return waiting / gossip.tick + DEADLINES_MAX * node_factory.longest_ticks()
 
-    def _said(self, peer: str, effect: Effect) -> None:
+    def _on_effect(self, peer: str, effect: Effect) -> None:
         match effect:
             case Note(what="round", fields={"round": int(round), "weights": Mapping() as weights}):
                 seen = self._seen[peer]

@@ -1,4 +1,4 @@
-"""Real nodes for the simulator: every peer of a world with its learner, its start from a disk, and the real codec.
+"""Real nodes for the simulator: every peer of a world with its local task, its start from a disk, and the real codec.
 
 A simulator has no network that could be attacked, so identities are simple: senders are known, and statements are
 signed with a keyed hash instead of Ed25519, with keys that follow from the seed.
@@ -46,7 +46,7 @@ from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.driver import Driver, Machine
 from fedpeer.sims.network.lies import lies_to, withheld
-from fedpeer.sims.peers import learners, secret_of
+from fedpeer.sims.peers import local_tasks, secret_of
 from fedpeer.sims.world import World
 
 #: Virtual seconds that a local step takes on a peer whose pace is 1: a small network on a plain processor.
@@ -82,8 +82,8 @@ class NodeFactory:
         entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
         found = {
-            peer: LocalTrainer(learner, method, imported, world.peers, patience=_patience(learner.examples))
-            for peer, learner in learners(world).items()
+            peer: LocalTrainer(local_task, method, imported, world.peers, patience=_patience(local_task.examples))
+            for peer, local_task in local_tasks(world).items()
         }
         setups = {
             peer: replace(setup_of(world, roster, peer, nonce=0, method=method), reader=trainer)

@@ -83,7 +83,7 @@ class Simulator:
         self.carried = dict.fromkeys(peers, 0)
         self.messages, self.bytes = dict.fromkeys(peers, 0), dict.fromkeys(peers, 0)
         self.stepped: Callable[[str, Machine], None] = lambda peer, machine: None
-        self.said: Callable[[str, Effect], None] = lambda peer, effect: None
+        self.on_effect: Callable[[str, Effect], None] = lambda peer, effect: None
         self._driver = driver
         self._links = SimulatedLinks(self.faults.links, self.faults.seed, self.faults.cuts, self.faults.heal)
         self._rates = dict(self.faults.rates)
@@ -144,7 +144,7 @@ class Simulator:
         """Kill the peer once it has carried out so many effects in total, and restart it after `ticks`."""
         self._kill_after[peer] = (effects, ticks)
 
-    def tell(self, peer: str, event: Event) -> None:
+    def feed(self, peer: str, event: Event) -> None:
         """Feed the node of a running peer an event from its own machine, such as a user's request or a new roster."""
         self._give(peer, self._alive[peer], event)
 
@@ -257,7 +257,7 @@ class Simulator:
         facts = [(effect, self._driver.fact(peer, effect)) for effect in effects]
         self.stepped(peer, process.machine)
         for send in again:
-            self.said(peer, send)
+            self.on_effect(peer, send)
             self._note("repeated", peer, type(send.message).__name__, send.to, self._post(peer, send))
         for effect, fact in facts:
             self._note("asked", peer, effect.kind if isinstance(effect, Persist) else "say", fact)
@@ -299,7 +299,7 @@ class Simulator:
         for effect in effects:
             if self._alive.get(peer) is not process:
                 return
-            self.said(peer, effect)
+            self.on_effect(peer, effect)
             self._say(peer, process, effect)
             self._count(peer)
 

@@ -53,7 +53,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = world.federation.model_copy(update={"learning": learning, "gossip": gossip, "seed": world.seed})
     options = folder / "federation.yaml"
-    written = _said(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
+    written = _set_keys(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
     options.write_text(json.dumps(written, indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(options), "--peers", ",".join(world.peers), "--port", str(first)]
@@ -86,10 +86,10 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     return files
 
 
-def _said(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+def _set_keys(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that differ from the defaults: only a default, if left out, adapts to few peers."""
     inner = {
-        key: _said(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
+        key: _set_keys(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
         for key, value in settings.items()
         if key not in default or value != default[key]
     }

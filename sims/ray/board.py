@@ -14,7 +14,7 @@ class ProgressQueue:
         self._events: list[tuple[int, Event]] = []
         self._stop = False
 
-    def tell(self, attempt: int, events: Sequence[Event]) -> bool:
+    def add(self, attempt: int, events: Sequence[Event]) -> bool:
         """Add a run's events and return whether the run must stop. A run calls this several times a second."""
         self._events += [(attempt, event) for event in events]
         return self._stop

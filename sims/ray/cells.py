@@ -31,7 +31,7 @@ def play_cells(
     run: RunFolder,
     cells: Sequence[Cell],
     done: Sequence[Cell],
-    tell: Callable[[Event], None],
+    on_event: Callable[[Event], None],
     stop: threading.Event,
     simulate: Simulate,
 ) -> bool:
@@ -61,7 +61,7 @@ def play_cells(
                 return
             case Remark(text=text):
                 remarks.add(text)
-        tell(event)
+        on_event(event)
 
     left = list(cells)
 
@@ -70,7 +70,7 @@ def play_cells(
         if part.status == "finished":
             _take_over(run, part, *cell)
             left.remove(cell)
-            tell(MethodDone(method=cell[0], seed=cell[1]))
+            on_event(MethodDone(method=cell[0], seed=cell[1]))
 
     for cell in cells:
         if cell in parts:

@@ -79,8 +79,8 @@ def play_run(
     check_version(version)
     stop, given = threading.Event(), dict(objects or {})
     method, seed = remote_run.request.only
-    with _Telling(board, attempt, stop) as tell, contextlib.ExitStack() as stack:
-        tell(RunBegun(method=method, seed=seed))
+    with _BoardWriter(board, attempt, stop) as on_event, contextlib.ExitStack() as stack:
+        on_event(RunBegun(method=method, seed=seed))
         if "dataset" not in given:
             given["dataset"] = _dataset(remote_run.request.federation.simulation.dataset)
         simulation = prepare_simulation(remote_run.request, **given)
@@ -92,7 +92,7 @@ def play_run(
         )
         for name, note in remote_run.notes.items():
             run.describe(name, note)
-        simulate(simulation, run, tell, stop)
+        simulate(simulation, run, on_event, stop)
         if not remote_run.models:
             run.forget_models()
         return run.id, run.files()
@@ -132,7 +132,7 @@ def _dataset(choice: Choice) -> Dataset:
         raise DataError(f"on {machine}, a machine of the Ray cluster: {error}") from None
 
 
-class _Telling:
+class _BoardWriter:
     """Reporter of a run's events to the board; sets `stop` when the board asks for it. A context manager."""
 
     def __init__(self, board: Any, attempt: int, stop: threading.Event) -> None:
@@ -160,5 +160,5 @@ class _Telling:
             with self._lock:
                 events, self._events = self._events, []
             with contextlib.suppress(RayError):  # the leading process's machine is lost, and Ray ends its tasks
-                if ray.get(self._board.tell.remote(self._attempt, events)):
+                if ray.get(self._board.add.remote(self._attempt, events)):
                     self._stop.set()

@@ -63,7 +63,7 @@ class Sweep:
         self,
         cluster: Cluster,
         cpus: int,
-        tell: Callable[[RemoteRun, Event], None],
+        on_event: Callable[[RemoteRun, Event], None],
         stop: threading.Event,
         simulate: Simulate,
         objects: Mapping[str, Any] | None = None,
@@ -72,7 +72,7 @@ class Sweep:
         if cpus > most:
             text = f"no machine of the Ray cluster has {cpus} CPUs for a run of {cpus} workers"
             raise ChoiceError(f"{text}; take --workers {max(most, 1)}, or add machines to it")
-        self._cluster, self._cpus, self._tell, self._stop = cluster, cpus, tell, stop
+        self._cluster, self._cpus, self._on_event, self._stop = cluster, cpus, on_event, stop
         self._simulate = simulate
         self._objects = ray.put(dict(objects)) if objects else None
         self._play = ray.remote(play_run)
@@ -167,7 +167,7 @@ class Sweep:
                     attempt.round = event.round
                 case MethodDone():
                     continue  # the run is done when its folder has arrived
-            self._tell(attempt.remote_run, event)
+            self._on_event(attempt.remote_run, event)
         if not self._received and time.monotonic() - self._began > PATIENCE_SECONDS:
             self._received = True
             free = f"{self._cpus} free CPU{'s' * (self._cpus > 1)}"
@@ -195,6 +195,6 @@ class Sweep:
         if deaths >= DEATHS_PER_TASK_MAX:
             raise EngineError(f"{remote_run.name} died {deaths} times, the last by: {reason}")
         method, seed = remote_run.request.only
-        self._tell(remote_run, RunLost(method=method, seed=seed, reason=reason, round=attempt.round or 0))
+        self._on_event(remote_run, RunLost(method=method, seed=seed, reason=reason, round=attempt.round or 0))
         if not self._stopping:
             self._send(_Attempt(remote_run, deaths))

@@ -15,7 +15,7 @@ from rich.console import Console
 from fedpeer.cli import experiment_progress
 from fedpeer.cli.experiment_progress import Bar, ExperimentLines, ExperimentSilence
 from fedpeer.experiments import registry
-from fedpeer.experiments.events import Begun, CellDone, OfRun, Told
+from fedpeer.experiments.events import Begun, CellDone, ExperimentEvent, OfRun
 from fedpeer.experiments.results import Measured
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
 from tests.cli.conftest import Fedpeer
@@ -38,12 +38,12 @@ MEASURED = Measured(
 )
 
 
-def of(run: str, *events: Event) -> list[Told]:
+def of(run: str, *events: Event) -> list[ExperimentEvent]:
     return [OfRun(run=run, event=event) for event in events]
 
 
 BEGUN, STARTED = RunBegun(method="local", seed=0), MethodStarted(method="local", seed=0, rounds=4, first_round=1)
-STORY: list[Told] = [
+STORY: list[ExperimentEvent] = [
     Begun(runs=4, finished=1),
     *of(
         "A, seed 0",
@@ -119,7 +119,7 @@ def test_mistakes(fedpeer: Fedpeer, arguments: list[str], words: list[str]) -> N
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupting(ExperimentSilence):
-        def __call__(self, event: Told) -> None:
+        def __call__(self, event: ExperimentEvent) -> None:
             match event:
                 case OfRun(event=RoundDone(method="fedavg", round=1)):
                     os.kill(os.getpid(), signal.SIGINT)
@@ -197,7 +197,7 @@ def test_a_bar_tells_the_same() -> None:
 
 LOST = RunLost(method="local", seed=0, reason="its machine is lost", round=2)
 #: Three runs at once, of which one dies and waits again.
-SPREAD: list[Told] = [
+SPREAD: list[ExperimentEvent] = [
     Begun(runs=6, finished=1, at_once=3),
     *of("A, seed 0", BEGUN, STARTED, done(1)),
     *of("A, seed 1", BEGUN, STARTED),

@@ -45,8 +45,8 @@ def test_a_new_federation_begins_with_an_exported_model(fedpeer: Fedpeer, weight
     for peer in ("peer1", "peer2"):
         config = load_peer(Path(f"fed/{peer}/{peer}.yaml"))
         prepared = prepare_peer(config.file, config.federation)
-        learner = prepared.outfit.learner
-        found = prepared.outfit.assembly.layout.unflatten(learner.start())["hidden1.weight"]
+        local_task = prepared.outfit.local_task
+        found = prepared.outfit.assembly.layout.unflatten(local_task.start())["hidden1.weight"]
         assert torch.equal(found[:4], weight)
         assert found[4:].abs().sum() > 0
         going.append(prepared.going.held.text)

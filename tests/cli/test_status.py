@@ -198,7 +198,7 @@ def test_words_from_peers_are_neither_markup_nor_obeyed() -> None:
     evil = "[red]peer[/red]\x1b[2J\x9b31m"
     view = peer.status.view
     peer.status.look(replace(view, peers=(replace(view.peers[0], id=evil), *view.peers[1:])))
-    peer.tell(Note("info", "met", evil))
+    peer.log_effect(Note("info", "met", evil))
     found = shown(peer.status, 140)
     assert found.count("[red]peer[/red]?[2J?31m") == 2
     assert "\x1b" not in found

@@ -15,7 +15,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import LearningSettings
-from fedpeer.learning.learner import budget
+from fedpeer.learning.local_task import budget
 from fedpeer.slicing.models import PartialModel
 
 #: `federation.yaml` of three hospital wards, as YAML 1.2 reads it.

@@ -99,11 +99,11 @@ def test_images_are_asked_for_by_their_upper_half() -> None:
 def test_stopped_it_shows_nothing() -> None:
     stop = threading.Event()
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, RoundDone):
             stop.set()
 
-    assert demonstrate(6, 0, workers=1, tell=tell, stop=stop) is None
+    assert demonstrate(6, 0, workers=1, on_event=on_event, stop=stop) is None
 
 
 @pytest.mark.slow

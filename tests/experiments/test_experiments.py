@@ -98,7 +98,9 @@ class Lab:
     def begin_record(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
-    def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: threading.Event) -> None:
+    def run_prepared(
+        self, simulation: SimpleNamespace, run: RunFolder, on_event: object, stop: threading.Event
+    ) -> None:
         options: SimulationRequest = simulation.request
         learning, (method,), (seed,) = options.federation.learning, options.methods, options.seeds
         if len(self.played) == self.stop_before:

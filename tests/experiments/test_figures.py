@@ -65,7 +65,7 @@ class Band:
     def begin_record(self, folder: Path, simulation: SimpleNamespace, command: str) -> RunFolder:
         return RunFolder.create(folder, name="digits", settings={"command": command}, environment={})
 
-    def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, tell: object, stop: object) -> None:
+    def run_prepared(self, simulation: SimpleNamespace, run: RunFolder, on_event: object, stop: object) -> None:
         options = simulation.request
         (method,), (seed,) = options.methods, options.seeds
         self.played.append((method.name, seed))

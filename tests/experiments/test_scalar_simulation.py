@@ -42,12 +42,12 @@ def test_losses_are_repeated_and_answers_counted() -> None:
 def test_a_crowd_stops_when_asked_to() -> None:
     stop, seen = threading.Event(), []
 
-    def tell(left: float) -> None:
+    def on_progress(left: float) -> None:
         seen.append(left)
         if len(seen) == 3:
             stop.set()
 
-    outcome = simulate_scalar(ASKED, tell, stop)
+    outcome = simulate_scalar(ASKED, on_progress, stop)
     assert outcome.exchanges == 3
     assert list(outcome.left[1:]) == seen
     assert not outcome.agreed

@@ -63,7 +63,7 @@ class Amended(PeerCluster):
         # Who comes in takes over values, and adds none of its own.
         super().__init__(before, faults, roster=roster or before.peers, forgetful=bool(roster))
         self.trained: dict[str, list[tuple[int, int]]] = {peer: [] for peer in before.peers}
-        self.simulator.said = self._said
+        self.simulator.on_effect = self._said
         self.contract = signed_contract(self.node_factory, before, after)
 
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
@@ -104,7 +104,7 @@ def amended(seed: int) -> None:
     cluster = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=600.0))
     cluster.simulator.start()
     cluster.run(100.0)
-    cluster.simulator.tell("peer1", NewContract(cluster.contract))
+    cluster.simulator.feed("peer1", NewContract(cluster.contract))
     assert cluster.run(cluster.simulator.now + OVER_TICKS, cluster.gone_over), cluster.phases()
     cluster.judge_change()
 
@@ -122,7 +122,7 @@ def amended_newcomer(seed: int) -> None:
     simulator = cluster.simulator
     simulator.start("peer1", "peer2", "peer3")
     cluster.run(100.0)
-    simulator.tell("peer1", NewContract(cluster.contract))
+    simulator.feed("peer1", NewContract(cluster.contract))
 
     def there() -> bool:
         rounds = [node.durable.round for node in cluster.nodes().values() if node.setup.held.number]
@@ -132,7 +132,7 @@ def amended_newcomer(seed: int) -> None:
     everybody = cluster.signed(2, cluster.made.peers)
     cluster.admit(everybody, cluster.made.peers)
     for peer in ("peer1", "peer2", "peer3"):
-        simulator.tell(peer, NewRoster(everybody))
+        simulator.feed(peer, NewRoster(everybody))
     simulator.start("peer4")
     assert cluster.run(simulator.now + OVER_TICKS, cluster.together), cluster.phases()
     assert cluster.gone_over()
@@ -159,7 +159,7 @@ def amended_killed(seed: int) -> None:
     simulator, victim = cluster.simulator, f"peer{1 + seed // len(CHANGES) % 4}"
     simulator.start()
     assert cluster.run(OVER_TICKS, lambda: max(node.durable.round for node in cluster.nodes().values()) == STARTS - 2)
-    simulator.tell(f"peer{1 + seed % 4}", NewContract(cluster.contract))
+    simulator.feed(f"peer{1 + seed % 4}", NewContract(cluster.contract))
     for again in range(1 + seed % 2):
         simulator.kill_after(victim, simulator.carried[victim] + 1 + (7 * seed + 11 * again) % AROUND, AWAY)
         assert cluster.run(simulator.now + OVER_TICKS, lambda: victim not in simulator.machines()), "it was not killed"
@@ -189,7 +189,7 @@ def amended_groups(seed: int) -> None:
         told[peer].append(machine.setup.held.number)
 
     under: dict[tuple[str, str, int, bytes], set[int]] = {}
-    said = simulator.said
+    said = simulator.on_effect
 
     def mixed(peer: str, effect: Effect) -> None:
         """By which contract each update was sent, and each mean made."""
@@ -203,13 +203,13 @@ def amended_groups(seed: int) -> None:
                     if mine not in under[sender, group, round, updates[sender]]:
                         cluster.seen.wrong.append(f"{peer} counts what {sender} sent under another contract")
 
-    simulator.stepped, simulator.said = look, mixed
+    simulator.stepped, simulator.on_effect = look, mixed
     simulator.start()
     late = STARTS - 2 + seed % 4  # some hear of it when they are past the round from which it holds
     assert cluster.reach(late, OVER_TICKS), {each: cluster.rounds(each) for each in cluster.groups}
     cluster.run(max(simulator.now, CUT + 10.0 if cuts else 0.0))
     teller = rest[seed // 2 % 4]
-    simulator.tell(teller, NewContract(contract))
+    simulator.feed(teller, NewContract(contract))
     simulator.kill_after(victim, simulator.carried[victim] + 1 + 7 * seed % (2 * AROUND), AWAY)
     over = cluster.run(
         simulator.now + OVER_TICKS,

@@ -51,9 +51,9 @@ class Drifting(PeerCluster):
         super().__init__(made, faults, drift=SLOW)
         self.said: dict[str, Counter[bool]] = {peer: Counter() for peer in made.peers}
         self._repeats: set[tuple[str, str, int]] = set()
-        self.simulator.said = self._said
+        self.simulator.on_effect = self._said
 
-    def _learner(self, peer: str, still: Still) -> Still:
+    def _local_task(self, peer: str, still: Still) -> Still:
         """All begin together, and go where their draws say."""
         draws = Draws(self.seed)
         start_n = torch.from_numpy(draws.numpy("together").uniform(0.5, 1.5, len(still.start_n))).float()

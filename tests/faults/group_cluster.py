@@ -127,7 +127,7 @@ class GroupCluster:
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
         node_factory = NodeFactory.of(made, parse_choice("partial-averaging"))
-        restless = {peer: Restless(peer, learner.start()) for peer, learner in node_factory.trainers.items()}
+        restless = {peer: Restless(peer, local_task.start()) for peer, local_task in node_factory.trainers.items()}
         self.node_factory, self.everybody = replace(node_factory, trainers=restless), node_factory.roster
         self.admitted = made.peers
         if roster is not None:
@@ -135,7 +135,7 @@ class GroupCluster:
             self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
         self.simulator = Simulator(made.peers, self.node_factory.driver(), faults, DiskRules())
-        self.simulator.stepped, self.simulator.said = self._stepped, self._said
+        self.simulator.stepped, self.simulator.on_effect = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[tuple[str, str], tuple[Node, int]] = {}
 
@@ -225,7 +225,7 @@ class GroupCluster:
             content = consensus_state.content
             if (
                 content is None
-                or consensus_state.study is not None
+                or consensus_state.pending is not None
                 or consensus_state.settled != consensus_state.holding.round
             ):
                 continue

@@ -75,12 +75,12 @@ def group_minority(seed: int) -> None:
     simulator = cluster.simulator
     simulator.start()
     cluster.run(begin + 100.0)
-    kept = cluster.nodes()["peer3"].durable.consensus_states[group].study
+    kept = cluster.nodes()["peer3"].durable.consensus_states[group].pending
     paused, going = cluster.rounds(group), {each: cluster.rounds(each) for each in ("everyone", other)}
     cluster.run(begin + away - 1)
     assert cluster.rounds(group) == paused, "no round without a majority"
     assert kept is not None
-    assert cluster.nodes()["peer3"].durable.consensus_states[group].study == kept, "it has one update for a round"
+    assert cluster.nodes()["peer3"].durable.consensus_states[group].pending == kept, "it has one update for a round"
     for each, before in going.items():
         after = cluster.rounds(each)
         assert min(after.values()) > max(before.values()) + 10, f"{each} goes on: {before}, {after}"
@@ -145,14 +145,14 @@ def group_members_change(seed: int) -> None:
     assert cluster.reach(3, 400.0)
     invited = cluster.signed(2, [*first, "peer2"])
     cluster.admit(invited, [*first, "peer2"])
-    simulator.tell("peer5", NewRoster(invited))
+    simulator.feed("peer5", NewRoster(invited))
     simulator.start("peer2")
     assert cluster.groups["left"] == {"peer2", *first} & {"peer1", "peer2", "peer3"}
     _all_go_on(cluster, 2)
     rest = [peer for peer in (*first, "peer2") if peer != "peer4"]
     put_out = cluster.signed(3, rest)
     cluster.admit(put_out, rest)
-    simulator.tell("peer3", NewRoster(put_out))
+    simulator.feed("peer3", NewRoster(put_out))
     cluster.run(simulator.now + 50.0)
     if "peer4" in simulator.machines():
         simulator.kill("peer4")

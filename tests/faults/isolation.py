@@ -50,7 +50,7 @@ class Watch:
     rounds: list[tuple[float, str, int, Mapping[str, float]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        before = self.simulator.said
+        before = self.simulator.on_effect
 
         def said(peer: str, effect: Effect) -> None:
             before(peer, effect)
@@ -58,7 +58,7 @@ class Watch:
                 fields: Mapping[str, Any] = effect.fields
                 self.rounds.append((self.simulator.now, peer, fields["round"], fields["weights"]))
 
-        self.simulator.said = said
+        self.simulator.on_effect = said
 
     def rate(self, begin: float, end: float, among: Sequence[str] = ()) -> float:
         """Rounds a tick of the slowest peer of all, or of these."""

@@ -57,7 +57,7 @@ class NoisePhaseCluster(PeerCluster):
         self.used: dict[tuple[str, int], Tensor] = {}
         self.told: list[Said] = []
         self._repeats: set[tuple[str, str, int]] = set()
-        self.simulator.said = self._said
+        self.simulator.on_effect = self._said
 
     def _said(self, peer: str, effect: Effect) -> None:
         match effect:

@@ -149,8 +149,8 @@ class PeerCluster:
         self.made, self.seed, self.forgetful = made, faults.seed if seed is None else seed, forgetful
         node_factory = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
         self.everybody = node_factory.roster
-        self.start = {peer: self._drawn(peer, learner.start()) for peer, learner in node_factory.trainers.items()}
-        still = {peer: self._learner(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
+        self.start = {peer: self._drawn(peer, local_task.start()) for peer, local_task in node_factory.trainers.items()}
+        still = {peer: self._local_task(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
         self.node_factory = replace(node_factory, trainers=still)
         if roster is not None:
             first = self.signed(1, roster)
@@ -179,7 +179,7 @@ class PeerCluster:
         draws = Draws(self.seed).numpy("values", peer)
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
 
-    def _learner(self, peer: str, still: Still) -> Still:
+    def _local_task(self, peer: str, still: Still) -> Still:
         """What a peer trains with, in clusters where that is more than standing still."""
         return still
 
@@ -397,7 +397,7 @@ class PeerCluster:
     def standings(self) -> Standings:
         """What the peers think of each other from now on."""
         found = Standings()
-        self.simulator.said = lambda peer, effect: found.on_event(self.simulator.now, peer, effect)
+        self.simulator.on_effect = lambda peer, effect: found.on_event(self.simulator.now, peer, effect)
         return found
 
     def phases(self) -> dict[str, str]:

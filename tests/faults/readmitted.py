@@ -31,12 +31,12 @@ def readmitted(seed: int) -> None:
     cluster.run(GOES + 10.0)
     before = cluster.durable_states()["peer2"].incarnation
     rest = [peer for peer in made.peers if peer != "peer2"]
-    _tell(cluster, cluster.signed(2, rest), rest)
+    _distribute(cluster, cluster.signed(2, rest), rest)
     cluster.run(simulator.now + HEARD)
     again = cluster.signed(3, made.peers)
     cluster.node_factory.keys["peer2"] = key = bytes(range(32))
     entries = tuple(replace(each, key=key) if each.id == "peer2" else each for each in again.entries)
-    _tell(cluster, sign(replace(again, entries=entries), AUTHORITY), made.peers)
+    _distribute(cluster, sign(replace(again, entries=entries), AUTHORITY), made.peers)
     cluster.healed()
     assert cluster.run(simulator.now + BACK_TICKS, cluster.together), cluster.phases()
     now = cluster.durable_states()["peer2"].incarnation
@@ -48,11 +48,11 @@ def readmitted(seed: int) -> None:
     assert cluster.disagreement() <= 1e-6
 
 
-def _tell(cluster: PeerCluster, roster: Roster, peers: Sequence[str]) -> None:
+def _distribute(cluster: PeerCluster, roster: Roster, peers: Sequence[str]) -> None:
     cluster.admit(roster, peers)
     for peer in peers:
         if peer in cluster.simulator.machines():
-            cluster.simulator.tell(peer, NewRoster(roster))
+            cluster.simulator.feed(peer, NewRoster(roster))
 
 
 #: By name.

@@ -142,7 +142,7 @@ def settle_a_round_twice(patch: Patch) -> None:
 
     def again(self: ConsensusState, entry: ConsensusEntry) -> ConsensusState:
         found = changed(self, entry)
-        return replace(found, study=self.study) if isinstance(entry, ClientStateSaved) else found
+        return replace(found, pending=self.pending) if isinstance(entry, ClientStateSaved) else found
 
     patch.setattr(ConsensusState, "changed", again)
 

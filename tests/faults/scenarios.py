@@ -213,7 +213,7 @@ def pausing(seed: int) -> None:
     simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
     cluster.run(CALM + float(draws.uniform(0, 60)))
     options, round = simulator.now, cluster.node(peer).durable.round
-    simulator.tell(peer, OperatorCommand("pause"))
+    simulator.feed(peer, OperatorCommand("pause"))
     assert cluster.run(options + 5.0 / 0.025, lambda: peer in simulator.stopped), "a pause takes less than 5 s"
     assert simulator.stopped.pop(peer).code == 0
     cluster.run(simulator.now + float(draws.uniform(1, 200)))
@@ -255,7 +255,7 @@ def leaving(seed: int) -> None:
     cluster, draws = calm(seed)
     simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
     cluster.run(CALM + float(draws.uniform(0, 60)))
-    simulator.tell(peer, OperatorCommand("leave"))
+    simulator.feed(peer, OperatorCommand("leave"))
     assert cluster.run(simulator.now + 6.0 / 0.025, lambda: peer in simulator.stopped), (
         "leaving takes 5 s, and saying so"
     )
@@ -298,7 +298,7 @@ def leaving_slowly(seed: int) -> None:
     simulator.start()
     cluster.run(at)
     for peer in gone:
-        simulator.tell(peer, OperatorCommand("leave"))
+        simulator.feed(peer, OperatorCommand("leave"))
     assert cluster.run(at + 1000.0, lambda: all(peer in simulator.stopped for peer in gone)), cluster.phases()
     assert not cluster.notes("written_off")
     (group,) = cluster.groups
@@ -399,7 +399,7 @@ def roster_changes(seed: int) -> None:
     later = cluster.signed(2, rest)
     cluster.admit(later, rest)
     teller = next(peer for peer in first if peer != gone)
-    simulator.tell(teller, NewRoster(later))
+    simulator.feed(teller, NewRoster(later))
     simulator.start(new)
     before = {peer: cluster.node(peer).durable.round for peer in rest if peer != new}
     assert cluster.run(simulator.now + 3 * BACK, lambda: bool(cluster.notes("joined"))), cluster.phases()
@@ -436,7 +436,7 @@ def revoked(seed: int) -> None:
     later = cluster.signed(2, rest)
     cluster.admit(later, rest)
     teller = next(peer for peer in rest if peer in simulator.machines())
-    simulator.tell(teller, NewRoster(later))
+    simulator.feed(teller, NewRoster(later))
     cluster.run(
         max(simulator.now, simulator.faults.heal) + BOOKS_CLOSED,
         lambda: _closed(cluster, rest, gone, simulator.faults.heal),

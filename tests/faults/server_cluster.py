@@ -212,7 +212,7 @@ class ServerCluster:
             self.node_factory = replace(self.node_factory, roster=first)
             self.admit(first, roster)
         self.simulator = Simulator(made.peers, self.node_factory.driver(), faults or Faults(), disk)
-        self.simulator.stepped, self.simulator.said = self._stepped, self._said
+        self.simulator.stepped, self.simulator.on_effect = self._stepped, self._said
         self.seen = Seen()
         self._last: dict[str, tuple[Node, int]] = {}
 

@@ -146,7 +146,7 @@ def voters_change(seed: int) -> None:
     assert consensus_cluster.reach(2, 2 * CALM), consensus_cluster.rounds()
     invited = consensus_cluster.signed(2, made.peers)
     consensus_cluster.admit(invited, made.peers)
-    simulator.tell(first[(seed + 1) % 4], NewRoster(invited))
+    simulator.feed(first[(seed + 1) % 4], NewRoster(invited))
     simulator.start(new)
     everybody = consensus_cluster.run(simulator.now + 600.0, lambda: len(_in_force(consensus_cluster, 2)) == 5)
     assert everybody, f"only {_in_force(consensus_cluster, 2)} go by the new roster"
@@ -157,7 +157,7 @@ def voters_change(seed: int) -> None:
     rest = [peer for peer in made.peers if peer != gone]
     put_out = consensus_cluster.signed(3, rest)
     consensus_cluster.admit(put_out, rest)
-    simulator.tell(next(peer for peer in rest if peer != new), NewRoster(put_out))
+    simulator.feed(next(peer for peer in rest if peer != new), NewRoster(put_out))
     assert consensus_cluster.run(simulator.now + 800.0, lambda: set(_in_force(consensus_cluster, 3)) == set(rest)), (
         consensus_cluster.rounds()
     )
@@ -183,7 +183,7 @@ def coordinator_leaves(seed: int) -> None:
     assert consensus_cluster.reach(3, 2 * CALM)
     victim = consensus_cluster.leading()
     assert victim is not None
-    simulator.tell(victim, OperatorCommand(("leave", "pause")[seed % 2]))
+    simulator.feed(victim, OperatorCommand(("leave", "pause")[seed % 2]))
     assert consensus_cluster.run(simulator.now + 300.0, lambda: victim in simulator.stopped)
     assert simulator.stopped.pop(victim).code == 0
     before = max(consensus_cluster.seen.models)

@@ -30,7 +30,7 @@ PACE = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Trusted(Still):
-    """A learner whose state is a weight, drawn when there is none, and how often it has trained."""
+    """A trainer whose state is a weight, drawn when there is none, and how often it has trained."""
 
     draws: np.random.Generator = field(default_factory=np.random.default_rng)
 
@@ -66,15 +66,15 @@ class Trust(PeerCluster):
     def __init__(self, made: World, faults: Faults) -> None:
         super().__init__(made, faults, fact=_fact, method=METHOD, pace=dict.fromkeys(made.peers, PACE))
         self._drifts = True  # what is put in changes with each training
-        learners = self.node_factory.trainers
+        local_tasks = self.node_factory.trainers
         for peer, setup in self.node_factory.setups.items():
-            keeper = learners[peer]
+            keeper = local_tasks[peer]
             assert isinstance(keeper, Trusted)
             self.node_factory.setups[peer] = replace(setup, reader=keeper)
         self.estimated: dict[tuple[str, int], Tensor] = {}
-        self.simulator.said = self._said
+        self.simulator.on_effect = self._said
 
-    def _learner(self, peer: str, still: Still) -> Still:
+    def _local_task(self, peer: str, still: Still) -> Still:
         return Trusted(still.start_n, draws=Draws(self.seed).numpy("weight", peer))
 
     def _said(self, peer: str, effect: Effect) -> None:

@@ -44,7 +44,7 @@ class Veiled(Town):
         if masking.lifted:
             super()._give(peer)
             return
-        free = [q for q in self.near[peer] if q not in masking.told and not transfers.resting(self.out[peer, q])]
+        free = [q for q in self.near[peer] if q not in masking.masked_to and not transfers.resting(self.out[peer, q])]
         if free:
             near = str(self.rng.choice(free))
             masked_shares = {near: torch.from_numpy(SCALE * self.rng.standard_normal(self.length))}
@@ -101,7 +101,7 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
         assert torch.equal(mass.weight, usual.weight), "by its weight nobody can tell it from a true one"
         assert torch.equal(mass.value_D, mass.value_D.to(wire).double())
         torch.testing.assert_close(mass.estimate_D, masked_shares[peer], rtol=1e-6, atol=0)
-    assert after.told == set(masked_shares)
+    assert after.masked_to == set(masked_shares)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -200,13 +200,13 @@ def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float)
         masking, seen = NoisePhase(pushes), dict[str, Mass]()
         corrupted = {str(k) for k in range(6) if rng.random() < tau}
         while not masking.lifted:
-            near = str(rng.choice([k for k in range(6) if str(k) not in masking.told]))
+            near = str(rng.choice([k for k in range(6) if str(k) not in masking.masked_to]))
             masked_shares = {near: torch.from_numpy(SCALE * rng.standard_normal(1))}
             held, masking, sent = push(held, masking, FRACTION, masked_shares)
             seen |= {peer: mass for peer, mass in sent.items() if peer in corrupted}
         _, first = share_of(held, FRACTION)
         error = float((guessed(begun, first, seen) - begun.value_D).norm())
-        assert (error < 1e-9) == (masking.told <= corrupted)
+        assert (error < 1e-9) == (masking.masked_to <= corrupted)
         leaks += error < 1e-9
     assert leaks / trials <= tau**pushes + 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)
     assert leaks / trials >= tau**pushes - 4 * math.sqrt(tau**pushes * (1 - tau**pushes) / trials)

@@ -149,7 +149,7 @@ def test_the_bounds_of_a_group() -> None:
     assert limits.refusal(gone, came, 9.0, 1.5) == "no_room"
     assert limits.refusal(replace(gone, acked_weight=9.0), came, 9.0, 1.5) is None, "it comes back"
     assert limits.refusal(gone, came, 2.0, 1.5, 0.6) == "bad_weight", "its earlier incarnations gave 0.6 more"
-    assert limits.refusal(gone, came, 2.0, 1.5, 0.6, told=False) == "no_room", "which it cannot know"
+    assert limits.refusal(gone, came, 2.0, 1.5, 0.6, stated=False) == "no_room", "which it cannot know"
     assert limits.room(replace(gone, acked_weight=4.5), came, 0.4) == pytest.approx(0.1)
     assert limits.room(gone, came) == pytest.approx(4.0), "never heavier than a share may be"
     assert limits.room(replace(gone, acked_weight=4.5), came) == pytest.approx(0.5)

@@ -145,9 +145,9 @@ def test_killed_peers_of_a_coordinated_release_go_on_with_what_they_promised(tmp
     consensus_states = {peer: resumed(folder, peer).consensus_states["everyone"] for peer in PEERS}
     assert all(each.hard_state.voted in PEERS and each.hard_state.term >= 1 for each in consensus_states.values())
     assert all(each.holding.applied is not None and each.content is not None for each in consensus_states.values())
-    studies = [each.study for each in consensus_states.values() if each.study is not None]
+    studies = [each.pending for each in consensus_states.values() if each.pending is not None]
     assert studies
-    assert all(study.update for study in studies)
+    assert all(pending.update for pending in studies)
 
 
 # --------------------------------------------------------------------------------------------------------------- run

@@ -16,7 +16,7 @@ from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import held_by, outfit
 from fedpeer.peer.node.trainer import LocalTrainer
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import local_tasks
 from tests.sims.worlds import federation, world
 
 
@@ -36,7 +36,7 @@ def table(folder: Path) -> str:
 def test_a_part_of_the_simulation_is_what_simulate_gives(settings: dict[str, Any]) -> None:
     options = federation(**settings)
     made = world(options)
-    mine, twin = outfit(peer({"simulation": 3}), options, "cpu").learner, learners(made)["peer3"]
+    mine, twin = outfit(peer({"simulation": 3}), options, "cpu").local_task, local_tasks(made)["peer3"]
     assert torch.equal(mine.start(), twin.start())
     s_k = torch.zeros(0)
     ours, theirs = (LocalTrainer(each, parse_choice("local"), imported, made.peers) for each in (mine, twin))

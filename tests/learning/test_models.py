@@ -20,7 +20,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.models import Card, Model, ModelError, load_model, save
 from fedpeer.learning.program import ExportError, write_onnx, write_pt2, write_state_dict
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.world import World, build_world
 from tests.sims.worlds import federation, trainer_of
 
@@ -75,7 +75,7 @@ def test_a_stored_model_is_as_good_as_it_was_when_it_was_trained(name: str, tmp_
     dataset, settings = WORLDS[name]
     made = build_world(federation(**settings), dataset, 0)
     model = trained(tmp_path, made, "peer2")
-    wanted = learners(made)["peer2"].evaluate(made.layout.flatten(model.module))
+    wanted = local_tasks(made)["peer2"].evaluate(made.layout.flatten(model.module))
     np.testing.assert_allclose(model.evaluate(*own_test_part(made, "peer2")), wanted, rtol=1e-4)
 
 

@@ -27,7 +27,7 @@ def ledger_in(file: Path) -> DurableState:
     prepared = prepare_peer(loaded.file, loaded.federation)
     assembly, me = prepared.outfit.assembly, loaded.file.id
     setup = setup_of(assembly, prepared.roster, me, nonce=0, held=prepared.going.held)
-    rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.learner.examples, setup.held.text)
+    rules = rules_of(assembly.federation, assembly.seed, me, prepared.outfit.local_task.examples, setup.held.text)
     index = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     assert loaded.file.state is not None, "whole paths, by now"
     with tempfile.TemporaryDirectory() as place:

@@ -221,7 +221,7 @@ def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) ->
         device="cpu",
         workers=1,
         out=tmp_path,
-        tell=lambda event: told.append(str(getattr(event, "text", ""))),
+        on_event=lambda event: told.append(str(getattr(event, "text", ""))),
     )
     (text,) = [each for each in told if "kin1" in each]
     written = "models/partial-averaging-seed0-partial_models.yaml"

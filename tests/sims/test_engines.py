@@ -135,7 +135,7 @@ def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_p
     assert SimulationRequest.from_json(wanted.to_json()) == wanted
     stop, events = threading.Event(), list[Event]()
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         events.append(event)
         if isinstance(event, RoundDone) and event.round == 2:
             stop.set()
@@ -144,7 +144,7 @@ def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_p
         RunFolder.create(tmp_path, name=name, settings=wanted.to_json(), environment={}) for name in ("a", "b")
     )
     run_prepared(prepare_simulation(wanted), whole)
-    run_prepared(prepare_simulation(wanted), broken, tell, stop)
+    run_prepared(prepare_simulation(wanted), broken, on_event, stop)
     assert isinstance(events[0], SimulationStarted)
     assert events[0].workers == 1
     assert broken.status == "interrupted"

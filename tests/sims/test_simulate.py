@@ -99,13 +99,13 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
     expected = run_prepared(prepare_simulation(options), whole)
     stop, rounds = threading.Event(), 0
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         nonlocal rounds
         rounds += isinstance(event, RoundDone)
         if rounds == after:
             stop.set()
 
-    partial = run_prepared(prepare_simulation(options), broken, tell, stop)
+    partial = run_prepared(prepare_simulation(options), broken, on_event, stop)
     assert broken.status == "interrupted"
     assert partial["methods"]
     again = RunFolder.open(tmp_path, broken.id)

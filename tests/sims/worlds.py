@@ -14,7 +14,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.memory import engine_of
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.world import World, build_world
 
@@ -76,4 +76,4 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 def trainer_of(made: World, peer: str, method: str = "partial-averaging") -> LocalTrainer:
     """What does the work of one peer."""
-    return LocalTrainer(learners(made)[peer], parse_choice(method), imported, made.peers)
+    return LocalTrainer(local_tasks(made)[peer], parse_choice(method), imported, made.peers)

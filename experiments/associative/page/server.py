@@ -68,13 +68,13 @@ def address(listening: socket.socket) -> str:
     return f"http://{HOST}:{listening.getsockname()[1]}/"
 
 
-def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
+def application(facts: Mapping[str, Any], answer: Answer) -> web.Application:
     """Return the web application: the page, its initial data `told`, and answers to its questions."""
     app = web.Application(client_max_size=QUESTION_BYTES_MAX, middlewares=[_guard])
     app.on_response_prepare.append(hardened)
 
-    async def tell(_request: web.Request) -> web.StreamResponse:
-        return web.json_response(told)
+    async def send_facts(_request: web.Request) -> web.StreamResponse:
+        return web.json_response(facts)
 
     async def ask(request: web.Request) -> web.StreamResponse:
         if request.content_type != _JSON:
@@ -86,7 +86,7 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
         except web.HTTPRequestEntityTooLarge:
             return _refused(413, "too_long", f"A question has at most {QUESTION_BYTES_MAX} bytes.")
 
-    app.add_routes([web.get("/demo.json", tell), web.post("/ask", ask)])
+    app.add_routes([web.get("/demo.json", send_facts), web.post("/ask", ask)])
     for served, package in ((_OWN, __package__), (_SHARED, dashboard.__name__)):
         for path, (name, kind) in served.items():
             app.add_routes([web.get(path, text_file(kind, (files(package) / name).read_text("utf-8")))])
@@ -94,7 +94,7 @@ def application(told: Mapping[str, Any], answer: Answer) -> web.Application:
 
 
 async def serve_page(
-    told: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]
+    facts: Mapping[str, Any], answer: Answer, listening: socket.socket, ready: Callable[[], None]
 ) -> None:
     """Serve until the first SIGINT or SIGTERM; `ready` is called once the server answers."""
     visitors = Visitors()
@@ -103,7 +103,7 @@ async def serve_page(
     for number in before:
         loop.add_signal_handler(number, stop.set)
     try:
-        page = application(told, answer)
+        page = application(facts, answer)
         await visitors.start(page, listening, None, keepalive_timeout=IDLE_S, shutdown_timeout=SHUTDOWN_S)
         ready()
         await stop.wait()

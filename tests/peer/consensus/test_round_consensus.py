@@ -213,14 +213,14 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     first = leader_of(sat()).state.me
     consensus_cluster = ServerCluster(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
     notes: list[str] = []
-    said = consensus_cluster.simulator.said
+    said = consensus_cluster.simulator.on_effect
 
     def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, Note) and effect.what == "update_void":
             notes.append(peer)
 
-    consensus_cluster.simulator.said = on_event
+    consensus_cluster.simulator.on_effect = on_event
     consensus_cluster.simulator.start()
     assert consensus_cluster.reach(5, 500.0)
     assert notes == [first]
@@ -388,7 +388,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     assert consensus_cluster.reach(2, CALM)
     invited = consensus_cluster.signed(2, made.peers)
     consensus_cluster.admit(invited, made.peers)
-    consensus_cluster.simulator.tell(first[0], NewRoster(invited))
+    consensus_cluster.simulator.feed(first[0], NewRoster(invited))
     consensus_cluster.simulator.start(new)
     assert consensus_cluster.run(consensus_cluster.simulator.now + 600.0, lambda: len(consensus_cluster.rounds()) == 4)
     assert consensus_cluster.reach(max(consensus_cluster.rounds().values()) + 3, 600.0)
@@ -409,7 +409,7 @@ def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_ro
     assert consensus_cluster.reach(2, CALM)
     invited = consensus_cluster.signed(2, made.peers)
     consensus_cluster.admit(invited, made.peers)
-    simulator.tell(first[0], NewRoster(invited))
+    simulator.feed(first[0], NewRoster(invited))
     assert consensus_cluster.run(simulator.now + 200.0, lambda: set(simulator.stopped) >= set(first)), simulator.stopped
     words = "the server has a place for each of the 3 peers of roster 1, and roster 2 has others"
     for peer in first:

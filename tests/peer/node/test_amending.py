@@ -22,10 +22,10 @@ def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on
         if isinstance(effect, Note) and effect.what == "evaluated":
             evaluated[peer].append(int(str(effect.fields["round"])))
 
-    cluster.simulator.said = said
+    cluster.simulator.on_effect = said
     cluster.simulator.start()
     cluster.run(10.0)
-    cluster.simulator.tell("peer1", NewContract(cluster.contract))
+    cluster.simulator.feed("peer1", NewContract(cluster.contract))
     assert cluster.run(OVER_TICKS, lambda: all(max(rounds, default=0) > STARTS for rounds in evaluated.values()))
     for rounds in evaluated.values():
         assert rounds == [*range(1, STARTS), 6], "every round by the first contract, every third by the second"
@@ -41,14 +41,14 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
     other = next(peer for peer in cluster.made.peers if peer != coordinator)
     state = cluster.nodes()[coordinator].state
     counted: list[frozenset[str]] = []
-    said = cluster.simulator.said
+    said = cluster.simulator.on_effect
 
     def concluded(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, AggregateUpdates) and effect.group == "everyone" and peer == coordinator:
             counted.append(frozenset(effect.updates))
 
-    cluster.simulator.said = concluded
+    cluster.simulator.on_effect = concluded
     state.others[other].agreed.discard("everyone")  # as after a Hello under another contract
     state.others.changed()
     begun = len(counted)
@@ -73,7 +73,7 @@ def test_a_peer_to_which_the_contract_was_lost_goes_over_after_the_cut(rounds: i
 
     simulator.start()
     cluster.run(100.0)
-    simulator.tell("peer1", NewContract(cluster.contract))
+    simulator.feed("peer1", NewContract(cluster.contract))
     cluster.run(140.0)
     simulator.kill("peer3")
     cluster.run(160.0)

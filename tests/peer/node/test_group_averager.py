@@ -34,14 +34,14 @@ TRAINED: dict[str, list[int]] = {}
 def cluster() -> GroupCluster:
     """Five peers in three groups that have come to round 3."""
     made = GroupCluster(world(), Faults(links=QUICK))
-    said = made.simulator.said
+    said = made.simulator.on_effect
 
     def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, Train):
             TRAINED.setdefault(peer, []).append(effect.round)
 
-    made.simulator.said = on_event
+    made.simulator.on_effect = on_event
     made.simulator.start()
     assert made.reach(3, 400.0)
     return made
@@ -69,7 +69,7 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
         return save(peer, persist)
 
     sent = 0
-    said = made.simulator.said
+    said = made.simulator.on_effect
 
     def on_event(peer: str, effect: Effect) -> None:
         nonlocal sent
@@ -81,7 +81,7 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
             assert told.digest == content_digest(told.content)
 
     made.simulator._driver = replace(made.simulator._driver, save=saving)
-    made.simulator.said = on_event
+    made.simulator.on_effect = on_event
     made.simulator.start()
     assert made.reach(2, 400.0)
     assert sent >= 2 * 8, "in each round all but the coordinators of their groups"
@@ -169,7 +169,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     simulator.kill("peer2")
     before = made.nodes()["peer1"].durable.round
     assert made.reach(before + 4, 2000.0), "the others go on"
-    said = simulator.said
+    said = simulator.on_effect
 
     def on_event(peer: str, effect: Effect) -> None:
         said(peer, effect)
@@ -183,7 +183,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
             entries.append(persist.content)
         return save(peer, persist)
 
-    simulator.said, simulator._driver = on_event, replace(simulator._driver, save=saving)
+    simulator.on_effect, simulator._driver = on_event, replace(simulator._driver, save=saving)
     simulator.start("peer2")
     assert made.run(simulator.now + 400.0, lambda: "caught_up" in notes)
     assert made.run(simulator.now + 100.0, lambda: any(isinstance(each, Began) for each in entries))

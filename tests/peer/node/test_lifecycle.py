@@ -46,7 +46,7 @@ def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
         if isinstance(effect, Note) and effect.what == "joined" and not adopted:
             adopted.append(cluster.node(late).durable.estimate_D(group))
 
-    simulator.said = look
+    simulator.on_effect = look
     options = simulator.now
     assert cluster.run(options + 2 * JOIN_S / made.federation.gossip.tick, lambda: bool(adopted)), cluster.phases()
     least_D, most_D = torch.minimum(own_D, honest_D) - SAME, torch.maximum(own_D, honest_D) + SAME
@@ -63,7 +63,7 @@ def test_who_leaves_alone_says_that_nobody_took_it() -> None:
     cluster.run(CALM)
     simulator.kill("peer2")
     options = simulator.now
-    simulator.tell("peer1", OperatorCommand("leave"))
+    simulator.feed("peer1", OperatorCommand("leave"))
     assert cluster.run(options + PATIENCE + FAREWELL + 1, lambda: "peer1" in simulator.stopped)
     assert simulator.stopped["peer1"].text == "left; what nobody took is written off"
     assert [peer for _, peer in cluster.notes("written_off", since=options + PATIENCE - 1)] == ["peer1"]
@@ -76,7 +76,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
     simulator.start()
     cluster.run(CALM)
     options = simulator.now
-    simulator.tell("peer1", OperatorCommand("leave"))
+    simulator.feed("peer1", OperatorCommand("leave"))
     assert cluster.run(options + PATIENCE / 4, lambda: "peer1" in simulator.stopped)
     assert simulator.stopped["peer1"].text == "left; what was held is handed over"
     (group,) = cluster.groups
@@ -96,7 +96,7 @@ def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
 
     assert cluster.run(4 * CALM, rounds_off)
     options = simulator.now
-    simulator.tell("peer1", OperatorCommand("leave"))
+    simulator.feed("peer1", OperatorCommand("leave"))
     assert cluster.run(options + PATIENCE / 4, lambda: "peer1" in simulator.stopped)
     assert simulator.stopped["peer1"].text == "left; what was held is handed over"
     assert 0 < cluster.weight(["peer1"], group) <= NOTHING_HELD
@@ -117,7 +117,7 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
         return holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open)
 
     before = own()
-    simulator.tell("peer1", OperatorCommand("leave"))
+    simulator.feed("peer1", OperatorCommand("leave"))
     assert cluster.run(simulator.now + PATIENCE + FAREWELL + 1, lambda: "peer1" in simulator.stopped)
     received = [row for row in simulator.rows if row[0] > CALM and row[1:] == ("heard", "peer1", "Transfer", "peer2")]
     assert received, "the other one gave"

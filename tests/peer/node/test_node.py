@@ -208,7 +208,7 @@ def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     nodes = cluster.nodes()
     assert len(nodes) == 4
     for peer in nodes:
-        cluster.simulator.tell(peer, OperatorCommand("pause"))
+        cluster.simulator.feed(peer, OperatorCommand("pause"))
     cluster.run(cluster.simulator.now + 100.0)
     assert set(cluster.simulator.stopped) == set(nodes)
     for peer, node in nodes.items():

@@ -79,10 +79,10 @@ def test_an_estimate_is_shown_when_its_average_is_over() -> None:
             continue
         incarnation = node.durable.met["peer1"]
         effects = node.step(MessageReceived("peer1", incarnation, node.durable.incarnation, ValueRequest(group=group)))
-        told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Value)]
-        seen.append((node.durable.round, node.durable.estimate_D(group), told))
-    assert all(not told for round, _, told in seen if round == 1)
-    answers = [(estimate_D, each.value_D) for _, estimate_D, told in seen for each in told]
+        masked_to = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Value)]
+        seen.append((node.durable.round, node.durable.estimate_D(group), masked_to))
+    assert all(not masked_to for round, _, masked_to in seen if round == 1)
+    answers = [(estimate_D, each.value_D) for _, estimate_D, masked_to in seen for each in masked_to]
     truth_D = cluster.truth[group]
     assert all(torch.allclose(value_D.double(), truth_D, atol=1e-5) for _, value_D in answers)
     assert any(not torch.allclose(estimate_D, truth_D, atol=0.1) for estimate_D, _ in answers), "some in the middle"
@@ -92,7 +92,7 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
     cluster = running(150.0, watched=True)
     simulator, (group,) = cluster.simulator, cluster.groups
     cluster.run(simulator.now + 200.0, lambda: cluster.node("peer3").rounds.training)
-    simulator.tell("peer3", OperatorCommand("leave"))
+    simulator.feed("peer3", OperatorCommand("leave"))
     before = len(cluster.told)
     assert cluster.run(simulator.now + 300.0, lambda: "peer3" in simulator.stopped)
     handed = [s for s in cluster.told[before:] if s.sender == "peer3"]
@@ -115,7 +115,7 @@ def begun() -> NoisePhaseCluster:
 
 
 @pytest.mark.parametrize(
-    ("exchange", "told", "cut", "masked_shares"),
+    ("exchange", "masked_to", "cut", "masked_shares"),
     [
         pytest.param(0, (), (), True, id="at first"),
         pytest.param(1, ("peer2", "peer3"), (), False, id="as many as asked"),
@@ -127,14 +127,14 @@ def begun() -> NoisePhaseCluster:
     ],
 )
 def test_true_shares_wait_until_enough_were_told(
-    begun: NoisePhaseCluster, exchange: int, told: tuple[str, ...], cut: tuple[str, ...], masked_shares: bool
+    begun: NoisePhaseCluster, exchange: int, masked_to: tuple[str, ...], cut: tuple[str, ...], masked_shares: bool
 ) -> None:
     """Whatever kept a peer from telling them in the exchanges that are for that."""
     state, (group,) = begun.node("peer1").state, begun.groups
     holding = state.durable.groups[group]
     free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
     at = (state.durable.round, exchange)
-    state.durable.groups[group] = replace(holding, at=at, told=frozenset(told), out=free)
+    state.durable.groups[group] = replace(holding, at=at, masked_to=frozenset(masked_to), out=free)
     shares = _shares(state, expected_averaging(state, group), group, exchange, 0.25, cut)
     assert isinstance(shares, MaskedShares) is masked_shares
 
@@ -183,13 +183,13 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
     kept = durable()
     for entry in entries:
         kept.apply(entry)
-    assert kept.groups["all"].told == {"b"}
+    assert kept.groups["all"].masked_to == {"b"}
     for snapshot, journal in ((snapshot_bytes(kept, {}), []), (snapshot_bytes(before, {}), map(entry_bytes, entries))):
         again = durable_state_of(snapshot, journal, kept.rules, kept.index, {})
         assert snapshot_bytes(again, {}) == snapshot_bytes(kept, {})
     kept.apply(Acked(group="all", peer="b", taken=2))
     kept.apply(Opened(**options, round=2, exchange=0, shares=RealShares(0.25)))
-    assert not kept.groups["all"].told
+    assert not kept.groups["all"].masked_to
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
     options: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": ()}
     one.apply(Opened(**options, to=("b", "c"), shares=MaskedShares(0.25, b"k", 1.0)))
     one.apply(gone)
-    assert one.groups["all"].told == {"c"}
+    assert one.groups["all"].masked_to == {"c"}
 
 
 @pytest.mark.parametrize(("trained", "comes_back_with"), [(True, 3.0), (False, 1.0)])
@@ -221,7 +221,7 @@ def test_who_lost_memory_comes_back_with_its_model_and_not_with_noise(trained: b
         one.apply(Opened(**options, shares=MaskedShares(0.25, b"k", 1.0)))
     one.apply(Reborn(incarnation=2))
     assert torch.equal(one.estimate_D("all"), torch.full((50,), comes_back_with, dtype=torch.float64))
-    assert not one.groups["all"].told
+    assert not one.groups["all"].masked_to
 
 
 @pytest.mark.parametrize(

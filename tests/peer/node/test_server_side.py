@@ -16,14 +16,14 @@ from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.peer.node.server_side import ServerSide
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.events import AggregateUpdates, ClientTrained, TrainClient, UpdatesAggregated
 from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.world import World, build_world
 from tests.sims import worlds
 
@@ -37,15 +37,15 @@ def world(**learning: object) -> World:
     return worlds.world(worlds.federation(network="mlp:64+2+10", simulation__peers=6, **settings))
 
 
-def served(learner: Learner, method: str, peers: Sequence[str]) -> ServerSide:
-    side = LocalTrainer(learner, parse_choice(method), imported, peers).served
+def served(local_task: LocalTask, method: str, peers: Sequence[str]) -> ServerSide:
+    side = LocalTrainer(local_task, parse_choice(method), imported, peers).served
     assert side is not None
     return side
 
 
 def pupil(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
     made = world(algorithm=method, **learning)
-    return served(learners(made)[peer], method, made.peers)
+    return served(local_tasks(made)[peer], method, made.peers)
 
 
 @cache
@@ -66,7 +66,7 @@ def tasks() -> World:
 
 def task(method: str) -> ServerSide:
     """peer3's."""
-    return served(learners(tasks())["peer3"], method, tasks().peers)
+    return served(local_tasks(tasks())["peer3"], method, tasks().peers)
 
 
 def update_of(one: ServerSide, clients: tuple[str, ...] = SIX) -> bytes:
@@ -147,7 +147,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 def test_the_vector_engine_leaves_out_the_same() -> None:
     """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
     made = world(algorithm="fedavg", farthest=1.05)
-    pupils = {peer: served(each, "fedavg", made.peers) for peer, each in learners(made).items()}
+    pupils = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
     done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
     assert done.out
     refused: dict[str, str] = {}

@@ -51,7 +51,7 @@ def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
     for round in (1, 2):
         estimate_n = x_n if round == 1 else x_n / 2
         before = one.algorithm.start_client(estimate_n, torch.tensor(one.examples)) if state is None else state
-        batches, keys = one.learner.batches(round), [one.learner.key(round)]
+        batches, keys = one.local_task.batches(round), [one.local_task.key(round)]
         state, sent = one.algorithm.train(before, ServerModel(estimate_n), batches, keys)
         x_n, s_k = one.train(round, estimate_n, s_k, fresh=round == 1)
         assert torch.equal(x_n, sent.model_n)

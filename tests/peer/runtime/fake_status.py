@@ -76,26 +76,30 @@ class FakePeer:
         self.status.took("save", 0.012)
         self.status.took("train", 1.31)
         self.status.took("evaluate", 0.08)
-        self.tell(Note("info", "round", f"round {self.number}: accuracy {scores[self.me]:.1%}", {"round": self.number}))
+        self.log_effect(
+            Note("info", "round", f"round {self.number}: accuracy {scores[self.me]:.1%}", {"round": self.number})
+        )
         if self.number % 9 == 0:
-            self.tell(RejectEffect(Rejection("repeated", f"transfer 41 of everyone, round {self.number}", self.ids[0])))
+            self.log_effect(
+                RejectEffect(Rejection("repeated", f"transfer 41 of everyone, round {self.number}", self.ids[0]))
+            )
         if self.number == 20:
-            self.tell(
+            self.log_effect(
                 Note("info", "went_on_without", "round 20 of everyone went on without peer2", {"group": "everyone"})
             )
-            self.tell(RejectEffect(Rejection("bad_signature", "a claim about peer1", self.ids[-1])))
+            self.log_effect(RejectEffect(Rejection("bad_signature", "a claim about peer1", self.ids[-1])))
         if self.number == 30:
-            self.tell(Note("warning", "written_off", "peer2 lost its memory; 0.25 written off", {"weight": 0.25}))
+            self.log_effect(Note("warning", "written_off", "peer2 lost its memory; 0.25 written off", {"weight": 0.25}))
             for _ in range(500):
-                self.tell(RejectEffect(Rejection("not_fedpeer", "GET / HTTP/1.1")))
+                self.log_effect(RejectEffect(Rejection("not_fedpeer", "GET / HTTP/1.1")))
 
-    def tell(self, effect: Note | RejectEffect) -> None:
+    def log_effect(self, effect: Note | RejectEffect) -> None:
         """As the shell does it: count, and log."""
         if isinstance(effect, RejectEffect):
             self.status.refused(effect.rejection)
         else:
             self.status.noted(effect)
-        self.log.tell(effect)
+        self.log.on_effect(effect)
 
     def score(self, id: str) -> float:
         """An accuracy that climbs to the peer's own height, or the error that falls likewise."""

@@ -59,18 +59,18 @@ class Port:
         self.leases.append(lease)
         if not self.keep:
             lease.release()
-        self._tell()
+        self._send()
 
     def rejected(self, rejection: Rejection) -> None:
         self.refusals.append((rejection.code, rejection.sender, rejection.text))
-        self._tell()
+        self._send()
 
-    def _tell(self) -> None:
-        async def tell() -> None:
+    def _send(self) -> None:
+        async def send() -> None:
             async with self.told:
                 self.told.notify_all()
 
-        self._telling = asyncio.create_task(tell())
+        self._sending = asyncio.create_task(send())
 
 
 @asynccontextmanager

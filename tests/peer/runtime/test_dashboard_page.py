@@ -156,8 +156,8 @@ async def test_words_from_peers_are_text(tmp_path: Path) -> None:
         view.groups[0], id=EVIL, models=(EVIL,), members=(EVIL, "peer3"), edges=((EVIL, "peer3"),), waiting_for=(EVIL,)
     )
     peer.status.look(replace(view, peers=(one, *view.peers[1:]), groups=(group,)))
-    peer.tell(Note("warning", "late", EVIL))
-    peer.tell(RejectEffect(Rejection("not_fedpeer", EVIL, EVIL)))
+    peer.log_effect(Note("warning", "late", EVIL))
+    peer.log_effect(RejectEffect(Rejection("not_fedpeer", EVIL, EVIL)))
     async with shown(peer, tmp_path) as (page, _):
         for part in ("graph", "groups", "peers", "refusals", "log", "choose"):
             assert "onerror" in await page.value(f"document.querySelector('#{part}').textContent"), part

@@ -21,16 +21,16 @@ async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
     found: dict[str, dict[str, str]] = {"peer1": {}, "peer2": {}, "stranger": {}}
     complete = asyncio.Event()
 
-    def tell(who: str, peer: str, url: str) -> None:
+    def on_event(who: str, peer: str, url: str) -> None:
         found[who][peer] = url
         if found["peer1"] and found["peer2"]:
             complete.set()
 
     ours, others = b"ours".ljust(16), b"others".ljust(16)
     everyone = [
-        Discovery(ours, "peer1", 7401, lambda peer, url: tell("peer1", peer, url)),
-        Discovery(ours, "peer2", 7402, lambda peer, url: tell("peer2", peer, url)),
-        Discovery(others, "stranger", 7403, lambda peer, url: tell("stranger", peer, url)),
+        Discovery(ours, "peer1", 7401, lambda peer, url: on_event("peer1", peer, url)),
+        Discovery(ours, "peer2", 7402, lambda peer, url: on_event("peer2", peer, url)),
+        Discovery(others, "stranger", 7403, lambda peer, url: on_event("stranger", peer, url)),
     ]
     try:
         for each in everyone:

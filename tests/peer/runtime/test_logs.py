@@ -37,7 +37,7 @@ class Told:
         self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
 
     def note(self, text: str, what: str = "started", level: str = "info") -> None:
-        self.log.tell(Note(level, what, text))  # type: ignore[arg-type]
+        self.log.on_effect(Note(level, what, text))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", REJECTIONS)

@@ -127,10 +127,10 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     assert found[1] != spec.server
     settled = context.work(FinishRound(1, spec.client, client_trained.client, found[1], True))
     assert isinstance(settled, RoundFinished)
-    evaluated = context.work(Evaluate(1, settled.x_n, ann.outfit.learner.start()))
+    evaluated = context.work(Evaluate(1, settled.x_n, ann.outfit.local_task.start()))
     assert isinstance(evaluated, Evaluated)
-    assert (evaluated.score, evaluated.loss) == ann.outfit.learner.evaluate(settled.x_n)
-    assert evaluated.server == ann.outfit.learner.evaluate(ann.outfit.learner.start())
+    assert (evaluated.score, evaluated.loss) == ann.outfit.local_task.evaluate(settled.x_n)
+    assert evaluated.server == ann.outfit.local_task.evaluate(ann.outfit.local_task.start())
     state = tmp_path / "state"
     kept = models.load_model(state / "model.safetensors", state / "model.json", None, imported)
     assert torch.equal(ann.outfit.assembly.layout.flatten(kept.module), settled.x_n)

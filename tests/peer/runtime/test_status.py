@@ -68,7 +68,7 @@ def test_what_is_not_finite_is_null_and_not_a_broken_document() -> None:
     peer.round()
     peer.status.evaluated(Evaluated(2, math.nan, math.inf, (math.nan, math.inf)))
     peer.status.look(replace(peer.status.view, groups=(replace(peer.groups()[0], disagreement=None, weight=math.nan),)))
-    peer.tell(Note("info", "evaluated", "it diverged", {"loss": math.nan}))
+    peer.log_effect(Note("info", "evaluated", "it diverged", {"loss": math.nan}))
     status = json.loads(json.dumps(peer.status.as_json(), allow_nan=False))
     assert status["loss"] is status["log"][-1]["fields"]["loss"] is None
     assert status["scores"]["peer3"][-1] == [2, None]
@@ -181,7 +181,7 @@ def test_the_log_keeps_its_last_lines() -> None:
     peer = FakePeer()
     for number in range(3 * LOG_LINES):
         peer.now += 1
-        peer.tell(Note("info", f"what{number}", f"line {number}"))
+        peer.log_effect(Note("info", f"what{number}", f"line {number}"))
     texts = [line["text"] for line in peer.status.as_json()["log"]]
     assert texts == [f"line {number}" for number in range(2 * LOG_LINES, 3 * LOG_LINES)]
 

@@ -105,7 +105,9 @@ def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
         faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)]), rounds=100_000
     )
     log: list[str] = []
-    here.said = lambda peer, effect: log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
+    here.on_effect = lambda peer, effect: (
+        log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None
+    )
     here.run(23.0 / 0.025)
     alone, others = (view_of(node(here.machines()[peer]), {}) for peer in ("peer1", "peer2"))
     assert 5.0 < alone.alone_s < 21.0

@@ -102,11 +102,11 @@ def test_models_are_kept_as_long_as_they_are_needed() -> None:
 
 
 def test_a_training_waits_until_it_is_settled() -> None:
-    studied = consensus_state().changed(UpdateMade(group=GROUP, round=1, update=b"u", client=b"c"))
-    assert studied.client == b"start"
-    assert studied.study is not None
-    kept = studied.changed(ClientStateSaved(group=GROUP, round=1, client=b"c", x_n=torch.zeros(1)))
-    assert (kept.client, kept.settled, kept.study) == (b"c", 1, None)
+    trained = consensus_state().changed(UpdateMade(group=GROUP, round=1, update=b"u", client=b"c"))
+    assert trained.client == b"start"
+    assert trained.pending is not None
+    kept = trained.changed(ClientStateSaved(group=GROUP, round=1, client=b"c", x_n=torch.zeros(1)))
+    assert (kept.client, kept.settled, kept.pending) == (b"c", 1, None)
 
 
 def test_earlier_electorates_are_forgotten_and_never_the_one_in_force() -> None:

@@ -17,10 +17,10 @@ from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import coordinated_of, optimizer_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.own.code import imported
-from fedpeer.learning.learner import Learner
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.peers import learners
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.world import World
 from tests.sims import worlds
 
@@ -39,9 +39,9 @@ def world(**settings: Any) -> World:
 
 def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]:
     """By peer its own model (n,), and the server's, after the rounds: the contract's functions one after the other."""
-    learning, draws, found = made.federation.learning, made.draws, learners(made)
+    learning, draws, found = made.federation.learning, made.draws, local_tasks(made)
     order = sorted(made.peers)
-    algorithms = {peer: algorithm(made, method, learner) for peer, learner in found.items()}
+    algorithms = {peer: algorithm(made, method, local_task) for peer, local_task in found.items()}
     first = algorithms[order[0]]
     server = first.start_server(made.drawn(""))
     clients = {
@@ -63,28 +63,28 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
     return {peer: first.personal_model(client) for peer, client in clients.items()}, first.server_model(server)
 
 
-def algorithm(made: World, method: str, learner: Learner) -> Any:
+def algorithm(made: World, method: str, local_task: LocalTask) -> Any:
     optimizer = optimizer_of(made.federation.learning.optimizer)
     context = TrainingContext(
         module=made.module,
         layout=made.layout,
         loss=LOSSES[made.loss],
         optimizer=optimizer,
-        stepper=learner.stepper,
+        stepper=local_task.stepper,
         clients=len(made.peers),
-        examples_max=learner.examples,
+        examples_max=local_task.examples,
         draw=made.drawn,
     )
     return coordinated_of(parse_choice(method), made.federation.learning, context, imported)
 
 
-def batches_of(made: World, learner: Learner, peer: str, round: int) -> Batches:
+def batches_of(made: World, local_task: LocalTask, peer: str, round: int) -> Batches:
     places = torch.from_numpy(
-        round_order(learner.examples, round, learner.steps, learner.batch, made.draws, peer).copy()
+        round_order(local_task.examples, round, local_task.steps, local_task.batch, made.draws, peer).copy()
     )
-    part = learner.train_part
+    part = local_task.train_part
     number = torch.tensor(sorted(made.peers).index(peer))
-    return Batches(part.x_NF, part.index_M[places], part.y_M[places], learner.view, (part,), number)
+    return Batches(part.x_NF, part.index_M[places], part.y_M[places], local_task.view, (part,), number)
 
 
 def played(
@@ -111,7 +111,7 @@ def test_whole_peers_give_the_numbers_of_the_obvious_loop(method: str, participa
     if server_n is None:
         assert scores is None
     else:
-        expected = [learner.evaluate(server_n) for learner in learners(made).values()]
+        expected = [local_task.evaluate(server_n) for local_task in local_tasks(made).values()]
         assert scores == expected
 
 

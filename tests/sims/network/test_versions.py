@@ -61,7 +61,7 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> No
     links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1, reorder=0.3)
     made = cluster(seed, *PEERS, links=links, heal=1500.0)
     warnings: list[str] = []
-    made.simulator.said = lambda peer, effect: warnings.append(str(effect)) if warned(effect) else None
+    made.simulator.on_effect = lambda peer, effect: warnings.append(str(effect)) if warned(effect) else None
     for number, peer in enumerate(PEERS):
         made.run(300.0 * (number + 1))
         rounds = {each: node.durable.round for each, node in made.nodes().items()}

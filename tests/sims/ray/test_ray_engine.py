@@ -218,10 +218,10 @@ def request(engine: EngineName, method: str, **more: Any) -> SimulationRequest:
     )
 
 
-def recorded(options: SimulationRequest, folder: Path, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
+def recorded(options: SimulationRequest, folder: Path, on_event: Callable[[Event], None]) -> list[dict[str, Any]]:
     """The rows of a whole simulation, but for the seconds."""
     run = RunFolder.create(folder, name=options.engine, settings=options.to_json(), environment={})
-    run_prepared(prepare_simulation(options), run, tell)
+    run_prepared(prepare_simulation(options), run, on_event)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
 
 
@@ -235,12 +235,12 @@ def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_n
     machines.of_ray.wait_for_nodes()
     events: list[Event] = []
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         events.append(event)
         if isinstance(event, RoundDone) and sum(isinstance(each, RoundDone) for each in events) == 2:
             machines.of_ray.remove_node(third, allow_graceful=False)
 
-    found = recorded(request("ray", method, address=machines.address), tmp_path, tell)
+    found = recorded(request("ray", method, address=machines.address), tmp_path, on_event)
     assert found == recorded(request("vector", method), tmp_path, lambda event: None)
     said = [event.text for event in events if isinstance(event, Remark)]
     assert f"{method}: a machine was lost, and its peers' last round with it; resuming from the start" in said

@@ -18,7 +18,7 @@ from fedpeer.cli.progress import ProgressTable
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import EngineName
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.events import Begun, OfRun, Told
+from fedpeer.experiments.events import Begun, ExperimentEvent, OfRun
 from fedpeer.experiments.experiment import Cell, RunSize
 from fedpeer.experiments.runner import found, run_experiment
 from fedpeer.experiments.short_requests import experiment_options as asked_for
@@ -59,11 +59,11 @@ def begun(options: SimulationRequest, root: Path) -> RunFolder:
 
 
 def played(
-    options: SimulationRequest, run: RunFolder, tell: Callable[[Event], None] = lambda event: None, **more: Any
+    options: SimulationRequest, run: RunFolder, on_event: Callable[[Event], None] = lambda event: None, **more: Any
 ) -> dict[str, Any]:
     """All that a simulation leaves, but for times and names."""
     simulation = prepare_simulation(options, dataset=load_dataset(options.federation.simulation.dataset))
-    summary = run_prepared(simulation, run, tell, **more)
+    summary = run_prepared(simulation, run, on_event, **more)
     for method in summary["methods"].values():
         del method["seconds_per_round"]
     del summary["run"], summary["report"]
@@ -101,7 +101,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
 ) -> None:
     board, lost, counted = ProgressTable(), list[RunLost](), list[tuple[int, int, int]]()
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if not board.tallies:
             board.start(event)  # type: ignore[arg-type]
         board.on_event(event)
@@ -115,7 +115,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
             assert event.seed not in board.tallies[event.method].running, "it waits"
 
     options = request("ray", address=machines.address)
-    assert played(options, begun(options, tmp_path), tell) == expected
+    assert played(options, begun(options, tmp_path), on_event) == expected
     (one,) = lost
     assert one.reason == "its process ended"
     assert one.round >= 1
@@ -171,9 +171,9 @@ HELD = replace(
 
 def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: Machines, tmp_path: Path) -> None:
     """The stop is set when a run has done a round, and none can end before the stop is heard of: all of them wait."""
-    stop, told = threading.Event(), list[Told]()
+    stop, told = threading.Event(), list[ExperimentEvent]()
 
-    def stopping(event: Told) -> None:
+    def stopping(event: ExperimentEvent) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, RoundDone):
             stop.set()
 

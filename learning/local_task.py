@@ -98,7 +98,7 @@ def flat_scale(scale: Scale, shape: DataShape) -> tuple[NDArray[np.float32], NDA
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class LocalTask:
     """One peer's data, network and stepper.
 
     device    where it trains and evaluates; arguments and results are on the CPU, float32
@@ -119,8 +119,8 @@ class Learner:
     steps: int
 
     @classmethod
-    def of(cls, assembly: Assembly, held: LocalData, x_NF: Tensor, peer: str, device: str = "cpu") -> Learner:
-        """Build the learner of a peer that holds some rows of x_NF, (N, *F) in the type `shape.dtype`.
+    def of(cls, assembly: Assembly, held: LocalData, x_NF: Tensor, peer: str, device: str = "cpu") -> LocalTask:
+        """Build the local task of a peer that holds some rows of x_NF, (N, *F) in the type `shape.dtype`.
 
         Raises:
             NetworkError, OptimizerError: the network cannot be trained with these settings; the message says what to
