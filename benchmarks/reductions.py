@@ -57,7 +57,7 @@ FORMS: dict[str, Callable[[], Form]] = {
 
 
 @dataclass
-class Lanes:
+class GroupChannels:
     """One group's peers with their masses and channels; `bytes` is what all have sent."""
 
     group: Group
@@ -95,7 +95,7 @@ class Engine(VectorEngine):
     def __init__(self, world: World, form: Form) -> None:
         plan = plan_of(world, parse_choice("partial-averaging"))
         policies = averaging_of(plan, world.federation, world.seed)
-        self.groups = [Lanes(group, policies[group.id], form, world.draws) for group in plan.groups]
+        self.groups = [GroupChannels(group, policies[group.id], form, world.draws) for group in plan.groups]
         self._rows = {peer: row for row, peer in enumerate(world.peers)}
         super().__init__(job_of(world, "cpu"), plan, policies, workspace_of(world, plan, "cpu"), world.drawn, workers=1)
 
@@ -122,7 +122,7 @@ class Engine(VectorEngine):
             self.workspace.x[1 - source][place] = channels.held[peer].estimate_D.to(torch.float32)
         return results
 
-    def _places(self) -> Iterator[tuple[Lanes, str, tuple[int, Tensor]]]:
+    def _places(self) -> Iterator[tuple[GroupChannels, str, tuple[int, Tensor]]]:
         """Each member of each group, and where its values lie in x."""
         for channels in self.groups:
             for peer in channels.group.members:

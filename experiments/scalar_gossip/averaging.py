@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Masses, PeerChannels, ScalarTraffic, add
 from fedpeer.topology.wide import WideGraph, matched
 
-CrowdProtocol = Literal["push-sum", "push-pull"]
+ScalarProtocol = Literal["push-sum", "push-pull"]
 
 #: Neighbors whose estimates a newcomer averages; no peer is Byzantine here. A real late joiner takes the median of
 #: three.
@@ -51,7 +51,7 @@ class ScalarGossip:
     def __init__(
         self,
         graph: WideGraph,
-        protocol: CrowdProtocol,
+        protocol: ScalarProtocol,
         value_P: NDArray[np.float64],
         *,
         loss: float = 0.0,

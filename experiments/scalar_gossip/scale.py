@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from fedpeer.config.choice import parse_choice
-from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol
+from fedpeer.experiments.scalar_gossip.averaging import ScalarProtocol
 from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOptions, ScalarGossipOutcome
 from fedpeer.runs.canvas import INK, MARKERS, draw_axes, method_colour
 from fedpeer.runs.summary import count_text
@@ -42,7 +42,7 @@ class ScaleRow:
     """
 
     graph: str
-    protocol: CrowdProtocol = "push-sum"
+    protocol: ScalarProtocol = "push-sum"
     loss: float = 0.0
     churn: float = 0.0
     largest: int = 1_000_000

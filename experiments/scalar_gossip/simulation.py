@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpeer.config.choice import Choice, bind_settings, lookup
-from fedpeer.experiments.scalar_gossip.averaging import CrowdProtocol, ScalarGossip
+from fedpeer.experiments.scalar_gossip.averaging import ScalarGossip, ScalarProtocol
 from fedpeer.experiments.scalar_gossip.channels import ScalarTraffic
 from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 from fedpeer.topology.graphs import GRAPHS, TopologyError
@@ -44,7 +44,7 @@ class ScalarGossipOptions:
 
     graph: Choice
     peers: int
-    protocol: CrowdProtocol = "push-sum"
+    protocol: ScalarProtocol = "push-sum"
     loss: float = 0.0
     channels: bool = True
     churn: float = 0.0

@@ -28,8 +28,8 @@ def training(way: Way, state: Literal["keep", "reset"] = "keep") -> LocalTrainin
     return LocalTraining(replace(TrainingContext.of(MODULE, LOSS, optimizer, way=way), optimizer_state=state))
 
 
-def begun(local_task: LocalTraining, x_Bn: Tensor) -> TrainingState:
-    return local_task.start_client(x_Bn, torch.tensor(1))
+def begun(trainer: LocalTraining, x_Bn: Tensor) -> TrainingState:
+    return trainer.start_client(x_Bn, torch.tensor(1))
 
 
 def sizes(way: Way) -> int:
@@ -41,12 +41,12 @@ WAYS: list[Way] = ["single sample", "stack", "mapped", "loop"]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_passed_in_is_changed(way: Way) -> None:
-    local_task, block, x_Bn = training(way), batches(size=sizes(way)), starts(MODULE, 3)
-    state = begun(local_task, x_Bn)
-    state, change = local_task.train(state, ServerModel(x_Bn), block, (1, 2, 3))
+    trainer, block, x_Bn = training(way), batches(size=sizes(way)), starts(MODULE, 3)
+    state = begun(trainer, x_Bn)
+    state, change = trainer.train(state, ServerModel(x_Bn), block, (1, 2, 3))
     held = [x_Bn, state.optimizer_k, change.model_n, block.x_NF, block.index, block.y]
     before = [each.clone() for each in held]
-    later, again = local_task.train(state, change, block, (1, 2, 3))
+    later, again = trainer.train(state, change, block, (1, 2, 3))
     assert not torch.equal(again.model_n, change.model_n)
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert bool(later.trained.all())
@@ -54,14 +54,14 @@ def test_nothing_passed_in_is_changed(way: Way) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_peer_is_a_block_of_one(way: Way) -> None:
-    local_task, block = training(way), batches(peers=1, size=sizes(way))
+    trainer, block = training(way), batches(peers=1, size=sizes(way))
     x_1n = starts(MODULE, 1)
-    alone, together = begun(local_task, x_1n[0]), begun(local_task, x_1n)
-    assert alone.optimizer_k.shape == (local_task.context.stepper.state_size,)
-    assert together.optimizer_k.shape == (1, local_task.context.stepper.state_size)
+    alone, together = begun(trainer, x_1n[0]), begun(trainer, x_1n)
+    assert alone.optimizer_k.shape == (trainer.context.stepper.state_size,)
+    assert together.optimizer_k.shape == (1, trainer.context.stepper.state_size)
     for _ in range(2):
-        alone, one = local_task.train(alone, ServerModel(x_1n[0]), block.peer(0), (1,))
-        together, many = local_task.train(together, ServerModel(x_1n), block, (1,))
+        alone, one = trainer.train(alone, ServerModel(x_1n[0]), block.peer(0), (1,))
+        together, many = trainer.train(together, ServerModel(x_1n), block, (1,))
         assert torch.equal(one.model_n, many.model_n[0])
         assert torch.equal(alone.optimizer_k, together.optimizer_k[0])
 
@@ -75,10 +75,10 @@ def test_kept_state_is_one_uninterrupted_run_and_reset_state_is_none(way: Way) -
     x_Bn = starts(MODULE, 3)
     ends = {}
     for keeping in ("keep", "reset"):
-        local_task = training(way, "keep" if keeping == "keep" else "reset")
-        state, change = begun(local_task, x_Bn), None
+        trainer = training(way, "keep" if keeping == "keep" else "reset")
+        state, change = begun(trainer, x_Bn), None
         for block in rounds():
-            state, change = local_task.train(state, change or ServerModel(x_Bn), block, (1, 2, 3))
+            state, change = trainer.train(state, change or ServerModel(x_Bn), block, (1, 2, 3))
         assert change is not None
         ends[keeping] = change.model_n
     for p, x_n in enumerate(x_Bn):

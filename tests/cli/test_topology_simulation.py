@@ -15,7 +15,7 @@ from tests.cli.conftest import Fedpeer
 from tests.forked import python
 
 
-def test_a_crowd_averages(fedpeer: Fedpeer) -> None:
+def test_gossip_at_scale_averages(fedpeer: Fedpeer) -> None:
     done = fedpeer(
         "topology", "simulate", "--graph", "one-peer-exponential", "--peers", "1024", "--loss", "0.1", "--seed", "2"
     )

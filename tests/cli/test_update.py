@@ -20,7 +20,7 @@ from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.cli.test_federation_commands import inviting
 from tests.forked import fedpeer_command
-from tests.net.masses import ledger_in, mass_errors
+from tests.net.masses import mass_errors, state_in
 
 #: Seconds after which something hangs, on a machine that does much else.
 PATIENCE = 240.0
@@ -176,7 +176,7 @@ def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpee
         assert "Sent to: " in outcome.out
         ended(made, peers)
     judge(made, 1, 60)
-    assert ledger_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now
+    assert state_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now
     rewritten(("rounds: 60", "rounds: 70"), ("wire: int8", "protocol: push-pull"))
     assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
     with running(made) as peers:
@@ -229,7 +229,7 @@ def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpee
         ended(folder, peers)
     judge(folder, 0, 20)
     assert "admitted again" in str(next(line for line in lines(folder, "peer2") if line["what"] == "reborn")["text"])
-    assert ledger_in(folder / "peer2" / "peer2.yaml").incarnation == 2
+    assert state_in(folder / "peer2" / "peer2.yaml").incarnation == 2
 
 
 @pytest.mark.slow
@@ -270,5 +270,5 @@ def test_partial_models_come_and_go_and_change_their_members(fedpeer: Fedpeer) -
         with running(folder) as peers:
             ended(folder, peers)
         judge(folder, number, rounds)
-        groups = set(ledger_in(folder / "peer1" / "peer1.yaml").groups)
+        groups = set(state_in(folder / "peer1" / "peer1.yaml").groups)
         assert groups == ({"everyone", "ward"} if number < 3 else {"everyone"})

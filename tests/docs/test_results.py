@@ -50,7 +50,7 @@ def test_a_page_is_that_of_its_numbers(path: Path) -> None:
     assert data["name"] in EXPERIMENTS
 
 
-def test_the_page_of_crowds_is_that_of_its_numbers() -> None:
+def test_the_page_of_scalar_gossip_is_that_of_its_numbers() -> None:
     data = json.loads(SCALE.read_text(encoding="utf-8"))
     text = SCALE.with_suffix(".md").read_text(encoding="utf-8")
     assert text == scale.scale_page(data["cells"], data["command"], data["facts"]), (

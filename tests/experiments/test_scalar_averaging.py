@@ -111,7 +111,7 @@ def play_lanes(graph: WideGraph, loss: float, rounds: int, seed: int) -> list[Ma
 
 
 @pytest.mark.parametrize("name", ["ring", "k-regular", "one-peer-exponential", "star"])
-def test_lanes_are_those_of_real_peers(name: str) -> None:
+def test_channels_are_those_of_real_peers(name: str) -> None:
     graph = made(name, 9)
     for loss, seed in ((0.1, 1), (0.5, 2)):
         simulation, draws = ScalarGossip(graph, "push-sum", values(9), loss=loss), np.random.default_rng(seed)
@@ -138,7 +138,7 @@ def test_who_holds_hardly_any_weight_rests() -> None:
     members=st.integers(2, 20),
     seed=st.integers(0, 2**32),
 )
-def test_on_lanes_nothing_is_lost_at_any_moment(
+def test_on_channels_nothing_is_lost_at_any_moment(
     name: str, protocol: Protocol, loss: float, members: int, seed: int
 ) -> None:
     simulation, draws = (
@@ -153,7 +153,7 @@ def test_on_lanes_nothing_is_lost_at_any_moment(
 
 
 @pytest.mark.parametrize("protocol", ["push-sum", "push-pull"])
-def test_lanes_without_a_loss_change_nothing(protocol: Protocol) -> None:
+def test_channels_without_a_loss_change_nothing(protocol: Protocol) -> None:
     graph = made("k-regular", 40)
     plain, laned = (ScalarGossip(graph, protocol, values(40), loss=loss) for loss in (0.0, 1e-30))
     for number in range(40):
@@ -164,7 +164,7 @@ def test_lanes_without_a_loss_change_nothing(protocol: Protocol) -> None:
     assert len(laned.channels.channel_K) == 0, "all is acknowledged"
 
 
-def test_with_lanes_all_agree_on_the_mean_and_without_on_something_else() -> None:
+def test_with_channels_all_agree_on_the_mean_and_without_on_something_else() -> None:
     graph = made("k-regular", 200)
     laned, forgetful = (
         ScalarGossip(graph, "push-sum", values(200), loss=0.3, channels=channels) for channels in (True, False)

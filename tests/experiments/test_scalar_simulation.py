@@ -16,7 +16,7 @@ from fedpeer.gossip.averaging import ACK_BYTES, SHARE_HEAD_BYTES
 ASKED = ScalarGossipOptions(graph=parse_choice("k-regular:4"), peers=300)
 
 
-def test_what_is_measured_of_a_crowd() -> None:
+def test_what_is_measured_of_gossip_at_scale() -> None:
     outcome = simulate_scalar(ASKED)
     assert outcome.agreed
     assert outcome.left[0] == 1
@@ -39,7 +39,7 @@ def test_losses_are_repeated_and_answers_counted() -> None:
     assert outcome.bytes_sent(0) == pytest.approx(amount / 300)
 
 
-def test_a_crowd_stops_when_asked_to() -> None:
+def test_gossip_at_scale_stops_when_asked_to() -> None:
     stop, seen = threading.Event(), []
 
     def on_progress(left: float) -> None:

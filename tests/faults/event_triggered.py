@@ -18,7 +18,7 @@ from fedpeer.peer.state.events import Effect, Send
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.peer_cluster import PeerCluster, Still, world
+from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 
 #: The threshold, and what a training moves, in lengths of what is moved.
 DRIFT, FAST, SLOW = 0.05, 0.02, 0.002
@@ -31,7 +31,7 @@ def drifting_world(peers: int = 4, **settings: object) -> World:
 
 
 @dataclass(frozen=True, eq=False)
-class Wanderer(Still):
+class Wanderer(AddingTrainer):
     """Adds the same step (n,) in each training."""
 
     step_n: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -53,10 +53,10 @@ class Drifting(PeerCluster):
         self._repeats: set[tuple[str, str, int]] = set()
         self.simulator.on_effect = self._said
 
-    def _local_task(self, peer: str, still: Still) -> Still:
+    def _trainer(self, peer: str, adding: AddingTrainer) -> AddingTrainer:
         """All begin together, and go where their draws say."""
         draws = Draws(self.seed)
-        start_n = torch.from_numpy(draws.numpy("together").uniform(0.5, 1.5, len(still.start_n))).float()
+        start_n = torch.from_numpy(draws.numpy("together").uniform(0.5, 1.5, len(adding.start_n))).float()
         way_n = torch.from_numpy(draws.numpy("way", peer).normal(size=len(start_n))).float()
         far = (FAST if peer == "peer1" else SLOW) * float(start_n.norm() / way_n.norm())
         return Wanderer(start_n, step_n=far * way_n)

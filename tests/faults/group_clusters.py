@@ -179,9 +179,9 @@ def _all_go_on(cluster: GroupCluster, number: int) -> None:
 
 
 #: By name.
-COMPANIES = {
-    company.__name__: company
-    for company in (
+GROUP_SESSIONS = {
+    scenario.__name__: scenario
+    for scenario in (
         group_coordinator_killed,
         groups_coordinated,
         group_minority,

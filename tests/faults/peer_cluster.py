@@ -76,7 +76,7 @@ def world(peers: int = 4, **settings: Any) -> World:
 
 
 @dataclass(frozen=True, eq=False)
-class Still(Training):
+class AddingTrainer(Training):
     """A trainer whose training adds `drift` to every parameter, and nothing else."""
 
     start_n: Tensor
@@ -150,8 +150,8 @@ class PeerCluster:
         node_factory = NodeFactory.of(made, parse_choice(method), dict(pace or {}))
         self.everybody = node_factory.roster
         self.start = {peer: self._drawn(peer, local_task.start()) for peer, local_task in node_factory.trainers.items()}
-        still = {peer: self._local_task(peer, Still(start_n, drift)) for peer, start_n in self.start.items()}
-        self.node_factory = replace(node_factory, trainers=still)
+        adding = {peer: self._trainer(peer, AddingTrainer(start_n, drift)) for peer, start_n in self.start.items()}
+        self.node_factory = replace(node_factory, trainers=adding)
         if roster is not None:
             first = self.signed(1, roster)
             self.node_factory = replace(self.node_factory, roster=first)
@@ -179,9 +179,9 @@ class PeerCluster:
         draws = Draws(self.seed).numpy("values", peer)
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
 
-    def _local_task(self, peer: str, still: Still) -> Still:
+    def _trainer(self, peer: str, adding: AddingTrainer) -> AddingTrainer:
         """What a peer trains with, in clusters where that is more than standing still."""
-        return still
+        return adding
 
     def _reach(self, group: str) -> tuple[Tensor, Tensor]:
         """(D,) least and most of what anybody begins with, in a roster of today or of later."""

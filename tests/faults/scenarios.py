@@ -20,7 +20,7 @@ from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.node_factory import STEP_S
 from tests.faults.amended import AMENDED
 from tests.faults.event_triggered import Drifting, drifting_world
-from tests.faults.group_clusters import COMPANIES
+from tests.faults.group_clusters import GROUP_SESSIONS
 from tests.faults.isolation import ALONE_ROUNDS, ISOLATIONS
 from tests.faults.liars import LIARS
 from tests.faults.noise_phase import NoisePhaseCluster, noise_phase_world
@@ -522,7 +522,7 @@ SCENARIOS = {
     for scenario in (
         truth, killed, neighbours_killed, forgotten, cut, stumbling, pausing, trusting, masked, drifting, leaving,
         leaving_slowly, joining, slow_asynchronous, slow_synchronous, roster_changes, revoked, detection, replayed,
-        *SESSIONS.values(), *COMPANIES.values(), *ISOLATIONS.values(), *LIARS.values(), *AMENDED.values(),
+        *SESSIONS.values(), *GROUP_SESSIONS.values(), *ISOLATIONS.values(), *LIARS.values(), *AMENDED.values(),
         *READMITTED.values(),
     )
 }  # fmt: skip

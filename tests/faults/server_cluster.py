@@ -87,7 +87,7 @@ def pair(data: bytes) -> tuple[float, float]:
 
 
 @dataclass(eq=False)
-class Clerk(Training):
+class VectorTrainer(Training):
     """One peer's work: the laws at the top of this file.
 
     liar   rounds in which its update is not finite
@@ -201,11 +201,11 @@ class ServerCluster:
         self.made = made
         self.voters = {1: len(made.peers)}
         node_factory = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
-        self.clerks = {
-            peer: Clerk(peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start())
+        self.trainers = {
+            peer: VectorTrainer(peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start())
             for peer, trainer in node_factory.trainers.items()
         }
-        self.node_factory = replace(node_factory, trainers=self.clerks)
+        self.node_factory = replace(node_factory, trainers=self.trainers)
         self.everybody = node_factory.roster
         if roster is not None:
             first = self.signed(1, roster)

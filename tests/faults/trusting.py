@@ -18,7 +18,7 @@ from fedpeer.peer.state.entries import LocalTrained
 from fedpeer.peer.state.events import Effect, Evaluate, Persist
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
-from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, Still
+from tests.faults.peer_cluster import HULL_SLACK, AddingTrainer, PeerCluster
 from tests.reference import audit, judges
 
 METHOD = "pfedvem-gossip"
@@ -29,7 +29,7 @@ PACE = 4.0
 
 
 @dataclass(frozen=True, eq=False)
-class Trusted(Still):
+class Trusted(AddingTrainer):
     """A trainer whose state is a weight, drawn when there is none, and how often it has trained."""
 
     draws: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -66,16 +66,16 @@ class Trust(PeerCluster):
     def __init__(self, made: World, faults: Faults) -> None:
         super().__init__(made, faults, fact=_fact, method=METHOD, pace=dict.fromkeys(made.peers, PACE))
         self._drifts = True  # what is put in changes with each training
-        local_tasks = self.node_factory.trainers
+        trainers = self.node_factory.trainers
         for peer, setup in self.node_factory.setups.items():
-            keeper = local_tasks[peer]
-            assert isinstance(keeper, Trusted)
-            self.node_factory.setups[peer] = replace(setup, reader=keeper)
+            trusted = trainers[peer]
+            assert isinstance(trusted, Trusted)
+            self.node_factory.setups[peer] = replace(setup, reader=trusted)
         self.estimated: dict[tuple[str, int], Tensor] = {}
         self.simulator.on_effect = self._said
 
-    def _local_task(self, peer: str, still: Still) -> Still:
-        return Trusted(still.start_n, draws=Draws(self.seed).numpy("weight", peer))
+    def _trainer(self, peer: str, adding: AddingTrainer) -> AddingTrainer:
+        return Trusted(adding.start_n, draws=Draws(self.seed).numpy("weight", peer))
 
     def _said(self, peer: str, effect: Effect) -> None:
         if isinstance(effect, Evaluate):

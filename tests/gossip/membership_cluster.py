@@ -44,7 +44,7 @@ class Weather:
     cut: frozenset[Edge] = frozenset()
 
 
-class Town:
+class TransferSimulator:
     """Peers "0", "1", ..., 5 to 16 unless said otherwise; values standard normal, weights 1."""
 
     def __init__(

@@ -173,7 +173,7 @@ def test_order_of_claims_at_the_same_number() -> None:
     assert peer.status("peer003") == "alive"
 
 
-def test_two_processes_with_one_identity_the_later_life_wins() -> None:  # E15
+def test_two_processes_with_one_identity_the_later_incarnation_wins() -> None:  # E15
     earlier, later = machine(generation=1, nonce=9), machine(generation=2, nonce=1)
     theirs = later.statement
     assert tell(earlier, theirs) == [OtherSelf("duplicate", theirs)]
@@ -189,7 +189,7 @@ def test_two_processes_with_one_identity_the_later_life_wins() -> None:  # E15
     )
 
 
-def test_a_later_life_is_believed_before_it_has_heard_what_the_earlier_one_said() -> None:  # E15
+def test_a_later_incarnation_is_believed_before_it_knows_what_the_earlier_one_stated() -> None:  # E15
     peer = machine()
     for generation, nonce, version, known in (
         (1, 9, 60, (1, 9)),

@@ -17,7 +17,7 @@ from fedpeer.gossip.noise_phase import NoisePhase, give_masked
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Outgoing
 from fedpeer.topology.prediction import predicted_rounds
-from tests.gossip.membership_cluster import Town
+from tests.gossip.membership_cluster import TransferSimulator
 from tests.reference.masking import push
 from tests.reference.push_sum import receive, share_of
 
@@ -32,7 +32,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-class Veiled(Town):
+class MaskedSimulator(TransferSimulator):
     """A simulator in which everybody begins with noise to `pushes` different neighbors, to one of them in a round."""
 
     def __init__(self, seed: int, form: Form, *, pushes: int = 2, peers: int | None = None) -> None:
@@ -66,7 +66,7 @@ class Veiled(Town):
 )
 def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     """The law of transfers in all weather; then the true mean, of values that were never sent while they were bare."""
-    simulator = Veiled(7, FORMS[form], peers=6)
+    simulator = MaskedSimulator(7, FORMS[form], peers=6)
     begun = simulator.everything()
     simulator.storm()
     for _ in range(12):
@@ -105,7 +105,7 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_on_a_lane_a_push_is_the_same(form: str) -> None:
+def test_on_a_channel_a_push_is_the_same(form: str) -> None:
     """Bit for bit, whatever the form: masked shares travel whole."""
     held, masking = Mass.of(normal(40)), NoisePhase(3)
     masked_shares = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}

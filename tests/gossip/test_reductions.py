@@ -30,7 +30,7 @@ from fedpeer.gossip.reductions import (
     zstd,
 )
 from fedpeer.topology.graphs import GRAPHS
-from tests.gossip.membership_cluster import Town
+from tests.gossip.membership_cluster import TransferSimulator
 
 ALL: list[Form] = [float64(), float32(), bfloat16(), int8(), top_k(share=0.1)]
 ALL += [zstd()(form) for form in ALL]
@@ -108,7 +108,7 @@ def test_top_k_tells_the_largest() -> None:
 @pytest.mark.parametrize("graph", ["ring", "star", pytest.param("complete", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("form", [int8(), top_k(share=0.3)], ids=lambda form: form.name)
 def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
-    simulator = Town(1, form, peers=6, length=20, graph=GRAPHS[graph])
+    simulator = TransferSimulator(1, form, peers=6, length=20, graph=GRAPHS[graph])
     for _ in range(int(60 / form.pace)):
         simulator.step()
     assert simulator.distance() < 1e-6

@@ -13,7 +13,7 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, top_k, zstd
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, Receipt, TransferDecision
 from fedpeer.topology.prediction import predicted_rounds
-from tests.gossip.membership_cluster import Edge, Town, Weather
+from tests.gossip.membership_cluster import Edge, TransferSimulator, Weather
 from tests.reference.push_sum import share_of
 
 FORMS: dict[str, Form] = {
@@ -29,7 +29,7 @@ def drawn(seed: int) -> Form:
     return list(FORMS.values())[seed % len(FORMS)]
 
 
-def assert_whole(simulator: Town, begun: Mass) -> None:
+def assert_whole(simulator: TransferSimulator, begun: Mass) -> None:
     """The law: relative to what was put in, values of size 1."""
     now = simulator.everything()
     torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * len(simulator.peers), rtol=0)
@@ -37,7 +37,7 @@ def assert_whole(simulator: Town, begun: Mass) -> None:
 
 
 def weathered(seed: int) -> None:
-    simulator = Town(seed, drawn(seed))
+    simulator = TransferSimulator(seed, drawn(seed))
     begun = simulator.everything()
     for _ in range(2):
         simulator.storm()
@@ -74,7 +74,7 @@ def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> 
 @pytest.mark.parametrize("name", TRUTH)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_heal(name: str, seed: int) -> None:
-    simulator = Town(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
+    simulator = TransferSimulator(seed, FORMS[name], peers=5 + 3 * seed if name != "int8" else 6)
     simulator.storm()
     for _ in range(25):
         simulator.step()
@@ -89,7 +89,7 @@ def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_hea
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_cut_drains_neither_side(seed: int) -> None:
     """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
-    simulator = Town(seed, float64(), peers=12)
+    simulator = TransferSimulator(seed, float64(), peers=12)
     begun = simulator.everything()
     left = set(simulator.rng.choice(simulator.peers, 6, replace=False))
     crossing = {edge for edge in simulator.out if (edge[0] in left) != (edge[1] in left)}
@@ -109,7 +109,7 @@ def test_a_cut_drains_neither_side(seed: int) -> None:
 # ------------------------------------------------------------------------------------------------------- lost memory
 
 
-class Forgetful(Town):
+class Forgetful(TransferSimulator):
     """A simulator in which one peer comes back with an older copy of all that it knew, or with nothing."""
 
     old_held: Mass
@@ -297,7 +297,7 @@ def test_shares_are_those_of_push_sum_to_the_last_bit(name: str, wire: torch.dty
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_both_ends_of_a_lane_hold_the_same_reference(name: str) -> None:
+def test_both_ends_of_a_channel_hold_the_same_reference(name: str) -> None:
     held, channels, into = Mass.of(torch.linspace(-1, 1, 300)), {"b": Outgoing()}, Incoming()
     for round in range(6):
         before = held.value_D
@@ -321,7 +321,7 @@ def test_the_last_gift_of_one_who_leaves_is_plain_and_whole() -> None:
     assert float(left.value_D.abs().max()) < 1e-7
 
 
-def test_a_lane_rests_at_two_open_transfers_and_goes_on_when_one_is_taken() -> None:
+def test_a_channel_rests_at_two_open_transfers_and_goes_on_when_one_is_taken() -> None:
     held, channels, _ = give(Mass.of(torch.ones(2)), {"b": Outgoing()})
     assert not transfers.resting(channels["b"])
     held, channels, _ = give(held, channels)

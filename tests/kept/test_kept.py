@@ -63,7 +63,7 @@ def test_each_field_that_is_kept_has_a_stored_name() -> None:
         assert len(set(row.names.values())) == len(row.names)
 
 
-def test_the_tags_of_ballots_stay_and_each_kind_has_one() -> None:
+def test_the_tags_of_consensus_messages_stay_and_each_kind_has_one() -> None:
     assert " ".join(consensus_wire.TAGS.values()).startswith(BALLOT_TAGS)
     assert set(consensus_wire.TAGS) == set(get_args(Said))
 

@@ -27,7 +27,7 @@ from fedpeer.sims.processes.settling import free_ports
 from fedpeer.version import __version__
 from tests.forked import fedpeer_command
 from tests.kept.release import PEERS, OldRelease
-from tests.net.masses import ledger_in, mass_errors
+from tests.net.masses import mass_errors, state_in
 
 #: Seconds after which something hangs, on a machine that does much else.
 PATIENCE_S = 240.0
@@ -95,7 +95,7 @@ class Federation:
         return [(line["what"], line["fields"]["peer"]) for line in self.log(peer) if line["what"] in SPEAKING]
 
     @cached_property
-    def doors(self) -> dict[str, DashboardAddress]:
+    def dashboards(self) -> dict[str, DashboardAddress]:
         """Of the dashboards."""
         files = {peer: load_peer(self.file(peer)).file for peer in PEERS}
         return {
@@ -110,7 +110,7 @@ class Federation:
         for peer, process in self.running.items():
             assert process.poll() is None, self.said(peer)
             try:
-                found[peer] = ask(self.doors[peer])
+                found[peer] = ask(self.dashboards[peer])
             except DashboardError:
                 continue
         return found
@@ -201,7 +201,7 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(old_release: Old
             assert spoken[len(behind) :] == [("newer_version", each) for each in PEERS[number + 1 :]]
             refused = [line["fields"]["code"] for line in made.log(peer) if line["what"] == "refused"]
             assert "version_unsupported" not in refused, "who finds the version that both speak warns of nothing"
-        durable_states = {peer: ledger_in(made.file(peer)) for peer in PEERS}
+        durable_states = {peer: state_in(made.file(peer)) for peer in PEERS}
         assert {durable.incarnation for durable in durable_states.values()} == {1}
         assert all(durable.met == dict.fromkeys({*PEERS} - {peer}, 1) for peer, durable in durable_states.items())
         assert all(

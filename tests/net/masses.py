@@ -21,7 +21,7 @@ from fedpeer.peer.state.journal import durable_state_of
 from tests.reference import audit
 
 
-def ledger_in(file: Path) -> DurableState:
+def state_in(file: Path) -> DurableState:
     """The durable state of the peer with this file, as it is on its disk."""
     loaded = load_peer(file, "")
     prepared = prepare_peer(loaded.file, loaded.federation)
@@ -40,7 +40,7 @@ def ledger_in(file: Path) -> DurableState:
 
 def mass_errors(files: Sequence[Path]) -> dict[str, float]:
     """Of each group: how far what is there is from what was put in less what was written off, relative to that."""
-    weights = audit.weights({file.stem: ledger_in(file) for file in files})
+    weights = audit.weights({file.stem: state_in(file) for file in files})
     return {group: abs(there - put) / put for group, (there, put) in weights.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.forked import fedpeer_command
 from tests.net.conftest import ENDLESS, LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
-from tests.net.masses import ledger_in, mass_errors
+from tests.net.masses import mass_errors, state_in
 from tests.net.peers import ENVIRONMENT, Peer, finish, run
 
 pytestmark = pytest.mark.slow
@@ -94,6 +94,6 @@ def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path
         peer.kill()
     assert gone.ended() == 2
     for peer in rest:
-        for group, holding in ledger_in(peer.file).groups.items():
+        for group, holding in state_in(peer.file).groups.items():
             assert not {gone.id} & {*holding.out, *holding.into}, f"{peer.id} has a lane with {gone.id} in {group}"
     assert max(mass_errors([peer.file for peer in rest]).values()) < 1e-9

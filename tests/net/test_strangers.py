@@ -23,7 +23,7 @@ from fedpeer.peer.wire.messages import Ack, Message, RejectMessage, Transfer
 from tests.net.conftest import ENDLESS, federation
 from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts
-from tests.net.masses import ledger_in
+from tests.net.masses import state_in
 from tests.net.peers import Peer, settle, until
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ STRANGER, FLOODER = (str(Path(__file__).with_name(name)) for name in ("stranger.
 
 
 @dataclass(frozen=True)
-class Town:
+class RunningPeers:
     """One federation for all tests of this file: they disturb one peer of it, or put somebody beside it."""
 
     hosts: Hosts
@@ -52,10 +52,10 @@ class Town:
 
 
 @pytest.fixture(scope="module")
-def simulator(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def running(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPeers]:
     folder = tmp_path_factory.mktemp("town")
     with Hosts([*WARDS, "guest"]) as hosts:
-        yield Town(hosts, folder, settle(hosts, folder, write_tables(folder), federation(**ENDLESS), LABEL))
+        yield RunningPeers(hosts, folder, settle(hosts, folder, write_tables(folder), federation(**ENDLESS), LABEL))
 
 
 class Speaker:
@@ -100,7 +100,7 @@ class Speaker:
 
 def next_transfers(peer: Peer, to: str) -> list[Transfer]:
     """What this peer, which does not run, would say next on its channel: what is open there, and one more."""
-    holding = ledger_in(peer.file).groups["everyone"]
+    holding = state_in(peer.file).groups["everyone"]
     channel, (round, exchange) = holding.out[to], holding.at
     next_share = NumberedTransfer(
         seq=channel.made + 1,
@@ -113,11 +113,11 @@ def next_transfers(peer: Peer, to: str) -> list[Transfer]:
     return [Transfer(group="everyone", share=share) for share in (*channel.open, next_share)]
 
 
-def test_forged_replayed_expired_and_foreign(simulator: Town) -> None:
-    north, east, _, west = simulator.learning(*WARDS)
-    authority = open_authority(simulator.folder / "office")
+def test_forged_replayed_expired_and_foreign(running: RunningPeers) -> None:
+    north, east, _, west = running.learning(*WARDS)
+    authority = open_authority(running.folder / "office")
     west.kill()
-    speaker = Speaker(simulator.hosts, west, authority.roster.federation_id)
+    speaker = Speaker(running.hosts, west, authority.roster.federation_id)
 
     # A message in another's name.
     said = speaker.say("north", Ack(group="everyone", taken=1, round=1), sender="east")
@@ -143,7 +143,7 @@ def test_forged_replayed_expired_and_foreign(simulator: Town) -> None:
         authority.identity.key,
         "west",
         key.public_key(),
-        simulator.hosts.address["west"],
+        running.hosts.address["west"],
         then,
         then + timedelta(30),
     )
@@ -158,35 +158,33 @@ def test_forged_replayed_expired_and_foreign(simulator: Town) -> None:
     speaker.certificate.write_bytes(valid)
 
 
-def test_another_federation_is_not_let_in(simulator: Town, tmp_path: Path) -> None:
+def test_another_federation_is_not_let_in(running: RunningPeers, tmp_path: Path) -> None:
     """With the same file, the same names and the same hosts, but an authority of its own."""
-    (north,), west = simulator.learning("north"), simulator.peers["west"]
+    (north,), west = running.learning("north"), running.peers["west"]
     if west.runs:
         west.kill()
-    known = len(north.logged("handshake_cut", simulator.hosts.address["west"]))
-    other = settle(simulator.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
+    known = len(north.logged("handshake_cut", running.hosts.address["west"]))
+    other = settle(running.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
     other.start()
     assert "authority" in other.logs("link_down", "authority")
     # It is the one who connects that sees another authority first, and breaks off; north cannot tell why.
-    until(
-        lambda: len(north.logged("handshake_cut", simulator.hosts.address["west"])) > known, "the other one breaks off"
-    )
+    until(lambda: len(north.logged("handshake_cut", running.hosts.address["west"])) > known, "the other one breaks off")
     other.kill()
 
 
 @pytest.mark.soak  # a real flood takes a whole core, which tests beside it do not leave
-def test_who_fills_all_places_keeps_no_member_out(simulator: Town) -> None:
+def test_who_fills_all_places_keeps_no_member_out(running: RunningPeers) -> None:
     """From five addresses of a host that belongs to nobody; a member that starts meanwhile meets who is flooded, and
     the others go on with it."""
-    north, _, _ = simulator.learning("north", "east", "south")
-    west, hosts = simulator.peers["west"], simulator.hosts
+    north, _, _ = running.learning("north", "east", "south")
+    west, hosts = running.peers["west"], running.hosts
     if west.runs:
         west.kill()
     floods = hosts.more_addresses("guest", 4)
     flooder = hosts.start(
         "guest",
         [sys.executable, FLOODER, hosts.address["north"], "7401", *floods],
-        folder=simulator.folder,
+        folder=running.folder,
         out=subprocess.PIPE,
     )
     assert flooder.stdout is not None, "it was asked for"
@@ -199,10 +197,10 @@ def test_who_fills_all_places_keeps_no_member_out(simulator: Town) -> None:
     flooder.kill()
 
 
-def test_of_two_processes_with_one_identity_the_earlier_stops(simulator: Town) -> None:
+def test_of_two_processes_with_one_identity_the_earlier_stops(running: RunningPeers) -> None:
     """On one folder the second does not start: it names the first."""
-    north, _, _ = simulator.learning("north", "east", "south")
-    hosts = simulator.hosts
+    north, _, _ = running.learning("north", "east", "south")
+    hosts = running.hosts
     copy = north.folder.parent / "copy"
     subprocess.run(["cp", "-r", north.folder, copy], check=True)
     twin = Peer(hosts, "guest", "north", copy / "north.yaml")

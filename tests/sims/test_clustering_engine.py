@@ -62,21 +62,19 @@ def options(members: Any = "alike,after=6", **more: Any) -> Federation:
     return federation(**{**settings, **more})
 
 
-class Seeking:
+class AssigningEngine:
     """An engine that remembers what it was told."""
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
         self.world, self.told = world(of, seed), list[FederationSettings]()
-        sought = clustering_task_of(self.world, ALGORITHM)
-        assert sought is not None
-        self.sought = sought
-        self.engine = ClusteringEngine(
-            job_of(self.world, "cpu"), self.world, ALGORITHM, sought, self.told.append, **more
-        )
+        task = clustering_task_of(self.world, ALGORITHM)
+        assert task is not None
+        self.task = task
+        self.engine = ClusteringEngine(job_of(self.world, "cpu"), self.world, ALGORITHM, task, self.told.append, **more)
 
 
 def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_written_down() -> None:
-    made = Seeking(options())
+    made = AssigningEngine(options())
     with made.engine as running:
         for _ in range(6):
             running.step()
@@ -102,7 +100,7 @@ def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_writte
 
 
 def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
-    made = Seeking(options())
+    made = AssigningEngine(options())
     with made.engine as running:
         running.step()
         assert running.statistics() == {}
@@ -115,14 +113,14 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
         before_Pn = running._engine.trained_Pn
         assert before_Pn is not None
         apart_Pn = (before_Pn - running.x_Pn).double()
-        outputs = torch.from_numpy(made.sought.compared_PD[0])
+        outputs = torch.from_numpy(made.task.compared_PD[0])
         assert np.allclose(running._sketch_PS, apart_Pn[:, outputs].numpy())
         assert len(outputs) == 8 * 10 + 10  # global hidden neurons into the outputs, and their biases
 
 
 def test_where_nobody_differs_it_does_no_harm() -> None:
     nobody: list[str] = []
-    found = Seeking(options(simulation__split=ONE_ORDER)).engine
+    found = AssigningEngine(options(simulation__split=ONE_ORDER)).engine
     alone = engine(world(options(nobody, simulation__split=ONE_ORDER)))
     scores = []
     for each in (found, alone):
@@ -136,14 +134,14 @@ def test_where_nobody_differs_it_does_no_harm() -> None:
 
 @pytest.mark.parametrize("stop", [3, 6])
 def test_a_stop_changes_nothing(stop: int) -> None:
-    with Seeking(options()).engine as running:
+    with AssigningEngine(options()).engine as running:
         for _ in range(8):
             if running.round == stop:
                 (tensors, state), sent = running.snapshot(), running.traffic
                 tensors = {name: value.clone() for name, value in tensors.items()}
             running.step()
         undisturbed_Pn = running.x_Pn.clone()
-    again = Seeking(options())
+    again = AssigningEngine(options())
     with again.engine as running:
         running.restore(tensors, state)
         assert (running.round, running.traffic) == (stop, sent)
@@ -154,7 +152,7 @@ def test_a_stop_changes_nothing(stop: int) -> None:
 
 
 def test_everything_that_the_search_says_is_counted() -> None:
-    made, of_all = Seeking(options(gossip__protocol="exact")), list[tuple[int, ...]]()
+    made, of_all = AssigningEngine(options(gossip__protocol="exact")), list[tuple[int, ...]]()
     with made.engine as running:
         trial = running._trial
         running._trial = lambda members: of_all.append(tuple(members)) or trial(members)  # type: ignore[method-assign, func-returns-value]
@@ -163,13 +161,13 @@ def test_everything_that_the_search_says_is_counted() -> None:
         usual = np.array(running.traffic)
         running.step()
         spent = np.array(running.traffic) - usual
-    flood, length = flood_along(made.sought.overlay), made.sought.slice_PD.shape[1]
+    flood, length = flood_along(made.task.overlay), made.task.slice_PD.shape[1]
     assert length == 4 * 64 + 4 + 4 * 10  # into the neurons, their own, and out of them
     expected = np.stack([2 * flood.messages_P, flood.bytes_of(2 * 90) + flood.bytes_of(0)])
     tried = [members for members in of_all if len(members) > 1]
     assert len(tried) == 5  # one a merge
     for members in tried:
-        expected[1] += flood_along(made.sought.overlay, members).items_P * GAIN_BYTES
+        expected[1] += flood_along(made.task.overlay, members).items_P * GAIN_BYTES
         names = [made.world.peers[peer] for peer in members]
         policy = averaging_among(names, f"kin {names[0]}", made.world.federation.gossip, 0)
         for peer, (count, amount) in zip(members, traffic(policy, length), strict=True):
@@ -178,10 +176,10 @@ def test_everything_that_the_search_says_is_counted() -> None:
 
 
 def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
-    made = Seeking(options(learning__weights="samples"))
+    made = AssigningEngine(options(learning__weights="samples"))
     with made.engine as running:
         running.step()
-        x_Pn, index_D = running.x_Pn.clone(), torch.from_numpy(made.sought.slice_PD[0])
+        x_Pn, index_D = running.x_Pn.clone(), torch.from_numpy(made.task.slice_PD[0])
         found = running._trial((1, 4))
         mean_D = (x_Pn[1, index_D].double() + x_Pn[4, index_D].double()) / 2
         assert running._back is not None
@@ -236,7 +234,7 @@ def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) ->
 
 def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
     """Each peer's losses are bounded by its own scale before anything is added up, and the cut is of those gains."""
-    made = Seeking(options())
+    made = AssigningEngine(options())
     with made.engine as running:
         for _ in range(5):
             running.step()

@@ -66,9 +66,9 @@ def context(made: World) -> Worker:
     return Worker(job, workspace, stepper)
 
 
-def two_rounds(local_task: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:
-    x_n, s_k = local_task.train(1, local_task.start(), torch.zeros(local_task.state_size), True)
-    return local_task.train(2, x_n, s_k, False)
+def two_rounds(trainer: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:
+    x_n, s_k = trainer.train(1, trainer.start(), torch.zeros(trainer.state_size), True)
+    return trainer.train(2, x_n, s_k, False)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     made = build_world(federation(**settings), dataset, 0)
     worker, alone = context(made), [trainer_of(made, peer) for peer in made.peers]
     workspace = worker.workspace
-    assert torch.equal(torch.stack([local_task.start() for local_task in alone]), workspace.x[0])
+    assert torch.equal(torch.stack([trainer.start() for trainer in alone]), workspace.x[0])
     for round in (1, 2):
         for peer in range(len(made.peers)):
             worker.do(TrainBlock((peer,), (round - 1,), round, round - 1))
@@ -86,16 +86,16 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     assert relative(x_Pn, workspace.x[0]) < 1e-6
     torch.testing.assert_close(s_Pk, worker.states.clients[0].optimizer_k, rtol=1e-5, atol=1e-6)
     wanted = worker.do(EvaluateBlock(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
-    found = [local_task.evaluate(x_n) for local_task, x_n in zip(alone, workspace.x[0], strict=True)]
+    found = [trainer.evaluate(x_n) for trainer, x_n in zip(alone, workspace.x[0], strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_training_changes_nothing_that_was_handed_in() -> None:
     made = build_world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9"), DIGITS, 0)
-    local_task = trainer_of(made, "peer2")
-    x_n, s_k = local_task.start(), torch.zeros(local_task.state_size)
-    once, again = (local_task.train(1, x_n, s_k, True) for _ in range(2))
-    assert torch.equal(x_n, local_task.start())
+    trainer = trainer_of(made, "peer2")
+    x_n, s_k = trainer.start(), torch.zeros(trainer.state_size)
+    once, again = (trainer.train(1, x_n, s_k, True) for _ in range(2))
+    assert torch.equal(x_n, trainer.start())
     assert not s_k.any()
     assert torch.equal(once[0], again[0])
-    assert local_task.examples == 40
+    assert trainer.examples == 40

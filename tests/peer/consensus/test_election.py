@@ -463,7 +463,7 @@ def test_who_voted_for_a_coordinator_has_a_process_whatever_its_machine_refused_
     assert election.leading
 
 
-def test_a_canvass_raises_no_term_while_there_is_a_coordinator() -> None:
+def test_a_vote_request_raises_no_term_while_there_is_a_coordinator() -> None:
     following, (coordinating, _) = led(4), leading()
     for election in (following, coordinating):
         before = election.hard_state, election.coordinator
@@ -566,7 +566,7 @@ def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[st
         yield to, VoteReply(term, bool(consensus_cluster.now % 2), False, b"")
 
 
-def canvasses(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def requests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It stands at each tick, one term higher each time."""
     newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
@@ -581,7 +581,7 @@ def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[s
         yield to, VoteReply(term, False, False, b"")
 
 
-def mandates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
     """It coordinates by its own vote."""
     for to in consensus_cluster.alive:
         yield (
@@ -599,7 +599,7 @@ def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, 
         yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
-LIES = (numbers, canvasses, promises, mandates, wins)
+LIES = (numbers, requests, promises, certificates, wins)
 
 
 def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
@@ -652,7 +652,7 @@ def replaced(seed: int, lie: Lie | None) -> int:
 def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
     """It is refused, and not charged: it delays most by standing once each time that it may be voted for, which is more
     seldom than an honest candidate stands whose votes are split."""
-    usual, canvassed, won = ([replaced(seed, lie) for seed in range(40)] for lie in (None, canvasses, wins))
+    usual, canvassed, won = ([replaced(seed, lie) for seed in range(40)] for lie in (None, requests, wins))
     for name, found in {"no liar": usual, "stands": canvassed, "stands and is elected": won}.items():
         print(f"{name}: median {np.median(found):.0f} ticks, at most {max(found)}")
     assert max(usual) <= 100
@@ -777,7 +777,7 @@ def test_no_two_statements_share_a_text() -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_a_heartbeat_is_answered_and_known_mandates_are_not_verified_again() -> None:
+def test_a_heartbeat_is_answered_and_known_certificates_are_not_verified_again() -> None:
     election = voter()
     first = election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     assert first == [

@@ -23,7 +23,7 @@ from fedpeer.topology.graphs import complete
 from fedpeer.topology.overlay import overlay
 
 NUMBERS = st.floats(-1e6, 1e6, width=32)
-COURSE = spec_of(torch.tensor([1.0, 2.0, 3.0]), weight_max=10.0, patience=0.5)
+SPEC = spec_of(torch.tensor([1.0, 2.0, 3.0]), weight_max=10.0, patience=0.5)
 
 
 @settings(max_examples=25)
@@ -91,15 +91,15 @@ def test_a_round_ends_with_its_mean_and_who_counted() -> None:
     ],
 )
 def test_what_is_wrong_with_an_update_has_a_name(update: bytes, code: str | None) -> None:
-    assert len(update) == COURSE.update_bytes
-    fault = COURSE.fault(update)
+    assert len(update) == SPEC.update_bytes
+    fault = SPEC.fault(update)
     assert (None if fault is None else fault.code) == code
 
 
 def test_a_mean_is_made_of_numbers() -> None:
-    assert COURSE.sound(torch.ones(3).numpy().tobytes())
-    assert not COURSE.sound(torch.tensor([1.0, math.nan, 1.0]).numpy().tobytes())
-    assert COURSE.server == torch.tensor([1.0, 2.0, 3.0]).numpy().tobytes()
+    assert SPEC.sound(torch.ones(3).numpy().tobytes())
+    assert not SPEC.sound(torch.tensor([1.0, math.nan, 1.0]).numpy().tobytes())
+    assert SPEC.server == torch.tensor([1.0, 2.0, 3.0]).numpy().tobytes()
 
 
 def test_among_equals_each_group_has_another_one_who_stands_first() -> None:

@@ -248,7 +248,7 @@ def test_electorates_change_by_one_voter_at_a_time(seed: int) -> None:
     assert consensus_cluster.coordinator != consensus_cluster.peers[0], "who has no vote does not stand"
 
 
-def test_electorates_that_differ_by_two_voters_are_not_decreed() -> None:
+def test_voter_sets_that_differ_by_two_voters_are_not_committed() -> None:
     consensus_cluster = ConsensusCluster(1, 5, voter_sets=rosters("ABC", "ABCDE"))
     assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 3)
     assert {certificate.proposal.roster for _, certificate in applications(consensus_cluster.history)} == {1}
@@ -348,7 +348,7 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, mess
     assert not any(isinstance(output, PersistConsensus | ApplyModel) for output in out)
 
 
-def test_another_decree_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
+def test_another_proposal_in_the_same_term_is_refused_and_in_a_later_one_it_counts() -> None:
     round_commit = follower()
     out = round_commit.received(A, Propose(Proposal(5, 2, 1, Y)))
     assert out[0] == PersistConsensus(CommitState(1, Proposal(5, 2, 1, Y), FIRST))

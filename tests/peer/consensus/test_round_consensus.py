@@ -55,7 +55,7 @@ from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import server_cluster
-from tests.faults.server_cluster import BYTES, Clerk, ServerCluster, world
+from tests.faults.server_cluster import BYTES, ServerCluster, VectorTrainer, world
 from tests.peer.frames import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
@@ -265,7 +265,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """Of those who take part nobody is there: after the deadline the next round has others."""
     consensus_cluster = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
-    alone = consensus_cluster.clerks["peer1"]
+    alone = consensus_cluster.trainers["peer1"]
     simulator = consensus_cluster.simulator
     simulator.start()
     assert consensus_cluster.reach(2, CALM)
@@ -320,7 +320,7 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     ],
     ids=["digest", "form", "finite"],
 )
-def test_a_model_that_is_not_what_was_decreed_is_refused(content: bytes, code: str) -> None:
+def test_a_model_that_is_not_what_was_committed_is_refused(content: bytes, code: str) -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
@@ -372,18 +372,18 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
     options: dict[int, set[tuple[str, ...]]] = {}
     last: dict[str, tuple[str, ...]] = {}
-    work = Clerk.serve
+    work = VectorTrainer.serve
 
     def worked(
-        clerk: Clerk, job: TrainClient | AggregateUpdates | FinishRound
+        trainer: VectorTrainer, job: TrainClient | AggregateUpdates | FinishRound
     ) -> ClientTrained | UpdatesAggregated | RoundFinished:
         if not isinstance(job, FinishRound):
-            last[clerk.me] = job.clients
-            if clerk.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
+            last[trainer.me] = job.clients
+            if trainer.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
                 options.setdefault(job.round, set()).add(job.clients)
-        return work(clerk, job)
+        return work(trainer, job)
 
-    monkeypatch.setattr(Clerk, "serve", worked)
+    monkeypatch.setattr(VectorTrainer, "serve", worked)
     consensus_cluster.simulator.start(*first)
     assert consensus_cluster.reach(2, CALM)
     invited = consensus_cluster.signed(2, made.peers)
@@ -402,8 +402,8 @@ def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_ro
     made = world(4)
     *first, _ = made.peers
     consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
-    for clerk in consensus_cluster.clerks.values():
-        clerk.fixed = True
+    for trainer in consensus_cluster.trainers.values():
+        trainer.fixed = True
     simulator = consensus_cluster.simulator
     simulator.start(*first)
     assert consensus_cluster.reach(2, CALM)
@@ -536,6 +536,6 @@ def test_what_is_not_answered_is_said_again_more_and_more_seldom() -> None:
     assert not options.due("another", 10_000)
 
 
-def test_a_course_says_how_long_states_are() -> None:
-    spec: AlgorithmSpec = ServerCluster(world(3)).clerks["peer1"].spec
+def test_a_spec_says_how_long_states_are() -> None:
+    spec: AlgorithmSpec = ServerCluster(world(3)).trainers["peer1"].spec
     assert (spec.server_bytes, spec.update_bytes, len(spec.server), len(spec.client)) == (BYTES,) * 4

@@ -43,12 +43,12 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
     counted: list[frozenset[str]] = []
     said = cluster.simulator.on_effect
 
-    def concluded(peer: str, effect: Effect) -> None:
+    def look(peer: str, effect: Effect) -> None:
         said(peer, effect)
         if isinstance(effect, AggregateUpdates) and effect.group == "everyone" and peer == coordinator:
             counted.append(frozenset(effect.updates))
 
-    cluster.simulator.on_effect = concluded
+    cluster.simulator.on_effect = look
     state.others[other].agreed.discard("everyone")  # as after a Hello under another contract
     state.others.changed()
     begun = len(counted)

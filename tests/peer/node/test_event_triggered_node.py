@@ -38,7 +38,7 @@ from tests.faults.event_triggered import DRIFT, FAST, Drifting, drifting_world
 from tests.peer.frames import ENVELOPE, LENGTH, PLAIN, POLICY, framed, spec
 from tests.peer.wire.test_codec import message_of, refusal_of
 
-LANES = {"b": Outgoing(), "c": Outgoing()}
+CHANNELS = {"b": Outgoing(), "c": Outgoing()}
 
 
 def running(ticks: float, **settings: Any) -> Drifting:
@@ -55,7 +55,7 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
     """Between two shares: numbers go on, masses and references stay as they are, and it is taken once."""
 
     draws, held = np.random.default_rng(0), Mass.of(torch.arange(600.0))
-    held, channels, first = give(held, LANES, 1 / 3, form, (1, 0), draws)
+    held, channels, first = give(held, CHANNELS, 1 / 3, form, (1, 0), draws)
     channels, second = give_nothing({"b": channels["b"]}, (1, 1))
     assert second["b"].nothing
     assert (second["b"].seq, second["b"].weight, second["b"].payload.numel()) == (2, 0.0, 0)

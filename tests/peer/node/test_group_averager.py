@@ -103,7 +103,7 @@ def test_what_is_kept_gives_the_same_peer_again(cluster: GroupCluster) -> None:
             assert again.x_n.equal(node.durable.x_n)
 
 
-def test_each_council_is_seen(cluster: GroupCluster) -> None:
+def test_each_consensus_is_seen(cluster: GroupCluster) -> None:
     node = cluster.nodes()["peer3"]
     view = view_of(node, {})
     assert [consensus.id for consensus in view.consensus_by_group] == ["everyone", "left", "right"]
@@ -116,7 +116,7 @@ def test_each_council_is_seen(cluster: GroupCluster) -> None:
     assert view.groups == ()
 
 
-def test_only_members_speak_in_a_council(cluster: GroupCluster) -> None:
+def test_only_members_speak_in_a_consensus(cluster: GroupCluster) -> None:
     """Who has no part in a group is told so, and so is a member who speaks to one who has none."""
     receiver = cluster.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):

@@ -43,7 +43,7 @@ def served(local_task: LocalTask, method: str, peers: Sequence[str]) -> ServerSi
     return side
 
 
-def pupil(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
+def side_of(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
     made = world(algorithm=method, **learning)
     return served(local_tasks(made)[peer], method, made.peers)
 
@@ -92,7 +92,7 @@ def server_of(one: ServerSide, done: UpdatesAggregated) -> tuple[dict[str, int],
 
 def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
     """SCAFFOLD: c moves by |S|/N of the mean change, so half as far among twice as many."""
-    one = pupil("scaffold")
+    one = side_of("scaffold")
     updates = {"peer1": update_of(one)}
     few, many = (server_of(one, closed(one, updates, clients))[1] for clients in (THREE, SIX))
     start = one.server.leaves(one.spec.server)
@@ -106,14 +106,14 @@ def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
 
 
 def test_who_takes_part_is_drawn_among_the_clients_of_the_round() -> None:
-    one = pupil("fedavg", participation=0.5)
+    one = side_of("fedavg", participation=0.5)
     assert {len(one.spec.takes_part(round, SIX)) for round in range(1, 9)} == {3}
     drawn = {peer for round in range(1, 30) for peer in one.spec.takes_part(round, THREE)}
     assert drawn == set(THREE)
 
 
 def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
-    one = pupil("fedavg", aggregation="trimmed-mean,liars=1")
+    one = side_of("fedavg", aggregation="trimmed-mean,liars=1")
     update = one.update.read(update_of(one))
     sent = {
         peer: one.update.written(
@@ -126,7 +126,7 @@ def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
 
 
 def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
-    one = pupil("fedavg", farthest=10)
+    one = side_of("fedavg", farthest=10)
     start, update = one.server.read(one.spec.server), one.update.read(update_of(one))
     change_n = update.model_n - start.model_n
 
@@ -140,21 +140,21 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
     counted, server = server_of(one, done)
     assert counted == {"peer1": 1, "peer2": 1, "peer6": 0}, "it did not count"
     torch.testing.assert_close(server["model_n"], start.model_n - 0.25 * change_n)
-    assert not closed(pupil("fedavg"), sent).out, "only where it is asked for"
+    assert not closed(side_of("fedavg"), sent).out, "only where it is asked for"
 
 
 @pytest.mark.slow
 def test_the_vector_engine_leaves_out_the_same() -> None:
     """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
     made = world(algorithm="fedavg", farthest=1.05)
-    pupils = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
-    done = closed(pupils["peer1"], {peer: update_of(each) for peer, each in pupils.items()})
+    sides = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
+    done = closed(sides["peer1"], {peer: update_of(each) for peer, each in sides.items()})
     assert done.out
     refused: dict[str, str] = {}
     with worlds.engine(made, "fedavg", refused=refused.__setitem__) as running:
         running.step()
         assert running.server_n is not None
-        torch.testing.assert_close(running.server_n, server_of(pupils["peer1"], done)[1]["model_n"])
+        torch.testing.assert_close(running.server_n, server_of(sides["peer1"], done)[1]["model_n"])
     assert refused.keys() == done.out.keys()
 
 
@@ -164,8 +164,8 @@ def test_an_update_of_a_task_says_whose_it_is(method: str) -> None:
     assert one.spec.fixed, "V has a row for each task"
     assert one.spec.number(update_of(one)) == 2
     assert one.spec.number(update_of(one, ("peer0", *SIX))) == 3, "among the clients of the round"
-    assert not pupil("fedavg").spec.fixed
-    assert pupil("fedavg").spec.number(update_of(pupil("fedavg"))) is None
+    assert not side_of("fedavg").spec.fixed
+    assert side_of("fedavg").spec.number(update_of(side_of("fedavg"))) is None
 
 
 def skewed(matrix_TT: Tensor) -> Tensor:

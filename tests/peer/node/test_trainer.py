@@ -40,7 +40,7 @@ CARRIED_ON = (
 )
 
 
-def keeper(method: str = METHOD, **settings: Any) -> LocalTrainer:
+def trainer_by(method: str = METHOD, **settings: Any) -> LocalTrainer:
     made = world(federation(simulation__peers=3, **settings))
     return trainer_of(made, "peer2", method)
 
@@ -60,7 +60,7 @@ def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
 
 
 def test_bytes_between_rounds_change_no_number() -> None:
-    one = keeper()
+    one = trainer_by()
     x_n, s_k, state = two_rounds(one)
     assert s_k.dtype == torch.uint8
     assert bytes(s_k.tolist()) == one.form.written(state)
@@ -101,7 +101,7 @@ def test_all_leaves_of_a_state_are_stored_whatever_it_derives_from(monkeypatch: 
         return WithMomentum(context)
 
     monkeypatch.setattr("fedpeer.peer.node.trainer.algorithm_of", build)
-    one = keeper("full-averaging")
+    one = trainer_by("full-averaging")
     x_n, s_k = one.train(1, one.start(), torch.zeros(0), fresh=True)
     state = one._state(s_k)
     assert isinstance(state, Momentum)
@@ -110,8 +110,8 @@ def test_all_leaves_of_a_state_are_stored_whatever_it_derives_from(monkeypatch: 
     assert torch.equal(one._state(s_k).before_n, x_n)
 
 
-def test_a_ledger_holds_it_through_a_journal_and_a_snapshot() -> None:
-    one = keeper()
+def test_a_durable_state_holds_it_through_a_journal_and_a_snapshot() -> None:
+    one = trainer_by()
     x_n, s_k, _ = two_rounds(one)
     rules, index = Rules("peer2", Draws(0), FLOAT32), {"everyone": torch.arange(len(x_n))}
     durable = DurableState.blank(rules, index, one.start(), one.state_size)
@@ -149,4 +149,4 @@ def test_what_no_version_wrote_is_not() -> None:
 
 def test_what_does_not_fit_is_said_before_anybody_is_met() -> None:
     with pytest.raises(AlgorithmError, match="write cross-entropy"):
-        keeper(learning__loss="squared-error")
+        trainer_by(learning__loss="squared-error")

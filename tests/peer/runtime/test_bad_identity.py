@@ -130,7 +130,7 @@ def another(tmp_path: Path) -> Iterator[Bob]:
         yield bob
 
 
-def test_a_lane_that_he_signed_and_does_not_know_is_memory_that_he_lost(another: Bob) -> None:
+def test_a_channel_that_a_peer_signed_and_does_not_know_is_memory_that_it_lost(another: Bob) -> None:
     assert numbers(another)[1] == 1
     assert another.say(another.framed(of_his_lane(another, "bob", 3))) is None
     another.peer.line("reborn")

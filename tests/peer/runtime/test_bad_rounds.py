@@ -51,10 +51,10 @@ pytestmark = pytest.mark.slow
 
 OTHERS = ("ann", "cas", "dan")
 NOBODYS = b"n" * 32
-Content = Callable[["Councillor"], bytes]
+Content = Callable[["RoundBob"], bytes]
 
 
-class Councillor(Bob):
+class RoundBob(Bob):
     """bob in the consensus group of all, and what the others can sign."""
 
     @property
@@ -62,7 +62,7 @@ class Councillor(Bob):
         return self.peer.process._node.consensus_by_group[EVERYONE]
 
     @property
-    def pupil(self) -> ServerSide:
+    def server_side(self) -> ServerSide:
         served = self.peer.process._prepared.trainer.served
         assert served is not None
         return served
@@ -100,21 +100,21 @@ class Councillor(Bob):
 
     def update(self, sender: str = "ann", *, late: int = 0, of: str = "", times: float = 1.0, **changed: Any) -> Update:
         """For the round that he gathers for or `late` rounds before, as client `of`; the model is `times` the ones."""
-        template = self.pupil.update.template
+        template = self.server_side.update.template
         number = torch.tensor(self.consensus.clients.index(of or sender))
         values = {"model_n": times * torch.ones_like(template.model_n), "number": number}
         values |= {"examples": torch.tensor(40), "precision": torch.tensor(1.0)}
         values |= {name: torch.tensor(value) for name, value in changed.items()}
         typed = {name: values[name].to(leaf.dtype) for name, leaf in leaves_of(template).items()}
-        content = self.pupil.update.written(rebuilt(template, typed))
+        content = self.server_side.update.written(rebuilt(template, typed))
         term, round = self.term, self.consensus.applied + 1 - late
         return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
     def model(self, value: float) -> bytes:
         """A content whose server is this number throughout."""
-        template = self.pupil.server.template
+        template = self.server_side.server.template
         server = rebuilt(template, {"model_n": torch.full_like(template.model_n, value)})
-        return content_of({}, self.pupil.server.written(server))
+        return content_of({}, self.server_side.server.written(server))
 
     # ------------------------------------------------------------------------------------------------- how far he is
 
@@ -155,13 +155,13 @@ class Councillor(Bob):
         return term
 
 
-Case = Callable[[Councillor], None]
+Case = Callable[[RoundBob], None]
 
 
-def told(code: str, message: Callable[[Councillor], Message], sender: str = "ann") -> Case:
+def told(code: str, message: Callable[[RoundBob], Message], sender: str = "ann") -> Case:
     """Said to him as he coordinates round 1; who said it hears the name."""
 
-    def case(bob: Councillor) -> None:
+    def case(bob: RoundBob) -> None:
         said = message(bob)
         with bob.refuses(code), bob.tells(sender, lambda m: isinstance(m, RejectMessage) and m.code == code):
             bob.hears(said, sender)
@@ -169,10 +169,10 @@ def told(code: str, message: Callable[[Councillor], Message], sender: str = "ann
     return case
 
 
-def at_the_door(code: str, message: Callable[[Councillor], Message]) -> Case:
+def at_the_door(code: str, message: Callable[[RoundBob], Message]) -> Case:
     """It is refused before it is a message."""
 
-    def case(bob: Councillor) -> None:
+    def case(bob: RoundBob) -> None:
         said = bob.framed(message(bob))
         with bob.refuses(code):
             answer = bob.say(said)
@@ -182,17 +182,17 @@ def at_the_door(code: str, message: Callable[[Councillor], Message]) -> Case:
     return case
 
 
-def another(bob: Councillor) -> Update:
+def another(bob: RoundBob) -> Update:
     """After ann's own."""
     with bob.tells("ann", lambda message: isinstance(message, Ack)):
         bob.hears(bob.update())
     return bob.update(times=2.0)
 
 
-def gathered(message: Callable[[Councillor], Update]) -> Callable[[Councillor], Update]:
+def gathered(message: Callable[[RoundBob], Update]) -> Callable[[RoundBob], Update]:
     """Whoever sent a bad update is not waited for; the next case begins as this one."""
 
-    def made(bob: Councillor) -> Update:
+    def made(bob: RoundBob) -> Update:
         bob.peer.inside(bob.consensus._gathering.refused.clear)
         return message(bob)
 
@@ -215,11 +215,11 @@ COORDINATING: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", COORDINATING.values(), ids=COORDINATING)
-def test_refused_by_who_coordinates(consensus: Councillor, case: Case) -> None:
+def test_refused_by_who_coordinates(consensus: RoundBob, case: Case) -> None:
     case(consensus)
 
 
-def too_far(bob: Councillor) -> None:
+def too_far(bob: RoundBob) -> None:
     """It is known when the round closes, which goes on without it."""
     bob.pardon()
     since, counted = len(bob.peer.lines), bob.peer.counted("too_far")
@@ -239,15 +239,17 @@ CLOSING: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", CLOSING.values(), ids=CLOSING)
-def test_refused_by_who_closes_the_round(consensus: Councillor, case: Case) -> None:
+def test_refused_by_who_closes_the_round(consensus: RoundBob, case: Case) -> None:
     case(consensus)
 
 
-def test_the_round_is_that_of_the_others(consensus: Councillor) -> None:
+def test_the_round_is_that_of_the_others(consensus: RoundBob) -> None:
     """Whose update was left out did not count; and round 1 comes into force."""
     proposal = consensus.peer.inside(lambda: consensus.consensus.round_commit._open)
     assert proposal is not None
-    found = split_leaves(consensus.consensus.consensus_state.models[proposal.digest], consensus.pupil.spec.server_bytes)
+    found = split_leaves(
+        consensus.consensus.consensus_state.models[proposal.digest], consensus.server_side.spec.server_bytes
+    )
     assert found is not None
     assert found[0].keys() == {"ann", "bob", "cas"}
     scope = consensus.consensus.round_commit.election.scope
@@ -257,10 +259,10 @@ def test_the_round_is_that_of_the_others(consensus: Councillor) -> None:
     consensus.waits(lambda: consensus.consensus.applied == 1)
 
 
-def received(code: str, said: Callable[[Councillor, int], Any], sender: str = "ann") -> Case:
+def received(code: str, said: Callable[[RoundBob, int], Any], sender: str = "ann") -> Case:
     """Said to him as he follows ann in this term, after round 1."""
 
-    def case(bob: Councillor) -> None:
+    def case(bob: RoundBob) -> None:
         message = said(bob, bob.follows())
         with bob.refuses(code):
             bob.hears(message, sender)
@@ -268,7 +270,7 @@ def received(code: str, said: Callable[[Councillor, int], Any], sender: str = "a
     return case
 
 
-def proposed(round: int, term: int = 0) -> Callable[[Councillor, int], ConsensusMessage]:
+def proposed(round: int, term: int = 0) -> Callable[[RoundBob, int], ConsensusMessage]:
     return lambda bob, now: bob.ballot(Propose(bob.proposal(now + term, round, NOBODYS)))
 
 
@@ -301,31 +303,31 @@ FOLLOWING: dict[str, Case] = {
 }
 
 
-def _by_a_stranger(bob: Councillor, term: int) -> ConsensusMessage:
+def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
     """Of the votes for cas one is by somebody who has a key of the authority's and is in no roster: it does not count,
     and may be of a roster that he has not heard of."""
     bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
     return bob.lead("cas", term, "cas", "eve", "fay")
 
 
-def _again(bob: Councillor, term: int) -> ConsensusMessage:
+def _again(bob: RoundBob, term: int) -> ConsensusMessage:
     """What ann says who has just stood, and stands again."""
     bob.peer.inside(bob.consensus.round_commit.election._failed.begin_anew)
     bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
     return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
 
 
-def _model(bob: Councillor, value: float) -> ModelReply:
+def _model(bob: RoundBob, value: float) -> ModelReply:
     content = bob.model(value)
     return ModelReply(group=EVERYONE, digest=content_digest(content), content=content)
 
 
 @pytest.mark.parametrize("case", FOLLOWING.values(), ids=FOLLOWING)
-def test_refused_by_who_follows(consensus: Councillor, case: Case) -> None:
+def test_refused_by_who_follows(consensus: RoundBob, case: Case) -> None:
     case(consensus)
 
 
-def test_numbers_depose_nobody(consensus: Councillor) -> None:
+def test_numbers_depose_nobody(consensus: RoundBob) -> None:
     """A member says that it is in a later term, one higher each time, and refuses by it, and stands: bob goes on
     following, in the term in which he was."""
     consensus.pardon()
@@ -341,7 +343,7 @@ def test_numbers_depose_nobody(consensus: Councillor) -> None:
     consensus.pardon()
 
 
-def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: Councillor) -> None:
+def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: RoundBob) -> None:
     """He goes on to round 2 with ann."""
     term, content = consensus.follows(), consensus.model(3.0)
     proposal = consensus.proposal(term, 2, content_digest(content))
@@ -350,7 +352,7 @@ def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: Coun
     consensus.waits(lambda: consensus.consensus.applied == 2)
 
 
-def test_who_was_put_out_voted_while_it_belonged(consensus: Councillor) -> None:
+def test_who_was_put_out_voted_while_it_belonged(consensus: RoundBob) -> None:
     """Its key is that of the earlier roster; so who did not hear the votes then still knows who coordinates."""
     people, term = consensus.people, consensus.term + 1
     rest = tuple(entry for entry in people.roster.entries if entry.id != "eve")
@@ -370,7 +372,7 @@ def test_who_was_put_out_voted_while_it_belonged(consensus: Councillor) -> None:
 
 
 @pytest.fixture(scope="module")
-def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
+def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoundBob]:
     """bob, elected, in round 1."""
     standing = pytest.MonkeyPatch()
 
@@ -391,8 +393,8 @@ def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Councillor]:
         gossip__gather=0.0,
         simulation__peers=5,
     )
-    with bob_at(tmp_path_factory.mktemp("council"), federation, Councillor) as bob:
-        assert isinstance(bob, Councillor)
+    with bob_at(tmp_path_factory.mktemp("council"), federation, RoundBob) as bob:
+        assert isinstance(bob, RoundBob)
         for other in OTHERS:  # each of them has heard from this process, so that he may vote
             assert bob.say(bob.hello(other, known_generation=bob.peer.state.durable.generation), other) is None
         bob.coordinates()

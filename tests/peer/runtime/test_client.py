@@ -166,7 +166,7 @@ async def test_small_messages_overtake_bulk() -> None:
         assert [type(outcome) for outcome in await reports.first(5)] == [DeliveryReceipt] * 5
 
 
-async def test_a_ballot_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
+async def test_a_consensus_message_does_not_wait_behind_a_model_however_many_signatures_it_has() -> None:
     roll = tuple((f"peer{number:03}", bytes(64)) for number in range(100))
     ballot = ConsensusMessage(group="all", message=Commit(Certificate(Proposal(2, 3, 1, b"m" * 32), roll)))
     head, tail = encode(ENVELOPE, ballot)

@@ -86,7 +86,7 @@ def test_who_can_send_more_or_has_more_memory_or_an_accelerator_stands_earlier(
     assert usual.patience > waits[2]
 
 
-def test_the_councils_of_averaging_groups_know_it_too(prepared: Prepare) -> None:
+def test_the_consensus_of_averaging_groups_know_it_too(prepared: Prepare) -> None:
     def waits(bandwidth: float) -> list[float]:
         made = prepared(bandwidth=bandwidth, learning__algorithm="partial-averaging", gossip__protocol="coordinator")
         with whole(made) as peer:
@@ -118,10 +118,10 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     client_trained = context.work(TrainClient(1, spec.client, spec.server, clients))
     assert isinstance(client_trained, ClientTrained)
     assert client_trained.client != spec.client
-    concluded = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": client_trained.update}, clients))
-    assert isinstance(concluded, UpdatesAggregated)
-    assert concluded.content is not None
-    found = split_leaves(concluded.content, spec.server_bytes)
+    aggregated = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": client_trained.update}, clients))
+    assert isinstance(aggregated, UpdatesAggregated)
+    assert aggregated.content is not None
+    found = split_leaves(aggregated.content, spec.server_bytes)
     assert found is not None
     assert found[0] == {"ann": 1}
     assert found[1] != spec.server

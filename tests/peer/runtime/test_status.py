@@ -31,7 +31,7 @@ GROUP = {
 }  # fmt: skip
 
 
-COUNCIL = {
+CONSENSUS_KEYS = {
     "id", "members", "coordinator", "term", "round", "counted", "voters", "voters_there", "votes", "paused",
     "waiting_for", "late", "bytes_sent", "bytes_received", "messages_sent", "messages_received",
 }  # fmt: skip
@@ -50,13 +50,13 @@ def test_the_document_is_schema_1() -> None:
     assert (status["councils"], status["server_scores"]) == ([], [])
 
 
-def test_coordinated_rounds_have_a_council_and_the_servers_scores() -> None:
+def test_coordinated_rounds_have_a_consensus_and_the_servers_scores() -> None:
     peer = FakePeer(served=True)
     for _ in range(40):
         peer.round()
     status = peer.status.as_json()
     (consensus,) = status["councils"]
-    assert (status["groups"], set(status), set(consensus)) == ([], KEYS, COUNCIL)
+    assert (status["groups"], set(status), set(consensus)) == ([], KEYS, CONSENSUS_KEYS)
     assert (consensus["coordinator"], consensus["term"], consensus["round"]) == ("peer3", 3, 40)
     assert consensus["messages_sent"] == 40
     own = [point[1] for point in status["scores"]["peer3"]]

@@ -77,7 +77,7 @@ def test_two_snapshots_and_what_leads_from_them_are_kept(tmp_path: Path) -> None
     assert sorted(path.name for path in (tmp_path / "journal").iterdir()) == ["00000003.journal", "00000004.journal"]
 
 
-def test_every_start_is_another_life(tmp_path: Path) -> None:
+def test_every_start_is_another_incarnation(tmp_path: Path) -> None:
     lives = []
     for _ in range(3):
         with Store.open(tmp_path / "peer") as store:
@@ -86,7 +86,7 @@ def test_every_start_is_another_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", "9" * 30, "٣"])
-def test_a_damaged_life_is_said_and_not_guessed(tmp_path: Path, text: str) -> None:
+def test_a_damaged_incarnation_is_reported_and_not_guessed(tmp_path: Path, text: str) -> None:
     played(tmp_path, "1")
     (tmp_path / "life").write_text(text, encoding="utf-8")
     with pytest.raises(StateError, match="write a number into it"):

@@ -51,9 +51,9 @@ def plain(made: DurableState) -> tuple[object, ...]:
 
 
 DIGESTS = [content_digest(bytes([number])) for number in range(9)]
-DECREES = st.builds(Proposal, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
-CERTIFICATES = st.builds(Certificate, DECREES, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
-HOLDINGS = st.builds(CommitState, st.just(1), st.none() | DECREES, st.none() | CERTIFICATES)
+PROPOSALS = st.builds(Proposal, st.integers(1, 9), st.integers(1, 9), st.just(1), st.sampled_from(DIGESTS))
+CERTIFICATES = st.builds(Certificate, PROPOSALS, st.just((("ann", bytes(64)), ("ben", bytes(64)))))
+HOLDINGS = st.builds(CommitState, st.just(1), st.none() | PROPOSALS, st.none() | CERTIFICATES)
 ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
     st.builds(TermChanged, group=st.just(GROUP), term=st.integers(0, 9), voted=st.sampled_from(["", "ann"])),
     HOLDINGS.map(lambda holding: commit_state_changed(GROUP, holding)),
@@ -69,7 +69,7 @@ ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
-def test_a_disk_gives_the_same_chamber(entries: list[ConsensusEntry], at: int) -> None:
+def test_a_disk_gives_the_same_consensus_state(entries: list[ConsensusEntry], at: int) -> None:
     """Wherever the snapshot was taken."""
     alive, kept, journal = durable(), snapshot_bytes(durable(), {}), list[bytes]()
     for number, entry in enumerate(entries):

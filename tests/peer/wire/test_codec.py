@@ -184,7 +184,7 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 COUNTS, COUNTED = st.integers(0, NUMBER_MAX), st.integers(0, COUNT_MAX)
 AMOUNTS = st.floats(0, allow_nan=False, allow_infinity=False)
 DIGESTS = st.binary(min_size=32, max_size=32)
-LANES = st.builds(
+CHANNELS = st.builds(
     ChannelState, group=NAMES, made=COUNTS, acked=COUNTS, taken=COUNTS, made_weight=AMOUNTS, taken_weight=AMOUNTS
 )
 HELLOS = st.builds(
@@ -194,7 +194,7 @@ HELLOS = st.builds(
     known_generation=COUNTED,
     contract=DIGESTS,
     groups=st.lists(st.tuples(NAMES, DIGESTS), max_size=3, unique_by=lambda pair: pair[0]).map(tuple),
-    channels=st.lists(LANES, max_size=3, unique_by=lambda channel: channel.group).map(tuple),
+    channels=st.lists(CHANNELS, max_size=3, unique_by=lambda channel: channel.group).map(tuple),
     round=COUNTS,
     begun=st.booleans(),
     roster=COUNTS,
@@ -289,7 +289,7 @@ def test_without_certificates_the_envelope_says_who_speaks_and_the_roster_who_ma
     assert refusal_of(ack(PARTY, sender="eve"), plain) == "unknown_peer"
 
 
-def test_who_has_not_met_us_may_say_anything_but_what_belongs_to_lanes() -> None:
+def test_who_has_not_met_us_may_say_anything_but_what_belongs_to_channels() -> None:
     assert refusal_of(ack(PARTY, to_incarnation=0)) == "stale_incarnation"
     for name in ("hello", "ping", "fetch", "roster-news", "refused", "contract"):
         message_of(framed(MESSAGES[name], replace(ENVELOPE, to_incarnation=0)))

@@ -78,7 +78,7 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 SIGNED = st.binary(min_size=64, max_size=64)
 ROLLS = st.dictionaries(NAMES, SIGNED, min_size=1, max_size=5).map(lambda each: tuple(sorted(each.items())))
 PROGRESS = st.builds(Progress, SOME, SOME, SOME)
-DECREES = st.builds(Proposal, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
+PROPOSALS = st.builds(Proposal, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
 SAYINGS = st.one_of(
     st.builds(VoteRequest, TERMS, st.booleans(), TERMS, PROGRESS),
     st.builds(VoteReply, SOME, st.just(False), st.just(True), SIGNED),
@@ -86,9 +86,9 @@ SAYINGS = st.one_of(
     st.builds(VoteReply, SOME, st.just(True), st.just(True), st.just(b"")),
     st.builds(Heartbeat, st.builds(LeaderCertificate, TERMS, NAMES, TERMS, ROLLS), PROGRESS),
     st.builds(HeartbeatReply, SOME, PROGRESS),
-    st.builds(Propose, DECREES),
+    st.builds(Propose, PROPOSALS),
     st.builds(Accept, TERMS, TERMS, SIGNED),
-    st.builds(Commit, st.builds(Certificate, DECREES, ROLLS)),
+    st.builds(Commit, st.builds(Certificate, PROPOSALS, ROLLS)),
 )
 CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
@@ -154,7 +154,7 @@ def test_as_many_voters_as_there_may_be_with_the_longest_names_fit() -> None:
     assert refusal_of(framed(replace(told, message=Heartbeat(more, Progress())))) == "bad_metadata"
 
 
-def test_the_longest_frame_follows_from_the_councils_of_both() -> None:
+def test_the_longest_frame_follows_from_the_consensus_of_both() -> None:
     spec = ConsensusSpec(members=frozenset({"ann", "bob"}), update_bytes=(1, 3 << 20), model_bytes=(1, 2 << 20))
     start = HEAD_BYTES + METADATA_BYTES_MAX
     assert frame_bytes_max(replace(POLICY, consensus_by_group={"all": spec})) == start + (3 << 20)
@@ -281,7 +281,7 @@ def test_the_good_frames_of_which_the_hostile_ones_are_variants_are_taken() -> N
         message_of(build(PARTY))
 
 
-def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its_name() -> None:
+def test_an_update_is_acknowledged_in_its_consensus_whether_or_not_a_group_has_its_name() -> None:
     policy, acknowledged = replace(POLICY, groups={}), MESSAGES["ack"]
     found = decode(framed(acknowledged), policy)
     assert not isinstance(found, Rejection)
@@ -296,7 +296,7 @@ def test_an_update_is_acknowledged_in_its_council_whether_or_not_a_group_has_its
         assert wrong.code == code
 
 
-def test_where_equals_average_there_is_no_council() -> None:
+def test_where_peers_average_there_is_no_consensus() -> None:
     found = decode(framed(MESSAGES["wanted"]), replace(POLICY, consensus_by_group={}))
     assert isinstance(found, Rejection)
     assert found.code == "unknown_group"

@@ -119,7 +119,7 @@ def log_of(state: Path, what: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["what"] == what]
 
 
-def mandates(folders: dict[str, Path]) -> list[tuple[int, str, float]]:
+def certificates(folders: dict[str, Path]) -> list[tuple[int, str, float]]:
     """(term, coordinator, seconds since 1970) as any of them noted it, by time."""
     lines = [line for state in folders.values() for line in log_of(state, "coordinator")]
     told = [(line["fields"]["term"], line["fields"]["coordinator"], line["t"]) for line in lines]
@@ -201,13 +201,13 @@ def test_whoever_coordinates_is_killed_again_and_again(tmp_path: Path, monkeypat
             if len(waits) == kills:
                 continue
             time.sleep(draws.uniform(0.0, 0.5))
-            term, coordinator, _ = mandates(folders)[-1]
+            term, coordinator, _ = certificates(folders)[-1]
             number = running.process_ids[made.peers.index(coordinator)]
             killed = time.time()
             os.kill(number, signal.SIGKILL)
 
             def after(term: int = term) -> list[float]:
-                return [at for later, _, at in mandates(folders) if later > term]
+                return [at for later, _, at in certificates(folders) if later > term]
 
             until = time.monotonic() + PATIENCE
             while not after():

@@ -136,7 +136,7 @@ def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: in
     assert max(work) - min(work) <= max(options.steps_P[each[0]] * len(each) for each in blocks)
 
 
-def test_parcels_hold_every_block_of_columns_once_and_are_neither_many_nor_large() -> None:
+def test_transfers_hold_every_block_of_columns_once_and_are_neither_many_nor_large() -> None:
     pytest.importorskip("ray")
     from fedpeer.sims.ray.ray_worker_pool import PARCEL_SCALARS, as_shares
 
