@@ -91,7 +91,7 @@ class WeightLimits:
             out, incoming: the receiver's two ends of the channels with the sender.
             held: weight that the receiver holds.
             before: weight that came from the sender's earlier incarnations in excess of what went to them.
-            stated: whether `before` was stated to the sender; if not, it cannot know, and is not charged for exceeding it.
+            stated: whether the sender was sent `before`; if not, it cannot know, and is not charged for exceeding it.
         """
         net, most = incoming.taken_weight + weight - out.weight_until(out.made), self.net * (1 + _ROUNDING)
         if net > most or (stated and net > most - before):
