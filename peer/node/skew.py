@@ -61,10 +61,10 @@ def furthest(state: NodeState) -> int:
 
 def finished_without(state: NodeState) -> bool:
     """Return whether all others that are present have finished, and this peer is too far behind to be in step."""
-    if not state.synchronous or state.durable.round + lead(state) >= state.setup.federation.learning.rounds:
+    if not state.synchronous or any(map(state.others.unfinished, state.group_peers)):
         return False
-    there = [state.membership.status(peer) for peer in state.group_peers if state.others.present(peer)]
-    return bool(there) and set(there) == {"finished"}
+    finished = any(state.membership.status(peer) == "finished" for peer in state.group_peers)
+    return finished and state.durable.round + lead(state) < state.setup.federation.learning.rounds
 
 
 def latest(others: Iterable[int], slack: int = 1) -> int:

@@ -163,6 +163,7 @@ class PeerCluster:
         self.outside: list[str] = []
         self._drifts = drift != 0.0
         self._seen: dict[str, tuple[GroupState, ...]] = {}
+        self._parts: audit.Parts = {}
         self._dead: dict[str, DurableState] = {}
         self._joining: dict[str, DurableState] = {}  # as they were after their last step
         groups = self.node_factory.setups[made.peers[0]].peer_groups.groups
@@ -247,7 +248,7 @@ class PeerCluster:
             self._compare(group, "weight", abs(there - put) / put)
         if self.forgetful or self._drifts:
             return
-        for group, there_D in audit.values(durable_states).items():
+        for group, there_D in audit.values(durable_states, self._parts).items():
             put_D = self.truth[group] * len(
                 self.node_factory.setups[self.simulator.peers[0]].peer_groups.groups[group].members
             )

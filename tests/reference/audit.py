@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from fedpeer.gossip.incarnations import reopened
+from fedpeer.gossip.reductions import Form
 from fedpeer.gossip.transfers import Incoming, acknowledged
-from fedpeer.peer.state.durable_state import DurableState
+from fedpeer.peer.state.durable_state import DurableState, GroupState
 from fedpeer.peer.state.entries import ShareApplied
 from fedpeer.peer.state.events import Effect, Persist
 
@@ -34,22 +35,42 @@ def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float
     return found
 
 
-def values(durable_states: Mapping[str, DurableState]) -> dict[str, Tensor]:
-    """Of each group: the sum (D,) float64 of all values that are held, wait or are under way."""
+#: By sender and group: what its part of the sum was made of, and the part.
+Parts = dict[tuple[str, str], tuple[tuple[object, ...], Tensor]]
+
+
+def values(durable_states: Mapping[str, DurableState], parts: Parts) -> dict[str, Tensor]:
+    """Of each group: the sum (D,) float64 of all values that are held, wait or are under way.
+
+    `parts` are those of an earlier call: a part is added up again only where something in it has changed.
+    """
     found: dict[str, Tensor] = {}
     for sender, durable in durable_states.items():
         for group, holding in durable.groups.items():
-            there = holding.held
-            for mass in holding.waiting.values():
-                there = there + mass
-            for receiver, channel in holding.out.items():
-                taken = _taken(durable_states, sender, receiver, group) if channel.open else 0
-                if not any(share.seq > taken for share in channel.open):
-                    continue
-                rest, _ = acknowledged(channel, taken, durable.rules.form)
-                there, _ = reopened(there, rest, Incoming(), durable.rules.form)
-            found[group] = found[group] + there.value_D if group in found else there.value_D
+            taken = {
+                receiver: _taken(durable_states, sender, receiver, group)
+                for receiver, channel in holding.out.items()
+                if channel.open
+            }
+            made_of = (holding, durable.rules.form, taken)
+            part = parts.get((sender, group))
+            if part is None or part[0] != made_of:  # states of a group are frozen, and equal if they are the same
+                part = parts[sender, group] = made_of, _part(holding, durable.rules.form, taken)
+            found[group] = found[group] + part[1] if group in found else part[1]
     return found
+
+
+def _part(holding: GroupState, form: Form, taken: Mapping[str, int]) -> Tensor:
+    """What a peer holds of a group, (D,) float64, with its waiting shares and those that no receiver has."""
+    there = holding.held
+    for mass in holding.waiting.values():
+        there = there + mass
+    for receiver, last in taken.items():
+        channel = holding.out[receiver]
+        if any(share.seq > last for share in channel.open):
+            rest, _ = acknowledged(channel, last, form)
+            there, _ = reopened(there, rest, Incoming(), form)
+    return there.value_D
 
 
 def _taken(durable_states: Mapping[str, DurableState], sender: str, receiver: str, group: str) -> int:
