@@ -56,7 +56,7 @@ FEDERATION, GROUP = bytes(16), "slice"
 
 
 class Arrived:
-    """What a receiver does with a slice that lies in its buffer; the same for all carriers."""
+    """Work of a receiver on a slice that lies in its buffer; the same for all carriers."""
 
     def __init__(self, job: Job, length: int) -> None:
         self.job, self.held_D = job, np.zeros(length)

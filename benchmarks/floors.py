@@ -58,7 +58,7 @@ def manual_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tenso
 
 @torch.no_grad()
 def two_layer_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tensor, batch: int, lr: float) -> None:
-    """The same for 784-100-10 with ReLU."""
+    """Take the same steps for 784-100-10 with ReLU."""
     (w1, b1), (w2, b2) = layers(x_n, (784, 100, 10))
     rows, rate = torch.arange(batch), -lr / batch
     for first in range(0, len(index_S), batch):
@@ -150,7 +150,7 @@ def _descend(row, bias, o, delta, a, below, lr):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Memory:
-    """What the processes of `TwoProcesses` share; peer p trains on held_PS[p] of the images, all test on the same.
+    """Shared memory of the processes of `TwoProcesses`; peer p trains on held_PS[p] of the images, all test on some.
 
     x   parameters (peers, n) twice: averaging reads one side and writes the other
     """

@@ -1,4 +1,4 @@
-"""What a peer costs as peers become more: 16 to 1,024 peers with 200 images each, and the memory of the most.
+"""Cost of a peer as peers become more: 16 to 1,024 peers with 200 images each, and the memory of the most.
 
 The data set is repeated until everyone has images of their own, so that memory is what real data would take.
 """

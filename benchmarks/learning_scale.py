@@ -32,7 +32,7 @@ PHASES = ("training", "averaging", "evaluation")
 
 @dataclass(frozen=True)
 class Line:
-    """What is played at every number of peers."""
+    """Job that is played at every number of peers."""
 
     name: str
     method: str
@@ -150,7 +150,7 @@ train a block. Files hold two sides of whatever is trained, and count with the p
 
 
 def _missing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the command would measure and has not."""
+    """Return the figures that the command would measure and has not."""
     known = {(row["line"], row["peers"]) for row in rows}
     left = [f"{line.name}, {peers:,} peers" for line in LINES for peers in PEERS if (line.name, peers) not in known]
     return [f"Not measured yet: {'; '.join(left)}."] if left else []

@@ -29,7 +29,7 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a piece of work took; seconds."""
+    """Time of a piece of work, in seconds."""
 
     cpu: float
     wall: float

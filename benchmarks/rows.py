@@ -1,4 +1,4 @@
-"""What a benchmark gives: rows beside floors and targets, drawn as a table and kept in RESULTS.md."""
+"""Rows of a benchmark: figures beside floors and targets, drawn as a table and kept in RESULTS.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a federation costs each peer as it grows: meeting, membership, a death, and what its coordinator has to do.
+"""Cost of a federation for each peer as it grows: meeting, membership, a death, and the coordinator's work.
 
 Whole peers in virtual time over links that lose nothing (the network engine's simulator): counts of messages and bytes
 do not depend on the machine. They learn a small network in rounds of two seconds, and under a coordinator in longer
@@ -47,14 +47,14 @@ MESSAGE = ("tick", "said", "sender", "kind", "recipient", "bytes")
 
 @dataclass(frozen=True)
 class Sent:
-    """What some peers sent in some time: messages and bytes."""
+    """Traffic that some peers sent in some time: messages and bytes."""
 
     messages: int
     bytes: int
 
     @staticmethod
     def of(simulator: Simulator, kinds: Sequence[str], peer: str = "") -> Sent:
-        """Of these kinds, by this peer or by all, since the history was cleared."""
+        """Return the traffic of these kinds, by this peer or by all, since the history was cleared."""
         sent = (row for row in simulator.rows if row[1] == "said" and len(row) == len(MESSAGE))
         sizes = [int(str(size)) for _, _, who, kind, _, size in sent if kind in kinds and peer in ("", who)]
         return Sent(len(sizes), sum(sizes))
@@ -62,7 +62,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one size: bytes, messages, seconds.
+    """Figures of one size: bytes, messages, seconds.
 
     roster       bytes of its file
     meeting      of one peer, until all have met
@@ -142,7 +142,7 @@ def _met(simulator: Simulator) -> int:
 
 
 def _coordinator(simulator: Simulator) -> str:
-    """Who coordinates, as all see it."""
+    """Return the coordinator, if all see the same one."""
     found = {consensus.coordinator for node in _nodes(simulator) for consensus in node.consensus_by_group.values()}
     assert len(found) == 1, f"they do not agree on one: {found}"
     return found.pop() or ""

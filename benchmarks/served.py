@@ -65,7 +65,7 @@ def _rounds(laps: list[Lap]) -> list[float]:
 
 
 class _Floor:
-    """The same rounds by hand: every client from the server's model, and the plain mean of what they made of it."""
+    """FedAvg's rounds by hand: every client from the server's model, and the plain mean of what they made of it."""
 
     def __init__(self, world: World) -> None:
         self.server_n = world.drawn("").clone()

@@ -19,7 +19,7 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True, eq=False)
 class Moving(ServerModel):
-    """What the server holds: its model, and how it moves, (n,) each."""
+    """Server state: its model and its velocity, (n,) each."""
 
     velocity_n: Tensor
 

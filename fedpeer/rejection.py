@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What is wrong with something that a peer sent.
+    """Named reason against something that a peer sent.
 
     code     code in the table of rejections
     text     what exactly is wrong; "" if the code says it all

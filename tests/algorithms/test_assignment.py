@@ -146,7 +146,7 @@ def test_the_worst_example_does_not_decide() -> None:
 
 
 def gain(total: float, error: float = 1.0) -> Gain:
-    """Of four examples, with this standard error of the sum."""
+    """Return a gain over four examples, with this standard error of the sum."""
     return Gain(4, total, total**2 / 4 + error**2 * 3 / 4)
 
 

@@ -23,7 +23,7 @@ simulation: {peers: 2, dataset: digits, split: iid}
 
 @pytest.fixture
 def weight() -> torch.Tensor:
-    """Of the first layer of a network with four hidden neurons, in models/first.safetensors."""
+    """Write the first layer of a network with four hidden neurons to models/first.safetensors."""
     generator = torch.Generator().manual_seed(1)
     tensors = {
         "hidden1.weight": torch.randn(4, 64, generator=generator),

@@ -112,7 +112,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_class_names_are_no_formulas_in_the_answers(run: Fedpeer, tmp_path: Path, name: str) -> None:
-    """Of a model that somebody else may have made; as they are only where that is asked for."""
+    """Names of a model that somebody else may have made are escaped, and written as they are only on request."""
     [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
     card = json.loads(path.read_text())
     path.write_text(json.dumps({**card, "classes": [name, name]}))

@@ -89,7 +89,7 @@ exec nsenter --target "$holder" --mount --net env PATH="$machines/bin:$PATH" sh 
 
 
 class Machines:
-    """Those hosts as machines, and the environment of the office, in which commands reach them."""
+    """Return those hosts as machines, and the environment of the office, in which commands reach them."""
 
     def __init__(self, hosts: Hosts, names: list[str], folder: Path) -> None:
         """Raises HostsError if this machine does not let us lay folders over its own."""

@@ -120,7 +120,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_of_the_repository_are_there(page: Path) -> None:
-    """Those that a page names with their folder, but for its reading list."""
+    """Return the files that a page names with their folder, but for its reading list."""
     text = page.read_text(encoding="utf-8").partition("Reading\n")[0]
     rooms = "algorithms|benchmarks|cli|config|docs|examples|gossip|networks|peer|runs|sims|slicing|tests|topology"
     named_there = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)

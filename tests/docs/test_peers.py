@@ -42,7 +42,7 @@ PORTS = range(6)
 
 @dataclass
 class Reader:
-    """Who reads the page: where they stand, what they have running, and what the last command printed."""
+    """Reader of the page: the folder, the running programs, and what the last command printed."""
 
     folder: Path
     base: int

@@ -68,7 +68,7 @@ with tls.wrap_socket(socket.create_connection((host, int(port)), 20), server_hos
 
 
 class Operator:
-    """Who reads the page, in the office."""
+    """Reader of the page, in the office."""
 
     def __init__(self, hosts: Hosts, machines: Machines, folder: Path) -> None:
         self.hosts, self.machines, self.folder = hosts, machines, folder
@@ -194,7 +194,7 @@ def _distributed(operator: Operator, said: str) -> None:
 
 
 def _walled(operator: Operator) -> None:
-    """Who is in the table comes in, who is not does not, and the peers go on."""
+    """A peer in the table comes in, another one does not, and the peers go on."""
     operator.learn()
     for peer, other in (PEERS, PEERS[::-1]):
         operator.knocks(other, peer, 7401, opened=True)

@@ -42,7 +42,7 @@ def row(number: int, primal: list[float], steps: list[int], seed: int = 0, metho
 
 
 def rows(method: str = "mocha,passes=1") -> list[Any]:
-    """Of 2 the objective comes to 1.5, 0.9, 1.1; with another seed to 0.8 at once."""
+    """Let the objective of 2 come to 1.5, 0.9, 1.1; with another seed to 0.8 at once."""
     one = [([1.0, 1.0], [3, 5]), ([1.0, 0.5], [2, 6]), ([0.5, 0.4], [9, 9]), ([0.5, 0.6], [9, 9])]
     other = [([1.0, 1.0], [1, 1]), ([0.4, 0.4], [9, 9])]
     made = [row(number, *each, method=method) for number, each in enumerate(one, start=1)]

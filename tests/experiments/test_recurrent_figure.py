@@ -87,7 +87,7 @@ def test_the_small_size_is_part_of_the_others_and_something_is_claimed_of_it() -
 
 
 def held(claim: PaperClaim, **scores: float) -> bool | None:
-    """Of masked runs: `at0` is level 0."""
+    """Return the scores of masked runs: `at0` is level 0."""
     examples = "400"
     made = {}
     for name, score in scores.items():

@@ -68,7 +68,7 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
 
 
 def test_what_is_common_is_named_and_nothing_else_is() -> None:
-    """Of all experiments but the summary, which reads others': two that ask for the same run say so of each other."""
+    """Two experiments that ask for the same run say so of each other; the summary, which reads others', is left out."""
     options, experiments = {}, {name: experiment(name) for name in EXPERIMENTS}
     for each in experiments.values():
         requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]

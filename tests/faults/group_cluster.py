@@ -179,7 +179,7 @@ class GroupCluster:
         }
 
     def leading(self, group: str) -> str | None:
-        """Who leads a group in the highest term."""
+        """Return the coordinator of a group in the highest term."""
         terms = {}
         for peer, node in self.nodes().items():
             if group in node.consensus_by_group and node.consensus_by_group[group].round_commit.election.leading:
@@ -187,7 +187,7 @@ class GroupCluster:
         return terms[max(terms)] if terms else None
 
     def notes(self, what: str) -> list[str]:
-        """Who said so, once for each time."""
+        """Return the peers that noted this, once for each time."""
         return [row[2] for row in self.simulator.rows if row[1] == "note" and row[3] == what]
 
     # ---- what happens

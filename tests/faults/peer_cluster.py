@@ -214,7 +214,7 @@ class PeerCluster:
         return {peer: self.node(peer) for peer in self.simulator.machines()}
 
     def durable_states(self) -> dict[str, DurableState]:
-        """Of the living as they are, of the others as they are on disk."""
+        """Return the states of the living as they are, of the others as they are on disk."""
         living = self.simulator.machines()
         for peer in self.simulator.peers:
             if peer in living:

@@ -148,7 +148,7 @@ def settle_a_round_twice(patch: Patch) -> None:
 
 
 def vote_without_a_memory(patch: Patch) -> None:
-    """Who lost its disk votes as if nothing had been on it."""
+    """Let a voter that lost its disk vote as if nothing had been on it."""
     patch.setattr(ConsensusState, "votes", property(lambda self: True))
 
 

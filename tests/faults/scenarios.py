@@ -366,7 +366,7 @@ def slow_asynchronous(seed: int) -> None:
 
 
 def slow_synchronous(seed: int) -> None:
-    """Who is later than the deadline is gone on without, with one line in each round, and takes part in a later one."""
+    """A peer later than the deadline is left out, with one line in each round, and takes part in a later one."""
     made = world(4, gossip__deadline=1.0)
     slow = made.peers[seed % 4]
     cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
@@ -424,7 +424,7 @@ BOOKS_CLOSED = 400.0
 
 
 def revoked(seed: int) -> None:
-    """Who is put out takes weight with it and leaves transfers open, whoever has heard of it and who has not yet: soon
+    """A revoked peer takes weight with it and leaves transfers open, whoever has heard of it and who has not yet: soon
     nothing is open to it, and what those who stay hold is what they put in less what they wrote off, exactly."""
     made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
     faults = stormy(seed, made.peers, ("kill", "pause", "full"))

@@ -243,7 +243,7 @@ class ServerCluster:
         return {peer: node.durable.consensus_states[EVERYONE].settled for peer, node in self.nodes().items()}
 
     def leading(self) -> str | None:
-        """Who leads in the highest term."""
+        """Return the coordinator in the highest term."""
         elections = {
             peer: node.consensus_by_group[EVERYONE].round_commit.election for peer, node in self.nodes().items()
         }

@@ -173,7 +173,7 @@ def _counts(consensus_cluster: ServerCluster, peer: str, since: int) -> bool:
 
 
 def coordinator_leaves(seed: int) -> None:
-    """Who leaves, or pauses, while it coordinates is replaced; back again it goes on where the others are."""
+    """A coordinator that leaves or pauses is replaced; back again it goes on where the others are."""
     made = world(5)
     consensus_cluster = ServerCluster(
         made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)))

@@ -45,7 +45,7 @@ def rows() -> dict[str, tuple[str, str]]:
 
 
 def ids(path: Path) -> Iterator[str]:
-    """Of the parameters of this file's tests."""
+    """Return the ids of the parameters of this file's tests."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.keyword(arg="id", value=value):

@@ -65,7 +65,7 @@ class Liars(World):
                 self.thought[self.peers[peer].status(self.victim)] += 1
 
     def share(self, status: str) -> float:
-        """Of all samples."""
+        """Return the share of all samples."""
         return self.thought[status] / self.thought.total()
 
     def _forge(self, liar: str) -> None:

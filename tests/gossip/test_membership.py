@@ -271,7 +271,7 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     [(6, 0.0, False), (4, 0.0, True), *(pytest.param(4, loss, True, marks=pytest.mark.slow) for loss in (0.1, 0.3))],
 )
 def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
-    """Who suspects somebody again and again is not believed; the accused is told, and what it answers comes back."""
+    """A member that suspects another again and again is not believed; the accused hears of it, and answers."""
     world = settled(count, seed=0, loss=loss)
     cut = [("peer001", "peer002"), *([("peer002", "peer001")] if both else [])]
     world.cut = lambda a, b: (a, b) in cut

@@ -96,7 +96,7 @@ class Federation:
 
     @cached_property
     def dashboards(self) -> dict[str, DashboardAddress]:
-        """Of the dashboards."""
+        """Return the addresses of the dashboards."""
         files = {peer: load_peer(self.file(peer)).file for peer in PEERS}
         return {
             peer: listener(file.dashboard, self.file(peer).parent).door
@@ -149,7 +149,7 @@ def all_alive(statuses: dict[str, dict[str, Any]]) -> bool:
 
 
 def disturbances(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Of each peer: how often it went on without somebody, and how many frames of a version it refused."""
+    """Return by peer how often it went on without somebody, and how many frames of a version it refused."""
     return {peer: (status["counters"]["late"], unsupported(status)) for peer, status in statuses.items()}
 
 

@@ -52,7 +52,7 @@ def changes(peer: Peer) -> int:
 
 
 def seconds(peers: list[Peer], first: int, last: int) -> float:
-    """Of a round after the first of these up to the last, on average over the peers."""
+    """Return the seconds of a round after the first of these up to the last, the mean over the peers."""
     took = [float(peer.rows[round]["seconds"]) for peer in peers for round in range(first + 1, last + 1)]
     return sum(took) / len(took)
 

@@ -1,4 +1,4 @@
-"""Who does not belong, or says what it may not, is refused: the reason is in the log, and the refused is told."""
+"""Strangers, and members that send what they may not, are refused: the log has the reason, and so has the sender."""
 
 from __future__ import annotations
 

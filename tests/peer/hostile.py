@@ -21,8 +21,8 @@ HELLO, CONTRACT, TRANSFER, ACK, PING, PING_REQUEST, PONG, FETCH, VALUE, ROSTER_N
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """Who sends to whom. `group`: of both, float32, of `length`; `closed`: not of both; `far`: of both, but the sender
-    is not the recipient's neighbor in it, also of `length`."""
+    """Sender, recipient, groups. `group`: of both, float32, of `length`; `closed`: not of both; `far`: of both, but the
+    sender is not the recipient's neighbor in it, also of `length`."""
 
     federation: bytes
     sender: str

@@ -15,7 +15,7 @@ from fedpeer.peer.state.events import Effect, Persist
 
 
 def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float, float]]:
-    """Of each group: the push-sum weight that is there, and what was put in less what was written off.
+    """Return by group the push-sum weight that is there, and what was put in less what was written off.
 
     The durable states of all peers at one moment: of the living as they are, of the others as they are on disk. While
     somebody who lost memory has not met everybody again the two may differ. Of some peers only, what is there is what
@@ -40,7 +40,7 @@ Parts = dict[tuple[str, str], tuple[tuple[object, ...], Tensor]]
 
 
 def values(durable_states: Mapping[str, DurableState], parts: Parts) -> dict[str, Tensor]:
-    """Of each group: the sum (D,) float64 of all values that are held, wait or are under way.
+    """Return by group the sum (D,) float64 of all values that are held, wait or are under way.
 
     `parts` are those of an earlier call: a part is added up again only where something in it has changed.
     """

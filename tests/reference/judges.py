@@ -67,9 +67,8 @@ def durable(rows: Iterable[Row]) -> list[Row]:
 
 
 def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
-    """Of the durable facts ("took", channel, number): on each channel 1, 2, 3, ... A channel is whatever names it: the
-    receiver
-    with its incarnation, the sender with its own, the group."""
+    """Check the durable facts ("took", channel, number): on each channel 1, 2, 3, ... A channel is whatever
+    names it: the receiver with its incarnation, the sender with its own, the group."""
     wrong = []
     last: dict[Any, int] = defaultdict(int)
     for tick, peer, fact in facts:

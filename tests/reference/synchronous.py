@@ -57,7 +57,7 @@ class Member:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those whose share it waits for."""
+        """Return the neighbors whose share it waits for."""
         expected = self.turn.expect if self.turn else ()
         return tuple(peer for peer in expected if (self.exchange, peer) not in self.arrived)
 

@@ -56,7 +56,7 @@ def steps_of(made: World, peer: int, round: int, start_n: Tensor, shift_n: Tenso
 
 
 def drawn(made: World, round: int) -> list[int]:
-    """Who takes part, as the engine draws it; peers are numbered by their ids."""
+    """Return the participants, as the engine draws them; peers are numbered by their ids."""
     share, peers = made.federation.learning.participation, len(made.peers)
     order = sorted(range(peers), key=lambda peer: made.peers[peer])
     numbers = made.draws.numpy("participants", round=round).choice(peers, round_half_up(share * peers), replace=False)

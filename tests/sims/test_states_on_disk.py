@@ -98,7 +98,7 @@ def test_pages_that_are_given_back_are_gone_from_the_process_and_whole_in_the_fi
 
 
 def mapped_bytes() -> int:
-    """Of files, in this process's memory."""
+    """Return the bytes of files in this process's memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssFile")) * 1024
 

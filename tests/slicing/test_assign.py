@@ -1,4 +1,4 @@
-"""Who gets which neuron, and the mistakes in asking for them."""
+"""Assignment of neurons to partial models, and the mistakes in asking for them."""
 
 from __future__ import annotations
 

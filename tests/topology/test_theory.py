@@ -39,7 +39,7 @@ def test_the_worst_start_is_that_of_the_predictions(name: str, settings: dict[st
 
 @pytest.mark.parametrize("name", ["ring", "torus", "exponential", "one-peer-exponential"])
 def test_what_is_usual_is_the_root_mean_square_over_starts(name: str) -> None:
-    """Of independent starts it is the Frobenius norm of what the exchanges make of differences, by P - 1."""
+    """The error of independent starts is the Frobenius norm of what the exchanges make of differences, by P - 1."""
     graph, members = made(name, 12), 12
     matrices = [shares_of(phase).toarray() for phase in graph.phases]
     product, exchanges = np.eye(members), 0

@@ -198,7 +198,7 @@ class ConsensusCluster:
 
     @property
     def coordinator(self) -> str | None:
-        """Who coordinates in the highest term."""
+        """Return the coordinator in the highest term."""
         leading = {d.election.hard_state.term: p for p, d in self.alive.items() if d.election.leading}
         return leading[max(leading)] if leading else None
 

@@ -1,4 +1,4 @@
-"""Who stands for coordinator first: an accelerator decides, then memory, bandwidth and examples, each by itself."""
+"""Order of candidates: an accelerator decides, then memory, bandwidth and examples, each by itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_accelerator_stands_before_all_without_one(one: Capability, other: Ca
 
 
 def test_what_tells_peers_apart_is_more_than_chance() -> None:
-    """Of two whose memory and bandwidth are far apart the better one is first, whatever both draw, nearly always."""
+    """The better of two candidates by memory and bandwidth is first, whatever both draw, nearly always."""
     timing, rng = ElectionTiming(), np.random.default_rng(1)
     strong = replace(USUAL, memory=2**37, bandwidth=10_000.0)
     weak = replace(USUAL, memory=2**30, bandwidth=1.0)

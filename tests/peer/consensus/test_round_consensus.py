@@ -241,7 +241,7 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
-    """Who answers no heartbeat is not waited for, and first of all not who was deposed for that; what membership would
+    """A peer that answers no heartbeat is not waited for, least of all the deposed coordinator; what membership would
     say of it, and the 200 ticks in which that may be false, do not matter."""
     consensus_cluster = ServerCluster(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
     simulator = consensus_cluster.simulator
@@ -263,7 +263,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
 
 
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
-    """Of those who take part nobody is there: after the deadline the next round has others."""
+    """No participant is there: after the deadline the next round has others."""
     consensus_cluster = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
     alone = consensus_cluster.trainers["peer1"]
     simulator = consensus_cluster.simulator
@@ -458,7 +458,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
 
 def test_nobody_votes_before_most_others_know_its_process() -> None:
-    """Of the voters whom a peer met before it promised anything, one at least is among more than half of the others."""
+    """One at least of the voters that a peer met before it promised anything is among more than half of the others."""
     consensus_cluster = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
     simulator, (*few, fourth, _) = consensus_cluster.simulator, consensus_cluster.made.peers
     simulator.start(*few)

@@ -117,7 +117,7 @@ def test_each_consensus_is_seen(cluster: GroupCluster) -> None:
 
 
 def test_only_members_speak_in_a_consensus(cluster: GroupCluster) -> None:
-    """Who has no part in a group is told so, and so is a member who speaks to one who has none."""
+    """A peer without a part in a group is answered so, and so is a member that speaks to one without."""
     receiver = cluster.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):
         envelope = Envelope(

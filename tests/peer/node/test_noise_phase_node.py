@@ -68,7 +68,7 @@ def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
 
 
 def test_an_estimate_is_shown_when_its_average_is_over() -> None:
-    """Who asks in the middle is told what the average before came to, and before the first one nothing."""
+    """A peer that asks in the middle gets the result of the average before, and before the first one nothing."""
     cluster = running(0.0)
     (group,) = cluster.groups
     seen: list[tuple[int, Tensor, list[Value]]] = []

@@ -83,7 +83,7 @@ def closed(one: ServerSide, updates: dict[str, bytes], clients: tuple[str, ...] 
 
 
 def server_of(one: ServerSide, done: UpdatesAggregated) -> tuple[dict[str, int], dict[str, Tensor]]:
-    """Whose update counted when, and the server's leaves."""
+    """Return when each client's update counted, and the server's leaves."""
     assert done.content is not None
     found = split_leaves(done.content, one.spec.server_bytes)
     assert found is not None
@@ -145,7 +145,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 
 @pytest.mark.slow
 def test_the_vector_engine_leaves_out_the_same() -> None:
-    """Of peers that learn the same by other digits the one that went furthest; the round is then that of the others."""
+    """The peer whose update went too far is left out by the engine, too; the mean is then that of the others."""
     made = world(algorithm="fedavg", farthest=1.05)
     sides = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
     done = closed(sides["peer1"], {peer: update_of(each) for peer, each in sides.items()})

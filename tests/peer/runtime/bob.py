@@ -150,7 +150,7 @@ class Bob:
         return frame
 
     def version(self) -> int:
-        """Of what he says of himself."""
+        """Return bob's statement of himself."""
         return self.peer.inside(lambda: self.peer.state.membership.statement.version)
 
     def claim(self, about: str, state: Literal["suspect", "dead"], version: int) -> Claim:
@@ -289,6 +289,6 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
 
 
 def _policy_of(other: str, policy: MessagePolicy) -> MessagePolicy:
-    """Of one of the others, who takes anything from bob."""
+    """Return the policy of one of the others, who takes anything from bob."""
     groups = {id: replace(spec, neighbors=spec.members) for id, spec in policy.groups.items()}
     return replace(policy, me=other, incarnation=INCARNATIONS[other], groups=groups)

@@ -147,7 +147,7 @@ def few_handles(left: int) -> Iterator[None]:
 
 
 def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it takes, and those that it makes."""
+    """It has room for connections that it takes, and for those that it makes."""
     among = Limits.among
     monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
     with started(file) as peer:

@@ -72,7 +72,7 @@ def repeated(bob: Bob) -> None:
 
 
 def twice_at_the_same_time(bob: Bob) -> None:
-    """Of the same transfer on several connections one is taken."""
+    """One of several equal transfers on different connections is taken."""
     said = bob.next()
     bob.pardon()
     before, taken = bob.peer.counted("repeated"), bob.taken()

@@ -244,7 +244,7 @@ def test_refused_by_who_closes_the_round(consensus: RoundBob, case: Case) -> Non
 
 
 def test_the_round_is_that_of_the_others(consensus: RoundBob) -> None:
-    """Whose update was left out did not count; and round 1 comes into force."""
+    """An update that was left out did not count; and round 1 comes into force."""
     proposal = consensus.peer.inside(lambda: consensus.consensus.round_commit._open)
     assert proposal is not None
     found = split_leaves(
@@ -304,7 +304,7 @@ FOLLOWING: dict[str, Case] = {
 
 
 def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
-    """Of the votes for cas one is by somebody who has a key of the authority's and is in no roster: it does not count,
+    """One of the votes for cas is by somebody who has a key of the authority's and is in no roster: it does not count,
     and may be of a roster that he has not heard of."""
     bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
     return bob.lead("cas", term, "cas", "eve", "fay")

@@ -1,4 +1,4 @@
-"""Who may speak, over real TLS on loopback: the right pair, and everybody else with the reason on both sides."""
+"""Admission over real TLS on loopback: the right pair, and everybody else with the reason on both sides."""
 
 from __future__ import annotations
 

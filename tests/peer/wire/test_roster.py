@@ -1,4 +1,4 @@
-"""Who belongs: one spelling, one signature, the highest number; and not one bit of it may differ."""
+"""Rosters: one spelling, one signature, the highest number; and not one bit of one may differ."""
 
 from __future__ import annotations
 

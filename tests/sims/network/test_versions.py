@@ -28,7 +28,7 @@ def cluster(seed: int, *old: str, links: LinkRules | None = None, heal: float = 
 
 
 def spoken(made: PeerCluster) -> dict[tuple[str, str], int]:
-    """In which version each speaks to each that it has met."""
+    """Return the version that each speaks to each that it has met."""
     return {
         (one, other): known.version
         for one, node in made.nodes().items()

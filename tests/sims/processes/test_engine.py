@@ -56,7 +56,7 @@ def play(running: ProcessesEngine, rounds: int) -> None:
 
 
 def processes_of(running: ProcessesEngine) -> list[psutil.Process]:
-    """Those that still run: who has played all rounds waits a little for the others, and ends by itself."""
+    """Return those that still run: a peer that has played all rounds waits a little for others, and ends by itself."""
     found = []
     for number in running.process_ids:
         with suppress(psutil.NoSuchProcess):

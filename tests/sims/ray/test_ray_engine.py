@@ -52,7 +52,7 @@ SHARDS = [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(4, marks=pyte
 
 
 def federation(**settings: Any) -> Federation:
-    """Of eight peers, who are four blocks."""
+    """Return the settings of eight peers, who are four blocks."""
     return small(**{"simulation__peers": 8, **settings})
 
 

@@ -150,7 +150,7 @@ def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
 
 
 def line(method: str, size: RunSize) -> SimulationRequest:
-    """Of an experiment: a run that the held network can keep waiting in its last rounds."""
+    """Return a run of an experiment that the held network can keep waiting in its last rounds."""
     return asked_for(
         method,
         size,
