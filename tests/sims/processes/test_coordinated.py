@@ -81,8 +81,11 @@ def states(folder: Path, made: World) -> dict[str, Path]:
 
 
 def entries(state: Path) -> Iterator[Entry]:
-    """All that a peer wrote down since its first snapshot; until it has paused or ended, its journal is there."""
-    for path in sorted((state / "journal").iterdir()):
+    """All that a peer wrote down since its first snapshot; until it has paused or ended, its journal is there.
+
+    A file that is being begun has another name, with a dot before it.
+    """
+    for path in sorted((state / "journal").glob("[0-9]*")):
         for batch in blocks.scan(path, int(path.stem)).batches:
             yield from map(entry_of, batch.entries())
 
@@ -102,7 +105,7 @@ def settled(state: Path) -> list[int]:
 
 def server_of(state: Path) -> bytes:
     """The content of the last committed round in force, from the newest snapshot."""
-    path = max((state / "snapshots").iterdir())
+    path = max((state / "snapshots").glob("[0-9]*"))
     fields, _ = unframe("snapshot", blocks.read_snapshot(path, int(path.stem)))
     consensus_state = fields["chambers"]["everyone"]
     content = dict(consensus_state["models"])[consensus_state["holding"][2][0][3]]
