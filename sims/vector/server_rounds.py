@@ -37,6 +37,7 @@ class ServerRounds:
         self.weights: dict[str, NDArray[np.float64]] = {}
         self.source = 0
         self._sent: list[int] = []
+        self._sent_bytes: dict[int, int] | None = {}  # None: not counted yet
 
     def begin(self) -> None:
         self._session.executor.set_shared("server", self.server)
@@ -70,7 +71,7 @@ class ServerRounds:
             session.executor.settle(trained, session.sides_of(trained), [peer in counted for peer in trained])
         for peer in trained:
             session.sides[peer] = other(session.sides[peer])
-        self._sent = self._sending
+        self._sent, self._sent_bytes = self._sending, None
         session.executor.finished(trained, session.sides_of(trained), self.source, mixed=False)
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
@@ -82,10 +83,9 @@ class ServerRounds:
         job = self._session.job
         messages, amount = [0] * len(job.peers), [0] * len(job.peers)
         coordinator = job.clients[0]
-        for peer in self._sent:
-            if peer != coordinator:
-                messages[peer] += 1
-                amount[peer] += self._update_bytes(peer) + MESSAGE_HEAD_BYTES
+        for peer, update in self._updates_sent().items():
+            messages[peer] += 1
+            amount[peer] += update + MESSAGE_HEAD_BYTES
         if round:
             others = len(job.peers) - 1
             messages[coordinator] += others
@@ -107,7 +107,7 @@ class ServerRounds:
         for name in clients[0]:
             for peer, side in ever.items():
                 tensors[f"client {peer} {name}"] = clients[side][name][peer]
-        return tensors, {"trained": list(ever)}
+        return tensors, {"trained": list(ever), "sent": list(self._updates_sent().items())}
 
     def restore(self, tensors: Tensors, state: Mapping[str, Any]) -> None:
         session = self._session
@@ -118,6 +118,7 @@ class ServerRounds:
             session.sides[peer] = 0
         found = {n: tensors[f"server {n}"].to(session.job.device, copy=True) for n in leaves_of(self.server)}
         self.server = rebuilt(self.server, found)
+        self._sent_bytes = dict(state.get("sent", []))  # earlier checkpoints have none
         session.executor.resume(session.sides)
         session.executor.set_shared("server", self.server)
 
@@ -149,7 +150,13 @@ class ServerRounds:
         rows = slice(None) if sending == everybody else sending  # a view where it can be
         return map_leaves(lambda leaf: leaf[rows], self._session.states.sent)
 
-    def _update_bytes(self, peer: int) -> int:
-        """Return the update's bytes on the wire, where zeros take one bit each if there are many."""
-        rows = (leaf[peer] for leaf in leaves_of(self._session.states.sent).values())
-        return wire_bytes(b"".join(raw(row.cpu()) for row in rows))
+    def _updates_sent(self) -> dict[int, int]:
+        """Return by peer the bytes on the wire of the last round's updates, where many zeros take one bit each."""
+        if self._sent_bytes is None:
+            leaves, coordinator = leaves_of(self._session.states.sent).values(), self._session.job.clients[0]
+            self._sent_bytes = {
+                peer: wire_bytes(b"".join(raw(leaf[peer].cpu()) for leaf in leaves))
+                for peer in self._sent
+                if peer != coordinator
+            }
+        return self._sent_bytes

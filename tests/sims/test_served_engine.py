@@ -163,9 +163,10 @@ def test_neither_workers_nor_stops_change_a_bit(algorithm: str) -> None:
     with engine(made, algorithm) as running:
         running.step()
         tensors, state = running.snapshot()
-        kept = {name: value.clone() for name, value in tensors.items()}
+        kept, sent = {name: value.clone() for name, value in tensors.items()}, running.traffic
     with engine(made, algorithm) as resumed:
         resumed.restore(kept, state)
+        assert resumed.traffic == sent
         for _ in range(2):
             resumed.step()
         assert same_bits(one, resumed.x_Pn)
