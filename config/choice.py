@@ -135,9 +135,7 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
     if missing:
         raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
     return {
-        keywords[key].name: _converted(
-            value, _kind(function, keywords[key].name, keywords[key].annotation), f"{choice.name}: {key}"
-        )
+        keywords[key].name: _converted(value, _kind(function, key), f"{choice.name}: {key}")
         for key, value in given.items()
     }
 
@@ -152,11 +150,14 @@ def _keywords(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     }
 
 
-def _kind(function: Callable[..., Any], key: str, annotation: Any) -> Any:
+@functools.cache
+def _kind(function: Callable[..., Any], setting: str) -> Any:
     """Resolve a setting's annotation in the module that defines it: for a class that may be a base's module.
 
     The other annotations are not resolved, because they may name types that are not imported at run time.
     """
+    parameter = _keywords(function)[setting]
+    key, annotation = parameter.name, parameter.annotation
     bases = inspect.getmro(function) if inspect.isclass(function) else ()
     home = next((each for each in bases if key in vars(each).get("__annotations__", {})), function)
     written = types.SimpleNamespace(__annotations__={key: annotation})

@@ -141,14 +141,14 @@ class Figure:
 
     def cells(self, size: RunSize) -> tuple[Cell, ...]:
         """Return a cell for each point of the figure."""
-        return tuple(self._cells(size))
+        return tuple(self._cell(size, scheme, setting) for scheme, setting in self._points(size))
 
-    def _cells(self, size: RunSize) -> Iterator[Cell]:
+    def _points(self, size: RunSize) -> Iterator[tuple[Scheme, int]]:
         names, few = self.few
         for setting in few if size.few else self.settings:
             for scheme in self.schemes(setting):
                 if scheme.name in names or not size.few:
-                    yield self._cell(size, scheme, setting)
+                    yield scheme, setting
 
     def cell(self, size: RunSize, scheme: str, setting: int) -> Cell:
         """Return the cell of a scheme at a setting."""
@@ -168,7 +168,7 @@ class Figure:
     @property
     def partly(self) -> bool:
         """True if the small size has fewer points."""
-        return len(self.cells(_ALL)) > len(self.cells(_SOME))
+        return sum(1 for _ in self._points(_ALL)) > sum(1 for _ in self._points(_SOME))
 
     def experiment(self) -> Experiment:
         """Return the figure as an experiment."""

@@ -99,6 +99,7 @@ class MemberTable:
         self._sent: dict[Claim, int] = {}  # news, and how often each was sent
         self._urgent: set[Claim] = set()  # news that is worth messages of its own
         self._turn = 0
+        self._living: tuple[str, ...] | None = None  # None where a record has changed since it was asked for
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -108,6 +109,15 @@ class MemberTable:
     def set_roster(self, ids: Collection[str]) -> None:
         """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
         self._held = {peer: self._held.get(peer, MemberRecord()) for peer in sorted(ids)}
+        self._living = None
+
+    @property
+    def living(self) -> tuple[str, ...]:
+        """Ids of the other peers that are alive or suspect, sorted."""
+        if self._living is None:
+            others = ((peer, held.status) for peer, held in self._held.items() if peer != self.me)
+            self._living = tuple(peer for peer, status in others if status in ("alive", "suspect"))
+        return self._living
 
     def __contains__(self, peer: str) -> bool:
         return peer in self._held
@@ -187,6 +197,7 @@ class MemberTable:
         assert held.statement is not None
         before = self._held[held.statement.about]
         self._held[held.statement.about] = held
+        self._living = None
         again = {held.statement} if held.status != before.status else set()
         fresh = [claim for claim in held.claims if claim in again or claim not in before.claims]
         self._sent.update(dict.fromkeys(fresh, 0))
@@ -231,6 +242,8 @@ class MemberTable:
                 yield from self._held[peer].claims[:2]
 
     def _forget_old_news(self) -> None:
+        if not self._sent:
+            return
         limit = _RETRANSMITS * math.ceil(math.log2(len(self._held) + 1))
         self._sent = {
             claim: count

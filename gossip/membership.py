@@ -107,8 +107,7 @@ class Membership:
     @property
     def living(self) -> tuple[str, ...]:
         """Ids of the other peers that are alive or suspect, sorted."""
-        held = ((peer, self._members[peer].status) for peer in self._members.roster if peer != self.me)
-        return tuple(peer for peer, status in held if status in ("alive", "suspect"))
+        return self._members.living
 
     # ---------------------------------------------------------------------------------------------------- what happens
 

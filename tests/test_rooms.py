@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import logging.config
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -36,16 +38,58 @@ NEVER = {
 }
 
 
-def sources(room: str) -> Iterator[tuple[Path, ast.Module]]:
-    for path in [ROOT / room] if room.endswith(".py") else sorted((ROOT / room).rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+Import = ast.Import | ast.ImportFrom
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@dataclass(frozen=True)
+class Source:
+    """One file, parsed and walked once for all tests.
+
+    top        the imports that importing it carries out
+    imports    all imports, for types alone and inside functions, too
+    called     what is called, as it is written
+    """
+
+    path: Path
+    tree: ast.Module
+    top: tuple[Import, ...]
+    imports: tuple[Import, ...]
+    called: tuple[ast.expr, ...]
+
+
+@cache
+def _source(path: Path) -> Source:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)]
+    return Source(
+        path,
+        tree,
+        top=tuple(node for node in tree.body if isinstance(node, Import)),
+        imports=tuple(node for node in nodes if isinstance(node, Import)),
+        called=tuple(node.func for node in nodes if isinstance(node, ast.Call)),
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_the_sources() -> Iterator[None]:
+    yield
+    _source.cache_clear()
+
+
+@cache
+def _files(room: str) -> tuple[Path, ...]:
+    return (ROOT / room,) if room.endswith(".py") else tuple(sorted((ROOT / room).rglob("*.py")))
+
+
+def sources(room: str) -> Iterator[Source]:
+    return map(_source, _files(room))
+
+
+def imported(nodes: Iterable[Import]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             yield node.module.partition(".")[0]
 
 
@@ -58,44 +102,41 @@ def test_rooms_import_only_what_the_table_of_the_architecture_allows(monkeypatch
 
 @pytest.mark.parametrize("room", PURE)
 def test_pure_rooms_talk_to_nobody(room: str) -> None:
-    found = {(path.name, name) for path, tree in sources(room) for name in imported(tree) if name in IMPURE}
+    found = {(each.path.name, name) for each in sources(room) for name in imported(each.imports) if name in IMPURE}
     assert not found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("room", NEVER)
 def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
-    top = ast.Module([], [])
-    for path, tree in sources(room):
-        top.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        wrong = NEVER[room] & set(imported(tree if "aiohttp" in NEVER[room] else top))
-        assert not wrong, path
+    for each in sources(room):
+        wrong = NEVER[room] & set(imported(each.imports if "aiohttp" in NEVER[room] else each.top))
+        assert not wrong, each.path
 
 
-def imports_within(tree: ast.AST, modules: Collection[str]) -> Iterator[str]:
-    """Modules of ours that are imported, wherever in the source."""
-    for node in ast.walk(tree):
+def imports_within(nodes: Iterable[Import], modules: Collection[str]) -> Iterator[str]:
+    """Modules of ours that are imported."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for each in node.names:
-                whole = f"{node.module}.{each.name}"
-                yield from {whole if whole in modules else node.module} & set(modules)
+        elif node.module:
+            whole = (f"{node.module}.{each.name}" for each in node.names)
+            names = {name if name in modules else node.module for name in whole}
+            yield from (name for name in names if name in modules)
 
 
 def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
     """Circles count imports for types alone and inside functions, too; chains what importing a module imports."""
-    trees = {
-        "fedpeer." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): tree
+    files = {
+        "fedpeer." + ".".join(each.path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): each
         for room in ROOMS
-        for path, tree in sources(room)
+        for each in sources(room)
     }
-    anywhere = {name: set(imports_within(tree, trees)) - {name} for name, tree in trees.items()}
+    anywhere = {name: set(imports_within(each.imports, files)) - {name} for name, each in files.items()}
     order = [*TopologicalSorter(anywhere).static_order()]  # raises a CycleError that names the circle
     length = dict.fromkeys(order, 1)
     for name in order:
-        top = ast.Module([each for each in trees[name].body if isinstance(each, ast.Import | ast.ImportFrom)], [])
-        length[name] += max((length[each] for each in imports_within(top, trees) if each != name), default=0)
+        below = set(imports_within(files[name].top, files)) - {name}
+        length[name] += max((length[each] for each in below), default=0)
     longest = max(length, key=length.__getitem__)
     assert length[longest] <= CHAIN_MAX, f"{longest} stands on a chain of {length[longest]} modules"
 
@@ -104,31 +145,29 @@ def test_no_public_class_or_function_has_the_name_of_another() -> None:
     """A name says where it is; what never leaves its module has a leading underscore."""
     homes: dict[str, list[str]] = {}
     for room in ROOMS:
-        for path, tree in sources(room):
-            for node in tree.body:
+        for each in sources(room):
+            for node in each.tree.body:
                 if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                     continue
                 if not node.name.startswith("_"):
-                    homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+                    homes.setdefault(node.name, []).append(str(each.path.relative_to(ROOT)))
     assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
 
 
 def test_no_data_becomes_code() -> None:
     """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
-    for path, tree in (pair for room in (*ROOMS, "fedpeer") for pair in sources(room)):
-        if path.name == "official_pickle.py":
+    for each in (each for room in (*ROOMS, "fedpeer") for each in sources(room)):
+        if each.path.name == "official_pickle.py":
             continue
-        assert not {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"} & set(imported(tree)), path
-        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        names = {call.id for call in calls if isinstance(call, ast.Name)}
-        assert not {"eval", "exec", "compile", "__import__"} & names, path
-        loads = [
-            c for c in calls if isinstance(c, ast.Attribute) and c.attr == "load" and isinstance(c.value, ast.Name)
-        ]
-        assert not [c for c in loads if c.value.id == "torch"], path  # type: ignore[attr-defined]
+        wrong = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+        assert not wrong & set(imported(each.imports)), each.path
+        names = {call.id for call in each.called if isinstance(call, ast.Name)}
+        assert not {"eval", "exec", "compile", "__import__"} & names, each.path
+        loads = [call.value for call in each.called if isinstance(call, ast.Attribute) and call.attr == "load"]
+        assert "torch" not in {value.id for value in loads if isinstance(value, ast.Name)}, each.path
 
 
 def test_every_file_says_what_lives_in_it() -> None:
     for room in (*ROOMS, "fedpeer"):
-        for path, tree in sources(room):
-            assert ast.get_docstring(tree), path
+        for each in sources(room):
+            assert ast.get_docstring(each.tree), each.path

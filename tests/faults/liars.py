@@ -7,7 +7,7 @@ Coordinators' terms are lied about where groups have coordinators (`liars`, lie 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
 from fedpeer.peer.state.durable_state import DurableState
@@ -56,36 +56,42 @@ def liars(seed: int) -> None:
     thought, watch = cluster.standings(), Watch(cluster.simulator)
     cluster.simulator.start()
     cluster.run(BEGIN)
-    crowded, unlike, closed = 0, [], set[tuple[str, str]]()
+    closed = set[tuple[str, str]]()
     for tick in range(int(BEGIN), int(end), 10):
         cluster.run(tick + 10.0)
-        durable_states = {peer: durable for peer, durable in cluster.durable_states().items() if peer in honest}
         closed |= _closed(cluster, honest)
-        crowded = max(crowded, *(_waiting(durable) for durable in durable_states.values()))
-        unlike += [
-            f"tick {tick}: {far:.3g} of the weight is not there" for far in _far(durable_states, false) if far > EXACT
-        ]
-    assert set(honest) <= cluster.nodes().keys(), f"ended: {cluster.simulator.stopped}"
+        _assert_unharmed(cluster, honest, false, closed)
     rate = watch.rate(BEGIN, end, honest) / watch.rate(MEASURED, BEGIN, honest)
     assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {cluster.phases()}"
-    lives = {peer: cluster.node(peer).durable.incarnation for peer in honest}
-    assert set(lives.values()) == {1}, f"nobody was started again: {lives}"
     buried = max(thought.burials(cluster.simulator.now, honest), default=0.0)
     assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
-    assert crowded <= WAITING, f"{crowded} shares of one neighbor wait"
-    among = {(one, other) for one, other in closed if one in honest and other in honest}
-    assert not among, f"honest peers do not listen to one another: {sorted(among)}"
     if set(lies) & set(PROVABLE):
         received = {(one, other) for one in honest for other in false} - closed
         assert not received, f"liars are still listened to: {sorted(received)}"
-    _judge(cluster, honest, unlike, poisoned="value" in lies)
+    _judge(cluster, honest, poisoned="value" in lies)
 
 
-def _judge(cluster: PeerCluster, honest: Sequence[str], unlike: Sequence[str], *, poisoned: bool) -> None:
+def _assert_unharmed(
+    cluster: PeerCluster, honest: Sequence[str], false: Sequence[str], closed: Collection[tuple[str, str]]
+) -> None:
+    """What lies must not do to the honest, at any moment; closed are those to whom somebody did not listen so far."""
+    tick = f"tick {cluster.simulator.now:.0f}"
+    assert set(honest) <= cluster.nodes().keys(), f"{tick}: ended: {cluster.simulator.stopped}"
+    durable_states = {peer: cluster.node(peer).durable for peer in honest}
+    lives = {peer: durable.incarnation for peer, durable in durable_states.items()}
+    assert set(lives.values()) == {1}, f"{tick}: nobody was started again: {lives}"
+    far = max(_far(durable_states, false))
+    assert far <= EXACT, f"{tick}: {far:.3g} of the weight is not there, or twice"
+    crowded = max(_waiting(durable) for durable in durable_states.values())
+    assert crowded <= WAITING, f"{tick}: {crowded} shares of one neighbor wait"
+    among = sorted(pair for pair in closed if set(pair) <= set(honest))
+    assert not among, f"{tick}: honest peers do not listen to one another: {among}"
+
+
+def _judge(cluster: PeerCluster, honest: Sequence[str], *, poisoned: bool) -> None:
     rows = [row for row in cluster.simulator.rows if row[1] != "refused" or {row[2], row[-1]} <= {*honest, ""}]
     took = [each for each in judges.durable(rows) if each[1] in honest and each[2][1][1] in honest]
     judges.judged(
-        unlike[: judges.SHOWN_MAX],
         [each for each in cluster.outside if any(f" {peer}'s " in each for peer in honest) and not poisoned],
         judges.saved_before_said(rows),
         judges.taken_once_and_in_order(took),

@@ -3,7 +3,7 @@
 Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
 true average is the mean of what its members began with, and all that is ever there is what they put in. A `PeerCluster`
 looks at all durable states after every step in which one has changed: of the living as they are in memory, of the dead
-as they are on disk.
+as they are on disk. A run in which anything is missing, or there twice, ends at that step.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ class PeerCluster:
     Attributes:
         forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
                    scenario, and values are not compared
-        wrong      every violation of conservation, in words
         far        the furthest that weights and values, relatively, were from what was put in
     """
 
@@ -158,7 +157,6 @@ class PeerCluster:
             self.admit(first, roster)
         self.simulator = Simulator(made.peers, self.node_factory.driver(fact=self._watched(fact)), faults, DiskRules())
         self.simulator.stepped = self._stepped
-        self.wrong: list[str] = []
         self.far = 0.0
         self.outside: list[str] = []
         self._drifts = drift != 0.0
@@ -279,10 +277,7 @@ class PeerCluster:
 
     def _compare(self, group: str, what: str, far: float) -> None:
         self.far = max(self.far, far)
-        if not far <= EXACT:
-            self.wrong.append(
-                f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
-            )
+        assert far <= EXACT, f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
 
     def _stay_inside(self, peer: str, durable: DurableState) -> None:
         """No element of an estimate leaves the hull of what the members began with."""
@@ -411,7 +406,7 @@ class PeerCluster:
         rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         channels = [] if self.forgetful else judges.taken_once_and_in_order(judges.durable(rows))
         judges.judged(
-            [*self.wrong, *self.outside][: judges.SHOWN_MAX],
+            self.outside[: judges.SHOWN_MAX],
             judges.saved_before_said(rows),
             channels,
             judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from itertools import chain
+
 import pytest
 
 from tests.faults.sabotage import SABOTAGE, Switch
+from tests.faults.test_scenarios import SEEDS
 
 
 def first_failure(switch: Switch) -> int | None:
@@ -16,6 +21,13 @@ def first_failure(switch: Switch) -> int | None:
     return None
 
 
+@cache
+def assert_passes(play: Callable[[int], None], seed: int) -> None:
+    """Played once for all rules, and not at all where `test_scenarios.py` plays it."""
+    if seed not in chain(*SEEDS.get(play.__name__, ())):
+        play(seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", SABOTAGE)
 def test_a_broken_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,4 +36,4 @@ def test_a_broken_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) ->
         switch.breaks(patch)
         failed = first_failure(switch)
     assert failed is not None, f"nothing noticed that peers {rule}"
-    switch.play(failed)
+    assert_passes(switch.play, failed)

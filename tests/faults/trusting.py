@@ -82,8 +82,7 @@ class Trust(PeerCluster):
             assert effect.server_n is not None
             self.estimated[peer, effect.round] = effect.server_n
             own_n = self.start[peer] + APART
-            if not torch.equal(effect.x_n, own_n):
-                self.wrong.append(f"tick {self.simulator.now:.1f}: {peer} is not evaluated with its own model")
+            assert torch.equal(effect.x_n, own_n), f"{peer} is not evaluated with its own model"
 
     def weighted(self) -> Tensor:
         """(n,) the mean of what all put in, by the weights that each drew first."""

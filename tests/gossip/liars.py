@@ -105,7 +105,7 @@ class Liars(World):
 
 
 def lied_about(
-    count: int, liars: int, lies: tuple[str, ...], *, seed: int, loss: float, ticks: int = 3_000, **settings: Any
+    count: int, liars: int, lies: tuple[str, ...], *, seed: int, loss: float, ticks: int, **settings: Any
 ) -> Liars:
     """A world in which all have met, and then so many ticks of lies."""
     world = Liars(count, seed, liars=liars, lies=lies, loss=loss, **settings)

@@ -229,7 +229,7 @@ def test_who_answers_late_because_the_kernel_says_it_again_is_neither_dead_nor_s
 @pytest.mark.slow
 def test_without_round_trips_the_test_above_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RoundTrips, "slowness", lambda *_: 1.0)
-    assert late_by_resending(4)[0] > LATE
+    assert late_by_resending(1)[0] > LATE, "in one of the four"
 
 
 @pytest.mark.slow

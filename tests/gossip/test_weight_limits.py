@@ -101,8 +101,14 @@ class Lying(Limited):
             self.out[peer, near] = channels[near]
 
 
-@pytest.mark.parametrize(("members", "liars"), [(4, 1), (8, 2)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("members", "liars", "seed"),
+    [
+        *((4, 1, seed) for seed in range(3)),
+        (8, 2, 0),
+        *(pytest.param(8, 2, seed, marks=pytest.mark.soak) for seed in (1, 2)),
+    ],
+)
 def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_themselves(
     members: int, liars: int, seed: int
 ) -> None:

@@ -7,6 +7,8 @@ the peers' own models, and the server's model is compared by its loss on each pe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +150,26 @@ def images(tmp_path: Path) -> Path:
     return path
 
 
+Played = Callable[[str, EngineName], dict[str, Tensor]]
+
+
+@pytest.fixture(scope="module")
+def parameters_of(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """The parameters of a case by an engine, which plays it once for all tests."""
+
+    @cache
+    def found(case: str, engine: EngineName) -> dict[str, Tensor]:
+        file = tmp_path_factory.mktemp("parity") / "federation.yaml"
+        file.write_text(CASES[case])
+        return parameters(file, engine, "full-averaging" if case == "momentum" else "partial-averaging")
+
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case: str, tmp_path: Path) -> None:
-    file = tmp_path / "federation.yaml"
-    file.write_text(CASES[case])
-    method = "full-averaging" if case == "momentum" else "partial-averaging"
-    assert_the_same(parameters(file, "network", method), parameters(file, "vector", method))
+def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case: str, parameters_of: Played) -> None:
+    assert_the_same(parameters_of(case, "network"), parameters_of(case, "vector"))
 
 
 @pytest.mark.slow
@@ -184,12 +199,10 @@ def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, image
         pytest.param("Adam", marks=pytest.mark.soak),
     ],
 )
-def test_real_processes_give_the_numbers_of_both(case: str, tmp_path: Path) -> None:
-    file = tmp_path / "federation.yaml"
-    file.write_text(CASES[case])
-    found = parameters(file, "processes", "partial-averaging")
-    assert_the_same(found, parameters(file, "vector", "partial-averaging"))
-    assert_the_same(found, parameters(file, "network", "partial-averaging"))
+def test_real_processes_give_the_numbers_of_both(case: str, parameters_of: Played) -> None:
+    found = parameters_of(case, "processes")
+    assert_the_same(found, parameters_of(case, "vector"))
+    assert_the_same(found, parameters_of(case, "network"))
 
 
 @pytest.mark.slow

@@ -649,10 +649,11 @@ def replaced(seed: int, lie: Lie | None) -> int:
 
 
 @pytest.mark.slow
-def test_what_it_costs_the_others_that_one_of_five_only_stands() -> None:
+@pytest.mark.parametrize("seeds", [8, pytest.param(40, marks=pytest.mark.soak)])
+def test_what_it_costs_the_others_that_one_of_five_only_stands(seeds: int) -> None:
     """It is refused, and not charged: it delays most by standing once each time that it may be voted for, which is more
     seldom than an honest candidate stands whose votes are split."""
-    usual, canvassed, won = ([replaced(seed, lie) for seed in range(40)] for lie in (None, requests, wins))
+    usual, canvassed, won = ([replaced(seed, lie) for seed in range(seeds)] for lie in (None, requests, wins))
     for name, found in {"no liar": usual, "stands": canvassed, "stands and is elected": won}.items():
         print(f"{name}: median {np.median(found):.0f} ticks, at most {max(found)}")
     assert max(usual) <= 100

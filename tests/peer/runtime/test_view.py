@@ -22,10 +22,11 @@ from tests.sims import worlds
 TICKS_MAX = 20_000.0
 
 
-def simulator(faults: Faults | None = None, rounds: int = 3) -> Simulator:
+def simulator(faults: Faults | None = None, rounds: int = 3, pace: float = 1.0) -> Simulator:
     """Six peers that are started."""
     made = worlds.world(worlds.federation(learning__rounds=rounds))
-    found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging")).driver(), faults)
+    paces = dict.fromkeys(made.peers, pace)
+    found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging"), paces).driver(), faults)
     found.start()
     return found
 
@@ -101,9 +102,8 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
     """It keeps its round, and what it measured of the others before says nothing about now."""
-    here = simulator(
-        faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)]), rounds=100_000
-    )
+    cut = faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)])
+    here = simulator(cut, rounds=100_000, pace=100.0)  # few rounds in the time that all this takes
     log: list[str] = []
     here.on_effect = lambda peer, effect: (
         log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None

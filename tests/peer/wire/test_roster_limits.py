@@ -36,7 +36,8 @@ def smaller() -> tuple[PeerCluster, Node]:
         roster=PEERS,
     )
     cluster.simulator.start()
-    cluster.run(CALM + 60.0)
+    met = cluster.run(CALM, lambda: min(node.durable.round for node in cluster.nodes().values()) > 2)
+    assert met, cluster.phases()
     node = cluster.node(ONE)
     node.step(NewRoster(cluster.signed(2, REST)))
     assert node.state.peer_groups.roster.number == 2

@@ -310,7 +310,7 @@ def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
 
 def seeds() -> list[ParameterSet]:
     """Two at once, some more with the slow tests, and two hundred with `make soak`."""
-    slow = range(7, 200, 16)
+    slow = range(7, 200, 64)
     return [
         pytest.param(seed, marks=[] if seed < 2 else pytest.mark.slow if seed in slow else pytest.mark.soak)
         for seed in range(200)
