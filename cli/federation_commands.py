@@ -57,7 +57,7 @@ def invite_command(
 
     Run it where the authority's key is. Ctrl-C withdraws the invitation.
     """
-    from fedpeer.cli.peer_options import invited_ids
+    from fedpeer.cli.peer_options import invited_at
     from fedpeer.peer.runtime.authority import open_authority
     from fedpeer.peer.runtime.enrolment import invite as wait_for
 
@@ -66,7 +66,7 @@ def invite_command(
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
     start = _start(folder)
-    place = invited_ids(authority.roster, peer, address, listen, host, problems)
+    place = invited_at(authority.roster, peer, address, listen, host, problems)
     if place is None or problems:
         raise ConfigError("the command line", problems, ", so nobody was invited")
 
@@ -75,7 +75,8 @@ def invite_command(
         print(wrapped(f"Whoever has the token can join as {peer}. Waiting; Ctrl-C withdraws it."), flush=True)
 
     async def work() -> tuple[Roster, Mapping[str, str]]:
-        roster = await wait_for(authority, peer, address, known, *place, seconds, show, start)
+        url, own, reached = place
+        roster = await wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
         from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
 
         return roster, await announce(authority, roster, without=peer)
@@ -104,7 +105,7 @@ def join_command(
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.cli.peer_options import data_of, is_host, joined_peer, listens_at, local
+    from fedpeer.cli.peer_options import data_of, host_of, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
@@ -114,8 +115,8 @@ def join_command(
     problems: list[ConfigProblem] = []
     options = Token.read(token)
     source = data_of(data or _UNKNOWN_DATA, problems)
-    listens_at(listen, problems)
-    is_host(dashboard_host, "--dashboard-host", problems)
+    own_place = listens_at(listen, problems)
+    board = host_of(dashboard_host, "--dashboard-host", problems)
     if source is None or problems:
         raise ConfigError("the command line", problems, ", so the token was not used")
     place = folder or Path(options.peer)
@@ -124,7 +125,7 @@ def join_command(
         has_model = asyncio.run(fetch_model(options, building / MODEL))
         admission = asyncio.run(ask(options, key))
         entry = admission.roster.by_id[options.peer]
-        own = joined_peer(entry, local(source) if data else source, dashboard_host, listen)
+        own = joined_peer(entry, local(source) if data else source, board, own_place)
         write_peer(
             building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
         )

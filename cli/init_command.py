@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def init(
 
     Without --data, each peer gets its part of a small data set, for a first try.
     """
-    from fedpeer.cli.peer_options import ids_of, invited_peers, is_host, places_of, sources_of
+    from fedpeer.cli.peer_options import host_of, ids_of, invited_peers, places_of, sources_of
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -58,7 +59,7 @@ def init(
     ids = ids_of(_count(peers, hosts, address or [], problems), problems)
     places = places_of(ids, hosts, address or [], port, problems)
     sources = sources_of(ids, data, problems)
-    is_host(dashboard_host, "--dashboard-host", problems)
+    board = host_of(dashboard_host, "--dashboard-host", problems)
     called = name or folder.resolve().name
     model: Path | None = None
     if federation is None:
@@ -67,7 +68,7 @@ def init(
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
-    invited = invited_peers(ids, places, sources, dashboard_host)
+    invited = invited_peers(ids, places, sources, board)
     make_federation(folder, called, text, invited)
     for place in (folder, *(folder / peer.id for peer in invited)):
         if model is not None and not model.is_absolute():
@@ -136,7 +137,7 @@ def _taken_over(
 
 def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
     """Return lines that say how to start each peer: here, or on its machine after its folder was copied."""
-    from fedpeer.config.peer_file import loopback
+    from fedpeer.config.address import bracketed, loopback
 
     shown = invited[:_SHOWN_PEERS]
     if all(loopback(each.host) for each in invited):
@@ -150,7 +151,7 @@ def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
                 lines.append(f"  {each.id}: fedpeer start --config {folder / each.id / each.id}.yaml")
             else:
                 lines += [
-                    f"  {each.id}: scp -rp {folder / each.id} {each.host}:",
+                    f"  {each.id}: scp -rp {folder / each.id} {shlex.quote(f'{bracketed(each.host)}:')}",
                     f"  {'':<{len(each.id)}}  there: {start}",
                 ]
     return lines if len(invited) == len(shown) else [*lines, f"  ... and so on, to {invited[-1].id}"]

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
 from fedpeer.cli.anchors import anchored
+from fedpeer.config.address import Endpoint, PeerUrl, all_interfaces, loopback, read_host, unspecified
 from fedpeer.config.choice import ChoiceError
-from fedpeer.config.peer_file import DataSettings, endpoint, loopback
+from fedpeer.config.peer_file import DataSettings
 from fedpeer.config.peer_id import is_id
 from fedpeer.config.problems import ConfigProblem, found_text
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer, invited_peer, ports
-from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster, is_url
+from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster
 
 #: Peers of one `init`: each is a folder that somebody copies to a machine.
 _PEERS_MAX = 1000
@@ -50,50 +50,63 @@ def ids_of(peers: str, problems: list[ConfigProblem]) -> list[str]:
 
 def places_of(
     ids: Sequence[str], hosts: str | None, addresses: Sequence[str], first: int, problems: list[ConfigProblem]
-) -> list[tuple[str, int]]:
+) -> list[Endpoint]:
     """Return host and port of each peer: ports count up on each host, and `--address` overrides both."""
     if not 1 <= first <= _PORT_MAX:
         problems.append(ConfigProblem((), f"found {first}; write 1 to {_PORT_MAX}", "--port"))
     own = _addresses(ids, addresses, problems)
-    named = [host.strip().strip("[]") for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
-    for host in dict.fromkeys(named):
-        is_host(host, "--hosts", problems)
+    written = [host.strip() for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
+    read = {host: host_of(host, "--hosts", problems) for host in dict.fromkeys(written)}
+    named = [read[host] for host in written]
     if len(named) != len(ids):
         text = f"there are {len(ids)} peers and {len(named)} hosts; name one for each, repeating it if peers share it"
         problems.append(ConfigProblem((), text, "--hosts"))
         return []
     found = [
-        own.get(peer, place) for peer, place in zip(ids, zip(named, ports(named, first), strict=True), strict=True)
+        own.get(peer, Endpoint(host, port)) for peer, host, port in zip(ids, named, ports(named, first), strict=True)
     ]
     if len(set(found)) < len(found):
         problems.append(ConfigProblem((), "two peers have the same address; give each its own", "--address"))
-    if {(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
+    if {Endpoint(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
         text = f"a peer's port is another's dashboard port (port + {DASHBOARD_OFFSET}) on the same host; use --address"
         problems.append(ConfigProblem((), text, "--hosts"))
     return found
 
 
-def is_host(host: str, option: str, problems: list[ConfigProblem]) -> None:
-    """Add a problem unless the text is a host name or an IP address."""
-    if not is_url(f"https://{_bracketed(host)}:{_PORT_MAX}"):
-        problems.append(ConfigProblem((), f'"{found_text(host)}" is not a host name or IP address', option))
+def host_of(text: str, option: str, problems: list[ConfigProblem]) -> str:
+    """Return the host that an option names, or the text itself and a problem."""
+    try:
+        return read_host(text)
+    except ValueError as error:
+        problems.append(ConfigProblem((), str(error), option))
+        return text
 
 
-def _addresses(
-    ids: Sequence[str], addresses: Sequence[str], problems: list[ConfigProblem]
-) -> Mapping[str, tuple[str, int]]:
+def _address(text: str, problems: list[ConfigProblem]) -> PeerUrl | None:
+    """Return the URL that `--address` names, or None and a problem."""
+    try:
+        url = PeerUrl.read(text.removesuffix("/"))
+        if url.scheme != "https":
+            raise ValueError(f'"{found_text(text)}" is not like https://10.0.0.1:7401')
+        if url.port > _PORT_MAX:
+            raise ValueError(
+                f"{url} leaves no port for the dashboard (port + {DASHBOARD_OFFSET}); write 1 to {_PORT_MAX}"
+            )
+    except ValueError as error:
+        problems.append(ConfigProblem((), str(error), "--address"))
+        return None
+    return url
+
+
+def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[ConfigProblem]) -> Mapping[str, Endpoint]:
     found = {}
     for written in addresses:
         peer, _, url = written.partition("=")
-        parts = urlsplit(url) if is_url(url) else None
         if peer not in ids:
             text = f'"{found_text(peer)}" is not one of the peers; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
-        elif parts is None or parts.scheme != "https" or not 1 <= (parts.port or 0) <= _PORT_MAX:
-            text = f'"{found_text(url)}" is not like https://10.0.0.1:7401'
-            problems.append(ConfigProblem((), text, "--address"))
-        else:
-            found[peer] = (parts.hostname or "", parts.port or 0)
+        elif (read := _address(url, problems)) is not None:
+            found[peer] = read.endpoint
     return found
 
 
@@ -109,7 +122,7 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
 
 
 def invited_peers(
-    ids: Sequence[str], places: Sequence[tuple[str, int]], sources: Sequence[DataSettings], dashboard_host: str
+    ids: Sequence[str], places: Sequence[Endpoint], sources: Sequence[DataSettings], dashboard_host: str
 ) -> list[InvitedPeer]:
     """Return what `init` writes for each peer."""
     return [
@@ -140,10 +153,10 @@ def local(data: DataSettings) -> DataSettings:
     return data.model_copy(update={"source": anchored(data.source, Path())})
 
 
-def invited_ids(
+def invited_at(
     roster: Roster, peer: str, address: str, listen: str | None, host: str | None, problems: list[ConfigProblem]
-) -> tuple[str, str] | None:
-    """Return where the authority listens for a new peer (host:port), and the host by which that peer reaches it."""
+) -> tuple[PeerUrl, Endpoint, str] | None:
+    """Return the new peer's URL, where the authority listens for it, and the host by which it reaches the authority."""
     if not is_id(peer) or peer == AUTHORITY:
         text = f'"{found_text(peer)}" cannot be an id; use letters, digits, dots and hyphens, at most 63'
         problems.append(ConfigProblem((), text, "ID"))
@@ -151,39 +164,32 @@ def invited_ids(
         problems.append(
             ConfigProblem((), f"{peer} is in the roster already; choose another id, or revoke it first", "ID")
         )
-    if not is_url(address) or urlsplit(address).scheme != "https":
-        problems.append(ConfigProblem((), f'"{found_text(address)}" is not like https://10.0.0.5:7401', "--address"))
+    url, own = _address(address, problems), listens_at(listen, problems)
+    named = None if host is None else host_of(host, "--host", problems)
+    if url is None or (own is None and listen is not None):
         return None
-    if address in {entry.address for entry in roster.entries}:
-        problems.append(ConfigProblem((), f"another peer has {address}; give each its own", "--address"))
-    new = urlsplit(address).hostname or ""
-    own = listens_at(listen or f"{'127.0.0.1' if loopback(new) else '0.0.0.0'}:{INVITATION_PORT}", problems)
-    if own is None:
-        return None
-    reached = host or (route_to(new) if own[0] in ("0.0.0.0", "::") else own[0])
+    if url in {PeerUrl.read(entry.address) for entry in roster.entries}:
+        problems.append(ConfigProblem((), f"another peer has {url}; give each its own", "--address"))
+    reached = named or (route_to(url.host) if own is None or unspecified(own.host) else own.host)
     if reached is None:
-        text = f"{new} cannot be looked up; give --host, the name or address under which it reaches this machine"
+        text = f"{url.host} cannot be looked up; give --host, the name or address under which it reaches this machine"
         problems.append(ConfigProblem((), text, "--host"))
         return None
-    return f"{_bracketed(own[0])}:{own[1]}", reached
+    if own is None:
+        own = Endpoint(reached if loopback(reached) else all_interfaces(reached), INVITATION_PORT)
+    return url, own, reached
 
 
-def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: str | None) -> InvitedPeer:
+def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> InvitedPeer:
     """Return what `join` writes for a peer that was admitted with this roster entry."""
-    parts = urlsplit(entry.address)
-    assert parts.hostname is not None, "a roster's addresses are checked"
-    assert parts.port is not None, "a roster's addresses are checked"
-    return invited_peer(entry.id, parts.hostname, parts.port, data, dashboard_host, listen)
+    host, port = PeerUrl.read(entry.address).endpoint
+    return invited_peer(entry.id, host, port, data, dashboard_host, None if listen is None else str(listen))
 
 
-def listens_at(listen: str | None, problems: list[ConfigProblem]) -> tuple[str, int] | None:
+def listens_at(listen: str | None, problems: list[ConfigProblem]) -> Endpoint | None:
     """Return host and port of `--listen`, or None if it is not given or invalid."""
     try:
-        return None if listen is None else endpoint(listen)
+        return None if listen is None else Endpoint.read(listen)
     except ValueError as error:
         problems.append(ConfigProblem((), str(error), "--listen"))
         return None
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
@@ -113,6 +112,7 @@ def dashboard_of(
         ConfigError: the options or the peer's file are wrong.
         DashboardError: the token cannot be read.
     """
+    from fedpeer.config.address import PeerUrl
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.peer.runtime.dashboard.access import DashboardAddress, read_token
 
@@ -123,24 +123,16 @@ def dashboard_of(
         return _dashboard_of_file(config)
     assert url is not None
     problems = []
-    if not _is_address(url):
-        problems.append(ConfigProblem((), "write it like http://127.0.0.1:7503", "--url"))
+    try:
+        board = PeerUrl.read(url.rstrip("/"), port=443 if url.startswith("https://") else 80)
+    except ValueError as error:
+        problems.append(ConfigProblem((), f"write it like http://127.0.0.1:7503 ({error})", "--url"))
     if token_file is None:
         problems.append(ConfigProblem((), "name the file with the token, such as keys/peer3.token", "--token-file"))
     if problems:
         raise ConfigError("the command line", problems)
     assert token_file is not None
-    return DashboardAddress(url.rstrip("/"), read_token(token_file), certificate)
-
-
-def _is_address(url: str) -> bool:
-    """Return whether the URL is http or https, a host, and at most a port."""
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        return known and url.rstrip("/") == f"{parts.scheme}://{parts.netloc}"
-    except ValueError:  # an unmatched bracket or an invalid port
-        return False
+    return DashboardAddress(str(board), read_token(token_file), certificate)
 
 
 def _dashboard_of_file(config: Path) -> DashboardAddress:

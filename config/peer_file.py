@@ -9,61 +9,26 @@ Pure, and imports no torch: checking a file must be quick.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
+from fedpeer.config.address import DEFAULT_PORT, Endpoint, PeerUrl, loopback
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
 from fedpeer.config.settings import ChoiceField, Strict
 
 #: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
-#: The port of a peer whose file names none.
-_PORT = 7400
-
-
-def endpoint(text: str) -> tuple[str, int]:
-    """Split `host:port` into host and port; an IPv6 address is in brackets.
-
-    >>> endpoint("0.0.0.0:7403"), endpoint("[::1]:7403")
-    (('0.0.0.0', 7403), ('::1', 7403))
-
-    Raises:
-        ValueError: the text has another form.
-    """
-    try:
-        split = urlsplit(f"//{text}")
-        host, port = split.hostname, split.port
-    except ValueError:
-        host = port = None
-    if not host or port is None or split.netloc != text or split.username is not None:
-        raise ValueError(f'"{text}" is not host:port; write it like 0.0.0.0:{_PORT}')
-    return host, port
-
-
-def loopback(host: str) -> bool:
-    """Return whether this host is this machine's loopback address, which no other machine can reach."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(text: str) -> str:
-    endpoint(text)
-    return text
+    return str(Endpoint.read(text))
 
 
 def _url(text: str) -> str:
-    scheme, _, rest = text.partition("://")
-    if scheme not in ("https", "http") or not rest:
-        raise ValueError(f'"{text}" is not the address of a peer; write it like https://host1:{_PORT}')
-    endpoint(rest.removesuffix("/"))
-    return text.removesuffix("/")
+    return str(PeerUrl.read(text.removesuffix("/")))
 
 
 Listen = Annotated[str, AfterValidator(_listen)]
@@ -169,7 +134,7 @@ class PeerFile(Strict):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="this peer's name in the federation: letters, digits, dots and hyphens, at most 63",
     )
-    listen: Listen = Field(default=f"0.0.0.0:{_PORT}", description="where other peers reach this machine")
+    listen: Listen = Field(default=f"0.0.0.0:{DEFAULT_PORT}", description="where other peers reach this machine")
     address: Url | None = Field(
         default=None, description="URL at which other peers reach it; default: that of the roster, else of listen"
     )
@@ -201,24 +166,26 @@ class PeerFile(Strict):
         found: list[tuple[Path, str]] = []
         plainly = self.transport == "plain-http"
         if plainly:
-            hosts: dict[Path, str] = {("listen",): endpoint(self.listen)[0]}
-            hosts |= {("seeds", n): urlsplit(seed).hostname or "" for n, seed in enumerate(self.seeds)}
+            hosts: dict[Path, str] = {("listen",): Endpoint.read(self.listen).host}
+            hosts |= {("seeds", n): PeerUrl.read(seed).host for n, seed in enumerate(self.seeds)}
             for path, host in hosts.items():
                 if not loopback(host):
-                    found.append((path, f"plain-http works only on this machine, and {host} is not; use 127.0.0.1"))
+                    found.append(
+                        (path, f"plain-http works only on this machine, and {host} is not; use 127.0.0.1 or [::1]")
+                    )
         elif self.identity is None:
             found.append((("identity",), "https needs certificate, key and authority; fedpeer init makes them"))
         for number, seed in enumerate(self.seeds):
             wanted = "http" if plainly else "https"
-            if urlsplit(seed).scheme != wanted:
+            if PeerUrl.read(seed).scheme != wanted:
                 found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one of them"))
         board = self.dashboard
         if board is not None:
             if (board.certificate is None) != (board.key is None):
                 found.append((("dashboard",), "certificate and key belong together; write both or neither"))
-            elif board.certificate is None and not loopback(endpoint(board.listen)[0]):
-                text = "for other machines it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1"
+            elif board.certificate is None and not loopback(Endpoint.read(board.listen).host):
+                text = "for other machines it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1 or [::1]"
                 found.append((("dashboard", "listen"), text))
-            if endpoint(board.listen) == endpoint(self.listen):
+            if board.listen == self.listen:
                 found.append((("dashboard", "listen"), "the same address as listen; choose another port"))
         return found

@@ -6,8 +6,9 @@ folder=$1 hosts=$2 here=$(dirname "$0") number=0
 while read -r host; do
     number=$((number + 1)) peer=peer$number
     ssh -n "root@$host" "install -d -o fedpeer -g fedpeer -m 700 /var/lib/fedpeer"
-    scp -rpq "$folder/$peer" "root@$host:/var/lib/fedpeer/"
-    scp -q "$here/fedpeer@.service" "root@$host:/etc/systemd/system/"
+    case $host in *:*) at="[$host]" ;; *) at=$host ;; esac # scp takes IPv6 addresses in brackets, ssh without
+    scp -rpq "$folder/$peer" "root@$at:/var/lib/fedpeer/"
+    scp -q "$here/fedpeer@.service" "root@$at:/etc/systemd/system/"
     ssh -n "root@$host" "chown -R fedpeer:fedpeer /var/lib/fedpeer/$peer \
         && runuser -u fedpeer -- /opt/fedpeer/bin/fedpeer config check /var/lib/fedpeer/$peer/$peer.yaml \
         && systemctl daemon-reload && systemctl enable --now fedpeer@$peer"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
+from fedpeer.config.address import PeerUrl
 from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
 from fedpeer.config.contract import (
@@ -141,12 +142,18 @@ def setup_of(
         peer_groups=peer_groups_of(roster),
         peer_groups_of=peer_groups_of,
         address=address or roster.by_id[me].address,
-        seeds=frozenset(entry.id for entry in roster.entries if entry.address in seeds),
+        seeds=_at(seeds, roster),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
         own_weights=found.own_weights,
         part=part,
     )
+
+
+def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:
+    """Return the ids of the peers that the roster has at these URLs."""
+    wanted = {PeerUrl.read(url) for url in urls}
+    return frozenset(entry.id for entry in roster.entries if wanted and PeerUrl.read(entry.address) in wanted)
 
 
 def _part(method: Method, federation: FederationSettings) -> Literal["client", "averager"] | None:

@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import (
     ClientError,
@@ -35,6 +34,7 @@ from aiohttp import (
 )
 from aiohttp.abc import AbstractStreamWriter
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
 from fedpeer.peer.runtime.reasons import link_reason
@@ -151,9 +151,14 @@ class PeerLinks:
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = _Link(self._contexts(peer), _Queue(limits.stale_s), _Queue(math.inf))
+        try:
+            url = PeerUrl.read(address)  # addresses come from claims, which must not lead elsewhere or switch TLS off
+        except ValueError as error:
+            self._report(peer, LinkDown(f"it has no valid address: {error}"))
+            return
         if link.tls is None:
-            require_loopback(urlsplit(address).hostname or "")
-        elif not address.startswith("https://"):  # addresses come from claims, which must not switch TLS off
+            require_loopback(url.host)
+        elif url.scheme != "https":
             self._report(peer, LinkDown(f"its address is {address}, and this peer uses TLS only"))
             return
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
@@ -164,7 +169,7 @@ class PeerLinks:
         if len(waiting) >= limits.queue:
             del waiting[next(iter(waiting))]
             self._report(peer, LinkDown("it accepts messages more slowly than they are made; the oldest was dropped"))
-        waiting[head] = address, tail, now
+        waiting[head] = str(url), tail, now
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))

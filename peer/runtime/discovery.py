@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from fedpeer.config.address import Endpoint, PeerUrl, unspecified
 
 _SERVICE = "_fedpeer._tcp.local."
 #: Milliseconds to wait for the address of an announced service; it answers at once or not at all.
 _ANSWER_MS = 3000
+#: Where the question goes, and an IPv6 address (RFC 3849) whose route shows this machine's own global one.
+_MULTICAST, _FAR, _MULTICAST_PORT = "224.0.0.251", "2001:db8::1", 5353
 
 
 class DiscoveryError(Exception):
@@ -24,15 +30,16 @@ class DiscoveryError(Exception):
 class Discovery:
     """Announces this peer and looks for others, from `start` to `stop`, on the running event loop.
 
+    at       host and port that this peer listens on
     found    called with the id and the URL of each peer of this federation that is found
     """
 
-    def __init__(self, federation: bytes, peer: str, port: int, found: Callable[[str, str], None]) -> None:
+    def __init__(self, federation: bytes, peer: str, at: Endpoint, found: Callable[[str, str], None]) -> None:
         if importlib.util.find_spec("zeroconf") is None:
             raise DiscoveryError(
                 "discovery: true needs zeroconf; run pip install fedpeer[discovery], or remove the setting"
             )
-        self._federation, self._peer, self._port, self._found = federation.hex(), peer, port, found
+        self._federation, self._peer, self._at, self._found = federation.hex(), peer, at, found
         self._asking: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -43,8 +50,8 @@ class Discovery:
         self._info = AsyncServiceInfo(
             _SERVICE,
             f"{self._peer}-{self._federation[:12]}.{_SERVICE}",
-            port=self._port,
-            addresses=[socket.inet_aton(_own_address())],
+            port=self._at.port,
+            addresses=[ipaddress.ip_address(host).packed for host in _reached_at(self._at.host)],
             properties={"federation": self._federation, "peer": self._peer},
         )
         await self._zeroconf.async_register_service(self._info, allow_name_change=True)
@@ -65,14 +72,14 @@ class Discovery:
         if not await info.async_request(self._zeroconf.zeroconf, _ANSWER_MS):
             return
         properties = {key: value for key, value in info.decoded_properties.items() if value is not None}
-        addresses = info.parsed_addresses()
+        hosts = [host for host in info.parsed_addresses() if not ipaddress.ip_address(host).is_link_local]
         if (
             properties.get("federation") == self._federation
-            and addresses
+            and hosts
+            and info.port
             and properties.get("peer", self._peer) != self._peer
         ):
-            host = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
-            self._found(str(properties["peer"]), f"https://{host}:{info.port}")
+            self._found(str(properties["peer"]), str(PeerUrl("https", Endpoint(hosts[0], info.port))))
 
     async def stop(self) -> None:
         for task in self._asking:
@@ -82,11 +89,20 @@ class Discovery:
         await self._zeroconf.async_close()
 
 
-def _own_address() -> str:
-    """Return the address with which this machine reaches its local network; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("224.0.0.251", 5353))
+def _reached_at(host: str) -> list[str]:
+    """Return the IP addresses at which a peer that listens on `host` is reached; nothing is sent."""
+    if not unspecified(host):
+        with suppress(ValueError):
+            return [str(ipaddress.ip_address(host))]
+    probes = {socket.AF_INET: _MULTICAST, **({} if host == "0.0.0.0" else {socket.AF_INET6: _FAR})}
+    return [found for family, far in probes.items() if (found := _source(family, far))] or ["127.0.0.1"]
+
+
+def _source(family: socket.AddressFamily, far: str) -> str:
+    """Return this machine's address on the route to `far`, or "" without one."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, _MULTICAST_PORT))
             return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    except OSError:
+        return ""

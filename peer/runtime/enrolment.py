@@ -19,14 +19,15 @@ import aiohttp
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.config.peer_file import endpoint
+from fedpeer.config.address import Endpoint
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError
 from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.identity import invitation_context, joining_context
 from fedpeer.peer.runtime.invitation import SECRET_BYTES, Admission, Denied, Invitation, Token, read_admission
 from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.listener import listening_socket, looked_up
 from fedpeer.peer.runtime.reasons import link_reason
-from fedpeer.peer.runtime.visitors import Visitors, listen
+from fedpeer.peer.runtime.visitors import Visitors
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX, Roster
@@ -94,7 +95,7 @@ async def listening(
     app.router.add_post("/v1/model", model)
     visitors = Visitors(INVITED)
     try:
-        listening = listen(*endpoint(where))
+        listening = listening_socket(*Endpoint.read(where))
     except OSError as error:
         raise EnrolmentError(f"Cannot listen on {where} ({error.strerror}); choose another --listen.") from None
     context = invitation_context(invitation.authority.identity)
@@ -154,8 +155,7 @@ async def invite(
     secret = secrets.token_bytes(SECRET_BYTES)
     invitation = Invitation(authority, peer, address, models, secret, clock() + seconds, start)
     async with listening(invitation, listen, clock) as (port, over):
-        host = f"[{reached_at}]" if ":" in reached_at else reached_at
-        show(Token(secret, authority.roster.authority, peer, f"{host}:{port}"))
+        show(Token(secret, authority.roster.authority, peer, str(Endpoint(reached_at, port))))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), seconds)
     if invitation.taken is None:
@@ -238,8 +238,8 @@ def _denial(text: bytes) -> str:
 def route_to(host: str) -> str | None:
     """Return this machine's address on the route to `host`; None if that is not known. Nothing is sent."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, INVITATION_PORT, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
+        family, address = looked_up(host, INVITATION_PORT, socket.SOCK_DGRAM)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])
     except OSError:

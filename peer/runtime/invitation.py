@@ -13,13 +13,12 @@ import hmac
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedpeer.config.peer_file import endpoint
+from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.runtime.certificates import peer_certificate, pem
@@ -66,7 +65,7 @@ class Token:
             content = base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
             body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
             peer, _, listener = body[SECRET_BYTES + KEY_BYTES :].decode().partition("@")
-            endpoint(listener)
+            Endpoint.read(listener)
         except ValueError:
             raise wrong from None
         if check != _check(body) or not is_id(peer):
@@ -172,7 +171,7 @@ class Invitation:
         key = _requested(wanted)
         if key is None:
             return Denied(400, "The request is not signed by the Ed25519 key that it names.")
-        host = urlsplit(self.address).hostname or ""
+        host = PeerUrl.read(self.address).host
         signer = self.authority.identity.key
         certificate = peer_certificate(self.authority.certificate, signer, self.peer, key, host)
         entry = Entry(id=self.peer, key=key.public_bytes_raw(), address=self.address, models=self.models)

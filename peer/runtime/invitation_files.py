@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.config.peer_file import DataSettings, endpoint, loopback
+from fedpeer.config.address import Endpoint, PeerUrl, all_interfaces, loopback
+from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
@@ -49,18 +49,18 @@ class InvitedPeer:
 
     @property
     def host(self) -> str:
-        return urlsplit(self.address).hostname or ""
+        return PeerUrl.read(self.address).host
 
 
 def invited_peer(
     peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None
 ) -> InvitedPeer:
     """Return the settings of a peer at host and port. It listens on all interfaces unless `host` is this machine."""
-    shown = f"[{host}]" if ":" in host else host
-    everywhere = "[::]" if ":" in host else "0.0.0.0"
-    listen = listen or f"{shown if loopback(host) else everywhere}:{port}"
-    board = f"[{dashboard_host}]" if ":" in dashboard_host else dashboard_host
-    return InvitedPeer(peer, f"https://{shown}:{port}", listen, f"{board}:{port + DASHBOARD_OFFSET}", data)
+    own = Endpoint(host, port)
+    listen = listen or str(own if loopback(host) else Endpoint(all_interfaces(host), port))
+    return InvitedPeer(
+        peer, str(PeerUrl("https", own)), listen, str(Endpoint(dashboard_host, port + DASHBOARD_OFFSET)), data
+    )
 
 
 def ports(hosts: Sequence[str], first: int) -> list[int]:
@@ -105,7 +105,7 @@ def write_peer(
     write_private(keys / f"{own.id}.token", secrets.token_urlsafe(32).encode() + b"\n")
     (keys / f"{own.id}.crt").write_bytes(pem(certificate))
     (keys / "federation-ca.crt").write_bytes(pem(authority))
-    if not loopback(endpoint(own.dashboard)[0]):
+    if not loopback(Endpoint.read(own.dashboard).host):
         board_key, board = dashboard_certificate(own.id, own.host)
         write_private(keys / f"{own.id}-dashboard.key", key_pem(board_key))
         (keys / f"{own.id}-dashboard.crt").write_bytes(pem(board))
@@ -177,7 +177,7 @@ def _peer_file(own: InvitedPeer, roster: Roster) -> str:
     part = own.data.part
     data = own.data.model_dump(mode="json") if part is None else {"simulation": part}
     board = {"listen": own.dashboard, "token_file": f"keys/{own.id}.token"}
-    if not loopback(endpoint(own.dashboard)[0]):
+    if not loopback(Endpoint.read(own.dashboard).host):
         board |= {"certificate": f"keys/{own.id}-dashboard.crt", "key": f"keys/{own.id}-dashboard.key"}
     return f"""\
 # {own.id}.yaml: settings of {own.id} alone. Paths are relative to this file.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import os
 import socket
 import ssl
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from fedpeer.config.address import Endpoint, loopback, source_host
 from fedpeer.peer.runtime.handshakes import Handshakes
 from fedpeer.peer.runtime.identity import accept_tls
 from fedpeer.peer.runtime.limits import Allowances, Limits
@@ -54,13 +54,31 @@ def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
     if plain:
         require_loopback(host)
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening = listening_socket(host, port)
     except OSError as error:
         raise (not_now(host, port, "listen", error) or ListenError(_unheard(host, port, "listen", error))) from None
     expect_loss(listening)  # what is accepted inherits it
     listening.setblocking(False)
     return listening
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there; port 0 stands for any free one, `::` for all interfaces, with IPv4 if it can.
+
+    Raises OSError.
+    """
+    family, address = looked_up(host, port, socket.SOCK_STREAM, socket.AI_PASSIVE)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+
+
+def looked_up(host: str, port: int, kind: int, flags: int = 0) -> tuple[int, tuple[str, int]]:
+    """Return family and address of the first socket address that a host stands for. Raises OSError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=flags)[0]
+    except UnicodeError:  # a part of the name is empty
+        raise socket.gaierror(socket.EAI_NONAME, "no host can have this name") from None
+    return family, (str(address[0]), int(address[1]))
 
 
 def not_now(host: str, port: int, setting: str, error: OSError) -> Exception | None:
@@ -84,7 +102,7 @@ def _unheard(host: str, port: int, setting: str, error: OSError) -> str:
         way_out = f"bring up the interface that has it, or change `{setting}`"
     elif error.errno == errno.EADDRINUSE:
         why = "another process has the port"
-    return f"cannot listen on {host}:{port} ({why}); {way_out}"
+    return f"cannot listen on {Endpoint(host, port)} ({why}); {way_out}"
 
 
 def expect_loss(connection: socket.socket) -> None:
@@ -97,17 +115,11 @@ def expect_loss(connection: socket.socket) -> None:
 
 def require_loopback(host: str) -> None:
     """Raise ListenError unless `host` is this machine: without TLS anybody on the network could read and write."""
-    if host != "localhost" and not _is_loopback(host):
+    if not loopback(host):
         raise ListenError(
-            f"{host} is not this machine, and plain HTTP is allowed on 127.0.0.1 only; use TLS with an https:// address"
+            f"{host} is not this machine, and plain HTTP is allowed on 127.0.0.1 and [::1] only; "
+            "use TLS with an https:// address"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Listener:
@@ -160,7 +172,7 @@ class Listener:
                         self._rejected(Rejection("out_of_handles", str(error)))
                         await asyncio.sleep(_OUT_OF_HANDLES_S)
                     continue  # otherwise one connection ended while it was accepted
-                self._take(connection, str(address[0]))
+                self._take(connection, source_host(str(address[0])))
                 await asyncio.sleep(0)  # queued connections are accepted without waiting, so let other tasks run
         finally:
             self._over = True

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpeer.config.peer_file import endpoint
+from fedpeer.config.address import Endpoint
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
@@ -233,7 +233,7 @@ class PeerProcess:
 
     async def _bound(self) -> socket.socket:
         """Return the socket of the peer port. Resolving a name may take long, so a thread does it."""
-        host, port = endpoint(self._prepared.file.listen)
+        host, port = Endpoint.read(self._prepared.file.listen)
         return await asyncio.to_thread(bind_socket, host, port, plain=self._prepared.identity is None)
 
     def _make_node(self, recovered: Any) -> Node:
@@ -264,7 +264,6 @@ class PeerProcess:
 
     async def _serve(self, store: Store, listening: socket.socket) -> None:
         file, identity = self._prepared.file, self._prepared.identity
-        host, _ = endpoint(file.listen)
         self._post = MessageSender(
             self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
         )
@@ -286,12 +285,13 @@ class PeerProcess:
         )
         lag = LoopLag()
         lag.start()
-        discovery = self._discovery(listening.getsockname()[1])
+        at = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
+        discovery = self._discovery(at)
         tasks = []
         try:
             await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
-            self._say(Note("info", "started", f"listening on {host}:{listening.getsockname()[1]}{where}"))
+            self._say(Note("info", "started", f"listening on {at}{where}"))
             if discovery is not None:
                 await discovery.start()
             self._begun = True
@@ -326,11 +326,11 @@ class PeerProcess:
         self._shown_at = dashboard.listener.door.url
         return dashboard
 
-    def _discovery(self, port: int) -> Discovery | None:
+    def _discovery(self, at: Endpoint) -> Discovery | None:
         file = self._prepared.file
         if not file.discovery:
             return None
-        return Discovery(self._members.roster.federation_id, file.id, port, self._post.found.__setitem__)
+        return Discovery(self._members.roster.federation_id, file.id, at, self._post.found.__setitem__)
 
     def _trap_signals(self) -> None:
         """Handle signals: Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves, a second Ctrl-C ends at once."""

@@ -7,8 +7,8 @@ The file is written when other peers send a later roster, and read again when so
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.identity import read_roster
 from fedpeer.peer.wire.roster import Roster, to_bytes
 from fedpeer.runs.disk import replacing
@@ -25,7 +25,7 @@ class RosterFile:
     def expects(self, address: str) -> bool:
         """Return whether a peer of the roster has its URL at this IP address; names are not looked up."""
         if self._addresses[0] is not self.roster:
-            hosts = {urlsplit(entry.address).hostname or "" for entry in self.roster.entries}
+            hosts = {PeerUrl.read(entry.address).host for entry in self.roster.entries}
             self._addresses = self.roster, frozenset(hosts | ({"127.0.0.1", "::1"} if "localhost" in hosts else set()))
         return address in self._addresses[1]
 

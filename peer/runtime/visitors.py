@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import BACKLOG, Listener
+from fedpeer.peer.runtime.listener import Listener
 
 #: Room for a few windows, each with a browser's six connections.
 VISITORS = Limits(connections=64, connections_per_peer=64)
@@ -71,12 +71,6 @@ class Visitors:
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._listening.close()
         await self._runner.cleanup()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 stands for any free one. Raises OSError."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server(address[:2], family=family, backlog=BACKLOG)
 
 
 def _address(transport: asyncio.BaseTransport) -> str:

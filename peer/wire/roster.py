@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.wire.json_text import parse_json
 
@@ -316,14 +316,7 @@ def _is_name(name: str) -> bool:
 def is_url(text: str) -> bool:
     """Return whether this is an address of a peer: scheme, host and port, and nothing else."""
     try:
-        parts = urlsplit(text)
-        port = parts.port
+        PeerUrl.read(text)
     except ValueError:
         return False
-    plain = (
-        text == f"{parts.scheme}://{parts.netloc}"
-        and text.isascii()
-        and text.isprintable()
-        and not set(text) & set("@ \\")
-    )
-    return plain and parts.scheme in ("https", "http") and bool(parts.hostname) and port is not None and len(text) < 300
+    return True

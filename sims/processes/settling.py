@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
@@ -62,7 +63,8 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     )
     if outcome.returncode:
         raise EngineError(f"fedpeer init ended with {how_ended(outcome.returncode)}: {outcome.stderr.strip()}")
-    urls = [f"https://{HOST}:{first + number}" for number in range(len(world.peers))]
+    places = [Endpoint(HOST, first + number) for number in range(len(world.peers))]
+    urls = [str(PeerUrl("https", place)) for place in places]
     files = {}
     for number, peer in enumerate(world.peers):
         files[peer] = made / peer / f"{peer}.yaml"
@@ -71,11 +73,11 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
             id=peer,
             data=DataSettings(source=Choice("simulation", number + 1)),
             device=device,  # type: ignore[arg-type]  # "cpu", "cuda" or "mps", as `device_of` says
-            listen=f"{HOST}:{first + number}",
+            listen=str(places[number]),
             address=urls[number],
             seeds=[url for url in urls if url != urls[number]][:_SEEDS],
             dashboard=DashboardSettings(
-                listen=f"{HOST}:{first + number + _DASHBOARD_OFFSET}", token_file=f"keys/{peer}.token"
+                listen=str(Endpoint(HOST, places[number].port + _DASHBOARD_OFFSET)), token_file=f"keys/{peer}.token"
             ),
             identity=IdentitySettings(
                 certificate=f"keys/{peer}.crt", key=f"keys/{peer}.key", authority="keys/federation-ca.crt"

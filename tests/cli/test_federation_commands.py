@@ -13,11 +13,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from ruamel.yaml import YAML
 
+from fedpeer.cli.peer_options import invited_at
+from fedpeer.config.address import Endpoint
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.config.problems import ConfigProblem
 from fedpeer.peer.runtime.identity import examine_identity
+from fedpeer.peer.runtime.invitation import Token
 from fedpeer.peer.wire.roster import Roster, from_bytes
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
+from tests.ipv6 import needs_ipv6
 
 WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
 #: Seconds for a whole command in a process of its own; it takes three on a quiet core.
@@ -87,6 +92,41 @@ def test_several_machines_have_the_same_port_and_are_reached_from_everywhere(fed
     assert files[1].data.source.value == "/data/ward2-peer2.csv"
     assert files[1].data.test_fraction == 0.4
     assert [entry.address for entry in roster_in(tmp_path / "wards").entries] == [file.address for file in files]
+
+
+def test_literals_of_ipv6_and_names_are_written_as_each_place_wants_them(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    made = fedpeer(
+        *("init", "wards", "--hosts", "[2001:db8::5],2001:DB8::0:6,North.example", "--dashboard-host", "[::]"),
+        *("--data", "csv:/data/w.csv,label=y"),
+    )
+    assert made.code == 0, made.err
+    hosts = ["2001:db8::5", "2001:db8::6", "north.example"]
+    for n, (host, shown, everywhere) in enumerate(
+        [(hosts[0], f"[{hosts[0]}]", "[::]"), (hosts[1], f"[{hosts[1]}]", "[::]"), (hosts[2], hosts[2], "0.0.0.0")], 1
+    ):
+        folder = tmp_path / "wards" / f"peer{n}"
+        file = peer_file(folder / f"peer{n}.yaml")
+        assert (file.address, file.listen) == (f"https://{shown}:7401", f"{everywhere}:7401")
+        assert roster_in(folder).by_id[file.id].address == file.address
+        assert file.dashboard is not None
+        assert file.dashboard.listen == "[::]:7501"
+        for certificate in (f"peer{n}.crt", f"peer{n}-dashboard.crt"):
+            found = x509.load_pem_x509_certificate((folder / "keys" / certificate).read_bytes())
+            names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            literals = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
+            assert host in [*literals, *names.get_values_for_type(x509.DNSName)]
+            assert (host in literals) == (":" in host)
+        target = f"'{shown}:'" if ":" in host else f"{shown}:"
+        assert f"scp -rp wards/peer{n} {target}" in made.out
+
+
+def test_a_host_with_a_scope_id_is_refused_with_the_way_out(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    wrong = fedpeer("init", "wards", "--hosts", "fe80::1%eth0", "--address", "peer2=https://[fe80::2%eth0]:7401")
+    assert wrong.code == 2
+    said = one_line(wrong.err)
+    assert '"fe80::1%eth0" has a scope id' in said
+    assert "or a host name" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_data_on_this_machine_are_found_from_where_init_was_said(fedpeer: Fedpeer, tmp_path: Path) -> None:
@@ -178,6 +218,11 @@ def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpe
         (["--peers", "0"], "write 1 to 1000"),
         (["--peers", "2", "--hosts", "h,h", "--address", "peer2=https://h:7401"], "two peers have the same address"),
         (["--peers", "2", "--address", "peer2=https://127.0.0.1:7501"], "another's dashboard port"),
+        (["--peers", "1", "--address", "peer1=https://[::1]"], '"[::1]" is not host:port'),
+        (["--peers", "1", "--address", "peer1=https://::1:7401"], "write an IPv6 address in brackets"),
+        (["--peers", "1", "--address", "peer1=https://h:70000"], "a port is at most 65535"),
+        (["--peers", "1", "--address", "peer1=https://h:65500"], "leaves no port for the dashboard"),
+        (["--hosts", "::1,[::1]", "--address", "peer2=https://[0::1]:7401"], "two peers have the same address"),
         (["--peers", "1", "--data", "csv:x.csv"], "label"),
         (["--peers", "1", "--federation", "missing.yaml"], "missing.yaml"),
     ],
@@ -241,6 +286,50 @@ def test_invite_and_join_from_one_process_to_another(fedpeer: Fedpeer, tmp_path:
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.slow
+@needs_ipv6
+def test_invite_and_join_over_ipv6(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    fedpeer("init", "wards", "--address", "peer1=https://[::1]:7401")
+    with inviting(tmp_path / "wards", "--address", "https://[0::1]:7405", "--listen", "[::]:0") as (token, at):
+        assert Endpoint.read(Token.read(token).listener).host == "::1"
+        joined = fedpeer("join", token, "--dashboard-host", "[::1]")
+        assert joined.code == 0, joined.err
+        said, _ = at.communicate(timeout=PATIENCE)
+    assert at.returncode == 0, said
+    file = peer_file(tmp_path / "peer5" / "peer5.yaml")
+    assert (file.address, file.listen, file.seeds) == (
+        "https://[::1]:7405",
+        "[::1]:7405",
+        ["https://[::1]:7401"],
+    )
+    assert file.dashboard is not None
+    assert file.dashboard.listen == "[::1]:7505"
+    assert roster_in(tmp_path / "wards").by_id["peer5"].address == file.address
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "listens", "reached"),
+    [
+        ("https://[::1]:7405", {}, "[::1]:7400", "::1"),
+        ("https://127.0.0.1:7405", {}, "127.0.0.1:7400", "127.0.0.1"),
+        ("https://10.0.0.5:7401", {"host": "[2001:DB8::1]"}, "[::]:7400", "2001:db8::1"),
+        ("https://10.0.0.5:7401", {"host": "office"}, "0.0.0.0:7400", "office"),
+        ("https://10.0.0.5:7401", {"listen": "[2001:db8::1]:1"}, "[2001:db8::1]:1", "2001:db8::1"),
+    ],
+)
+def test_the_authority_listens_where_its_token_says(
+    fedpeer: Fedpeer, tmp_path: Path, address: str, options: dict[str, str], listens: str, reached: str
+) -> None:
+    fedpeer("init", "wards", "--peers", "1")
+    problems: list[ConfigProblem] = []
+    found = invited_at(
+        roster_in(tmp_path / "wards"), "peer5", address, options.get("listen"), options.get("host"), problems
+    )
+    assert not problems
+    assert found is not None
+    assert tuple(map(str, found)) == (address, listens, reached)
+
+
 def test_ctrl_c_withdraws_an_invitation(fedpeer: Fedpeer, tmp_path: Path) -> None:
     import signal
 
@@ -277,6 +366,9 @@ def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedp
         (["peer5", "--address", "https://h:1", "--expires", "30d"], "not a time from 1s to 7d"),
         (["peer5", "--address", "https://h:1", "--models", "everyon"], 'did you mean "everyone"'),
         (["peer5", "--address", "https://127.0.0.1:9", "--listen", "x"], "is not host:port"),
+        (["peer5", "--address", "https://127.0.0.1:9", "--listen", "::1:7400"], "in brackets"),
+        (["peer5", "--address", "https://127.0.0.1:9", "--host", "h:1"], '"h:1" is not a host name or IP address'),
+        (["peer5", "--address", "https://[::1]"], '"[::1]" is not host:port'),
         (["peer5", "--address", "https://h:1", "--in", "."], "There is no authority"),
     ],
 )

@@ -8,16 +8,20 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedpeer.cli.start import _alone
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
+from tests.ipv6 import needs_ipv6
 
 #: Seconds in which processes start, pause and end, on a machine that does much else.
 PATIENCE = 120.0
@@ -127,3 +131,49 @@ def test_several_peers_start_pause_and_are_named_when_they_die(configs: list[str
         ("peer3", "paused; everything is kept", 0),
     }
     assert not [child for child in children.values() if child.is_running() and child.status() != "zombie"]
+
+
+@pytest.mark.slow
+@needs_ipv6
+def test_peers_meet_average_and_finish_over_ipv6(fedpeer: Fedpeer) -> None:
+    rounds = 3
+    learning = f"learning: {{algorithm: full-averaging, rounds: {rounds}, steps_between_averaging: 2}}"
+    text = f"{learning}\ngossip: {{gather: {PATIENCE}}}\nsimulation: {{peers: 2, split: iid}}\n"
+    Path("federation.yaml").write_text(text, encoding="utf-8")
+    first = free_ports(2)
+    addresses = (f"--address=peer{number}=https://[::1]:{first + number - 1}" for number in (1, 2))
+    made = fedpeer("init", "fed", *addresses, "--federation", "federation.yaml", "--dashboard-host", "[::1]")
+    assert made.code == 0, made.err
+    files = [f"fed/peer{number}/peer{number}.yaml" for number in (1, 2)]
+    with ExitStack() as running:
+        one = running.enter_context(_started(files[0]))
+        assert one.stderr is not None
+        line = json.loads(one.stderr.readline())
+        board = f"http://[::1]:{first + 100}"
+        assert line["text"] == f"listening on [::1]:{first}; dashboard at {board}"
+        # It waits for the other in its first round, so it is there to be asked.
+        token = Path("fed/peer1/keys/peer1.token")
+        for where in (["--config", files[0]], ["--url", board, "--token-file", str(token)]):
+            seen = fedpeer("status", "--json", *where)
+            assert seen.code == 0, seen.err
+            addressed = {peer["id"]: peer["address"] for peer in json.loads(seen.out)["peers"]}
+            assert addressed == {f"peer{number}": f"https://[::1]:{first + number - 1}" for number in (1, 2)}
+        shown = fedpeer("dashboard", "--config", files[0])
+        assert shown.out == f"{board}/?token={token.read_text(encoding='ascii').strip()}\n"
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with opener.open(shown.out.strip(), timeout=PATIENCE) as page:
+            assert b"<html" in page.read()
+        two = running.enter_context(_started(files[1]))
+        ends = [each.communicate(timeout=PATIENCE)[1] for each in (one, two)]
+    assert [one.returncode, two.returncode] == [0, 0], ends
+    for number, end in enumerate(ends, 1):
+        assert f"finished all {rounds} rounds" in end
+        rows = Path(f"fed/peer{number}/peer{number}-state/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(row)["round"] for row in rows] == [1, 2, 3]
+    one_model, other = (load_file(f"fed/peer{n}/peer{n}-state/model.safetensors") for n in (1, 2))
+    for name, value in one_model.items():  # before an average they differ by a hundredth and more
+        torch.testing.assert_close(value, other[name], atol=1e-5, rtol=0)
+
+
+def _started(file: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(fedpeer_command(*starting([file])), stderr=subprocess.PIPE, text=True)

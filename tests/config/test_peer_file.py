@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.peer_file import DataSettings, PeerFile, endpoint, loopback
+from fedpeer.config.peer_file import DataSettings, PeerFile
 
 #: `peer3.yaml` of the third ward, as YAML 1.2 reads it.
 PEER3: dict[str, Any] = {
@@ -115,11 +115,29 @@ def test_plain_http_on_this_machine_needs_no_identity() -> None:
     assert PeerFile.model_validate({**PEER3, **local}).contradictions() == []
 
 
-def test_hosts() -> None:
-    assert endpoint("[::1]:7403") == ("::1", 7403)
-    assert [loopback(host) for host in ("127.0.0.9", "::1", "localhost", "0.0.0.0", "10.0.0.1", "host")] == (
-        [True] * 3 + [False] * 3
-    )
+def test_addresses_are_kept_in_one_spelling() -> None:
+    written = {"listen": "[0:0::0]:7403", "seeds": ["https://[2001:DB8::0:5]:7401/", "https://Host1:7401"]}
+    file = PeerFile.model_validate({**PEER3, **written})
+    assert (file.listen, file.seeds) == ("[::]:7403", ["https://[2001:db8::5]:7401", "https://host1:7401"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("listen", "::1:7403", "write an IPv6 address in brackets"),
+        ("listen", "[fe80::1%eth0]:7403", "has a scope id"),
+        ("address", "https://[2001:db8::5]", "is not host:port"),
+        ("address", "[2001:db8::5]:7401", "is not like https://host1:7400"),
+        ("seeds", ["https://host1:70000"], "a port is at most 65535"),
+        ("seeds", ["https://host1:0"], "has port 0"),
+    ],
+)
+def test_a_wrong_address_is_one_sentence(key: str, value: object, words: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        PeerFile.model_validate({**PEER3, key: value})
+    [found] = refusal.value.errors()
+    assert found["loc"][0] == key
+    assert words in found["msg"]
 
 
 def test_checking_a_file_needs_no_torch() -> None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from fedpeer.config.peer_file import DashboardSettings, endpoint, loopback
+from fedpeer.config.address import Endpoint, PeerUrl, loopback
+from fedpeer.config.peer_file import DashboardSettings
 
 #: Fewest characters of a token: 128 bits in hexadecimal. `fedpeer init` writes longer ones.
 _TOKEN_MIN = 32
@@ -55,9 +56,7 @@ class DashboardListener:
         """Address and token for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         scheme = "https" if self.certificate else "http"
-        return DashboardAddress(
-            f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}", self.token, self.certificate
-        )
+        return DashboardAddress(str(PeerUrl(scheme, Endpoint(host, self.port))), self.token, self.certificate)
 
     def context(self) -> ssl.SSLContext | None:
         """Return the listener's TLS context; None without a certificate.
@@ -87,7 +86,7 @@ def listener(settings: DashboardSettings, folder: Path) -> DashboardListener:
     Raises:
         DashboardError: the token file is invalid, or the dashboard is open to other machines without a certificate.
     """
-    host, port = endpoint(settings.listen)
+    host, port = Endpoint.read(settings.listen)
     certificate, key = (folder / name if name else None for name in (settings.certificate, settings.key))
     if not loopback(host) and (certificate is None or key is None):
         raise DashboardError(

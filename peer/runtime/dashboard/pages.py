@@ -6,11 +6,10 @@ No page loads anything from elsewhere, runs a script that is not a file of its o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from fedpeer.config.peer_file import loopback
+from fedpeer.config.address import Endpoint, loopback
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,6 +46,6 @@ def from_loopback(host: str) -> bool:
     Otherwise a foreign page could get access by pointing its own name here (DNS rebinding).
     """
     try:
-        return loopback(urlsplit(f"//{host}").hostname or "")
+        return loopback(Endpoint.read(host, port=0).host)
     except ValueError:
         return False

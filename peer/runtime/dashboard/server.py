@@ -24,11 +24,12 @@ from typing import Any
 
 from aiohttp import web
 
+from fedpeer.config.address import Endpoint
 from fedpeer.peer.runtime.dashboard.access import DashboardError, DashboardListener, cookie_of, same
 from fedpeer.peer.runtime.dashboard.pages import Handler, from_loopback, hardened, text_file
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import not_now
-from fedpeer.peer.runtime.visitors import VISITORS, Visitors, listen
+from fedpeer.peer.runtime.listener import listening_socket, not_now
+from fedpeer.peer.runtime.visitors import VISITORS, Visitors
 
 #: Most live streams: a person opens a few windows; each costs a status document per second.
 STREAMS_MAX = 16
@@ -98,11 +99,11 @@ class Dashboard:
         """
         context = self.listener.context()
         try:
-            listening = listen(self.listener.host, self.listener.port)
+            listening = listening_socket(self.listener.host, self.listener.port)
         except OSError as error:
             if later := not_now(self.listener.host, self.listener.port, "dashboard.listen", error):
                 raise later from None
-            where, why = f"{self.listener.host}:{self.listener.port}", error.strerror or error
+            where, why = Endpoint(self.listener.host, self.listener.port), error.strerror or error
             raise DashboardError(
                 f"dashboard.listen: cannot listen on {where} ({why}); choose another port, or stop the process that "
                 "has it."
@@ -122,7 +123,7 @@ class Dashboard:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Run the checks in their order, then the handler."""
         if self.listener.certificate is None and not from_loopback(request.headers.get("Host", "")):
-            raise web.HTTPMisdirectedRequest(text="This dashboard answers to localhost and 127.0.0.1 only.\n")
+            raise web.HTTPMisdirectedRequest(text="This dashboard answers to localhost, 127.0.0.1 and [::1] only.\n")
         if self._requests >= REQUESTS_MAX:
             raise web.HTTPServiceUnavailable(text="Too many requests at once.\n", headers={"Retry-After": "1"})
         self._requests += 1

@@ -392,6 +392,16 @@ async def test_without_tls_only_loopback_is_spoken_to(address: str) -> None:
             send(links, address, MESSAGES["ack"])
 
 
+@pytest.mark.parametrize("address", ["", "http://[::1", "http://127.0.0.1:1/x?", "http://127.0.0.1", "http://h\n:1"])
+async def test_what_is_no_address_is_reported_and_called_by_nobody(address: str) -> None:
+    async with links_of_ann() as (links, reports):
+        send(links, address, MESSAGES["ack"])
+    [outcome] = reports.outcomes
+    assert isinstance(outcome, LinkDown)
+    assert "no valid address" in outcome.reason
+    assert outcome.reason.isprintable()
+
+
 async def test_an_address_cannot_talk_us_out_of_tls(tmp_path: Path) -> None:
     people = People.at(tmp_path / "wards")
     to_bob = client_context(people.identity("ann"), people.identity("bob").key.public_key().public_bytes_raw())

@@ -143,7 +143,7 @@ async def test_a_name_that_was_pointed_here_is_not_answered(host: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1:1", "[::1]:7503"])
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1:1", "[::1]:7503", "[::1]"])
 async def test_loopback_is_answered_whatever_port_was_forwarded(host: str) -> None:
     async with (
         running() as board,

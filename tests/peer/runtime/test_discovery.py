@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ipaddress
 
 import pytest
 
-from fedpeer.peer.runtime.discovery import Discovery, DiscoveryError
+from fedpeer.config.address import Endpoint
+from fedpeer.peer.runtime.discovery import Discovery, DiscoveryError, _reached_at
 
 needs_zeroconf = pytest.mark.skipif(
     importlib.util.find_spec("zeroconf") is None, reason="needs zeroconf (fedpeer[discovery])"
@@ -28,9 +30,9 @@ async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
 
     ours, others = b"ours".ljust(16), b"others".ljust(16)
     everyone = [
-        Discovery(ours, "peer1", 7401, lambda peer, url: on_event("peer1", peer, url)),
-        Discovery(ours, "peer2", 7402, lambda peer, url: on_event("peer2", peer, url)),
-        Discovery(others, "stranger", 7403, lambda peer, url: on_event("stranger", peer, url)),
+        Discovery(ours, "peer1", Endpoint("0.0.0.0", 7401), lambda peer, url: on_event("peer1", peer, url)),
+        Discovery(ours, "peer2", Endpoint("0.0.0.0", 7402), lambda peer, url: on_event("peer2", peer, url)),
+        Discovery(others, "stranger", Endpoint("0.0.0.0", 7403), lambda peer, url: on_event("stranger", peer, url)),
     ]
     try:
         for each in everyone:
@@ -49,4 +51,12 @@ async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
 def test_without_zeroconf_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DiscoveryError, match=r"pip install fedpeer\[discovery\]"):
-        Discovery(bytes(16), "peer1", 7401, lambda peer, url: None)
+        Discovery(bytes(16), "peer1", Endpoint("0.0.0.0", 7401), lambda peer, url: None)
+
+
+def test_what_is_announced_is_where_the_peer_listens() -> None:
+    assert _reached_at("::1") == ["::1"]
+    assert _reached_at("10.0.0.5") == ["10.0.0.5"]
+    assert all(ipaddress.ip_address(host).version == 4 for host in _reached_at("0.0.0.0"))
+    assert _reached_at("::")
+    assert _reached_at("some-name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from contextlib import suppress
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.config.address import source_host
 from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
 from fedpeer.peer.runtime.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
@@ -27,6 +29,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import expel, to_bytes
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
+from tests.ipv6 import needs_ipv6
 from tests.peer.frames import ENVELOPE, MESSAGES, PARTY, POLICY, framed, spec
 from tests.peer.hostile import HOSTILE, Hostile, transfer
 from tests.peer.runtime.people import People
@@ -329,6 +332,24 @@ async def test_a_port_that_is_taken_is_a_sentence() -> None:
         bind_socket("no-such-host.invalid", 7401)
     with pytest.raises(ListenError, match=r"0\.0\.0\.0 is not this machine"):
         bind_socket("0.0.0.0", 0, plain=True)
+    with pytest.raises(ListenError, match=r"cannot listen on a\.\.b:7401 \(no host can have this name\)"):
+        bind_socket("a..b", 7401)
+
+
+@needs_ipv6
+async def test_all_interfaces_of_ipv6_are_those_of_ipv4_too() -> None:
+    with bind_socket("::", 0) as listening:
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, listening.getsockname()[1])):
+                came, address = await asyncio.get_running_loop().sock_accept(listening)
+                came.close()
+                assert source_host(address[0]) == host
+
+
+@needs_ipv6
+async def test_a_port_of_ipv6_that_is_taken_is_named_in_brackets() -> None:
+    with bind_socket("::1", 0) as taken, pytest.raises(PortInUseError, match=r"cannot listen on \[::1\]:\d+ "):
+        bind_socket("::1", taken.getsockname()[1])
 
 
 # ---------------------------------------------------------------------------------------------------------------- TLS

@@ -274,7 +274,7 @@ def test_the_federation_is_named_after_its_authority() -> None:
 # ------------------------------------------------------------------------------------------------- names and addresses
 
 
-@pytest.mark.parametrize("text", ["https://10.0.0.1:7401", "https://[::1]:1", "http://127.0.0.1:65535", "https://h:0"])
+@pytest.mark.parametrize("text", ["https://10.0.0.1:7401", "https://[::1]:1", "http://127.0.0.1:65535", "https://h:1"])
 def test_addresses(text: str) -> None:
     assert is_url(text)
 
@@ -293,6 +293,9 @@ def test_addresses(text: str) -> None:
         "https://ho st:1",
         "https://hôte:1",
         "https://[::1:1",
+        "https://::1:1",
+        "https://[fe80::1%eth0]:1",
+        "https://h:0",
         "HTTPS://host:1",
         "https://" + "h" * 300 + ":1",
     ],
