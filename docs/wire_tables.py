@@ -149,8 +149,11 @@ def kinds() -> str:
 
 
 def _fields(kind: Any) -> str:
-    since = [f"wire {kind.spec.since} only"] if kind.spec.since > OLDEST else []
-    return "; ".join([*since, *_elements(layout_of(kind))])
+    return "; ".join([*_since(kind.spec.since), *_elements(layout_of(kind))])
+
+
+def _since(version: int) -> list[str]:
+    return [f"wire {version} only"] if version > OLDEST else []
 
 
 def handling() -> str:
@@ -177,7 +180,8 @@ def _counts(spec: MessageSpec) -> str:
 
 def sayings() -> str:
     """Return the table of the fields of each statement of a ConsensusMessage."""
-    return _table(("said", "fields"), *((f"`{tag}`", "; ".join(_elements(each))) for tag, each in SAYINGS.items()))
+    rows = ((f"`{tag}`", "; ".join([*_since(each.since), *_elements(each)])) for tag, each in SAYINGS.items())
+    return _table(("said", "fields"), *rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

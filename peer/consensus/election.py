@@ -30,6 +30,12 @@ A coordinator that was silent for longer than its lease but is alive shows that 
 processes, and so does this process when it stands still for that long: leases are longer from then on, and shorten
 again when nobody has stood still for a while.
 
+A leader certificate grows with the number of voters, so a heartbeat carries it only until the member replies in that
+term; from then on it carries its digest (`ShortHeartbeat`), which stands for a certificate that the recipient itself
+has verified. A recipient that knows no such certificate, since it was started again, does nothing: it does not reply,
+and a member without a reply for three heartbeats is sent the certificate again with each one. So lost messages delay
+nobody, and a digest that was made up is worth nothing.
+
 Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
 for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
@@ -42,7 +48,7 @@ Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -61,9 +67,11 @@ from fedpeer.peer.wire.consensus_messages import (
     Progress,
     Scope,
     SendConsensus,
+    ShortHeartbeat,
     VoteReply,
     VoteRequest,
     VoterSet,
+    certificate_digest,
     leader_certificate_holds,
     vote_text,
 )
@@ -77,6 +85,9 @@ TERM_JUMP_MAX = 2**20
 RAISE_MAX = 16
 #: Earlier rosters that are remembered: a peer that is behind coordinates or certifies under one of them.
 _EARLIER_MAX = 8
+#: Leader certificates that are remembered by their digests: that of this term's coordinator, and that of an earlier
+#: term's, which is followed while this term has none. All others are of terms that are over.
+_VERIFIED_MAX = 2
 #: Fewest voters of which one may die while the others go on.
 _FAILOVER_MIN = 3
 
@@ -90,6 +101,7 @@ class Election:
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on
     sign, verify   with this peer's key; with the keys of the roster
+    reads_short    whether a peer reads a `ShortHeartbeat`; earlier releases do not
     """
 
     def __init__(
@@ -105,6 +117,7 @@ class Election:
         draws: np.random.Generator,
         sign: Sign,
         verify: Verify,
+        reads_short: Callable[[str], bool],
         timing: ElectionTiming | None = None,
     ) -> None:
         self.me = me
@@ -116,7 +129,7 @@ class Election:
         self.voter_set = self.known[force]
         self.coordinator: str | None = None
         self._timing = timing or ElectionTiming()
-        self._draws, self._sign, self._verify = draws, sign, verify
+        self._draws, self._sign, self._verify, self._reads_short = draws, sign, verify, reads_short
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._received = 0  # tick of the last heartbeat; a process that has just started cannot know that there is none
@@ -130,8 +143,11 @@ class Election:
         self._candidacy: Poll | None = None  # for votes in this term; late ones count, too
         self._tries = 0  # elections since there was a coordinator
         self._certificate: LeaderCertificate | None = None
+        self._digest = b""  # of this certificate
         self._next_beat = 0
         self._answered: dict[str, int] = {}
+        self._replied: dict[str, int] = {}  # ticks of replies to this certificate
+        self._verified: dict[bytes, LeaderCertificate] = {}  # by digest, the last ones
         self._votes: dict[str, str] = {}  # of this term, as far as they were seen
         self._deferred: set[str] = set()  # peers given way to since this term began or its last heartbeat
         self._ended = 0  # a term that had two coordinators
@@ -281,8 +297,7 @@ class Election:
         if leader_certificate.term < self.hard_state.term and self._heeds(sender, leader_certificate):
             return [self._follow(sender)]
         if leader_certificate.term < self.hard_state.term or leader_certificate.term == self._ended:
-            text = f"coordinates in term {leader_certificate.term}, but the term is {self.hard_state.term}"
-            return [Rejection("stale_term", text, sender), self._follow(sender)]
+            return self._stale(sender, leader_certificate.term)
         out: list[Out] = []
         if leader_certificate.term > self.hard_state.term or sender != self.coordinator:
             refusal = self._doubted(sender, leader_certificate)
@@ -301,13 +316,23 @@ class Election:
         self._deferred.clear()
         return [*out, self._follow(sender)]
 
+    def on_short_heartbeat(self, sender: str, heartbeat: ShortHeartbeat) -> list[Out]:
+        """Follow the sender of a heartbeat, if this peer has verified the certificate that it names."""
+        leader_certificate = self._verified.get(heartbeat.digest)
+        if leader_certificate is not None and leader_certificate.term == heartbeat.term:
+            return self.on_heartbeat(sender, leader_certificate)
+        if jump := self._jump(sender, heartbeat.term):
+            return jump
+        stale = heartbeat.term < self.hard_state.term and not self._may_heed(heartbeat.term)
+        return self._stale(sender, heartbeat.term) if stale else []
+
     def on_heartbeat_reply(self, sender: str, follow: HeartbeatReply) -> list[Out]:
         """Note that a follower is alive; one that states a later term accepts nothing in this one."""
         if jump := self._jump(sender, follow.term):
             return jump
         self._ended_processes.discard(sender)
         if self.leading and self.hard_state.term <= follow.term <= self.hard_state.term + RAISE_MAX:
-            self._answered[sender] = self._clock
+            self._answered[sender] = self._replied[sender] = self._clock
             self._ahead.pop(sender, None)
             if follow.term > self.hard_state.term:
                 self._ahead[sender] = follow.term
@@ -384,6 +409,7 @@ class Election:
         self._certificate = LeaderCertificate(
             poll.term, self.me, poll.voter_set.number, tuple(sorted(poll.granted.items()))
         )
+        self._digest, self._replied = certificate_digest(self.scope, self._certificate), {}
         self.coordinator = self.me
         self._ended_processes -= poll.granted.keys()
         long_ago = self._clock - self._timing.quorum - 1
@@ -460,23 +486,26 @@ class Election:
 
     def _heeds(self, sender: str, leader_certificate: LeaderCertificate) -> bool:
         """Return whether to follow this coordinator of an earlier term, because this term has none."""
-        if (
-            self.coordinator is not None
-            or leader_certificate.term < self.progress.term
-            or sender != leader_certificate.candidate
-        ):
-            return False
-        if (self._earlier is None or self._earlier[0] != leader_certificate) and self._doubted(
-            sender, leader_certificate
-        ) is not None:
+        if not self._may_heed(leader_certificate.term) or self._doubted(sender, leader_certificate) is not None:
             return False
         self._earlier = leader_certificate, self._clock
         return True
 
+    def _may_heed(self, term: int) -> bool:
+        """Return whether a coordinator of this earlier term can be followed."""
+        return self.coordinator is None and term >= self.progress.term
+
     def _beat(self) -> list[Out]:
         assert self._certificate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
-        return [SendConsensus(peer, Heartbeat(self._certificate, self.progress)) for peer in self.audience]
+        full = Heartbeat(self._certificate, self.progress)
+        short = ShortHeartbeat(self._certificate.term, self._digest, self.progress)
+        return [SendConsensus(peer, short if self._knows(peer) else full) for peer in self.audience]
+
+    def _knows(self, peer: str) -> bool:
+        """Return whether this member knows the certificate and reads heartbeats that name it."""
+        replied = self._replied.get(peer)
+        return replied is not None and self._clock - replied <= self._timing.known and self._reads_short(peer)
 
     def _step_down(self) -> list[Out]:
         self._certificate = self._poll = self.coordinator = None
@@ -531,6 +560,10 @@ class Election:
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
     def _doubted(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
+        """Return what is wrong with a leader certificate; None if it is verified, now or before."""
+        digest = certificate_digest(self.scope, leader_certificate)
+        if digest in self._verified and leader_certificate.candidate == sender:
+            return None
         voter_set = self.known.get(leader_certificate.roster)
         if voter_set is None:
             return Rejection(
@@ -542,6 +575,9 @@ class Election:
             return Rejection(
                 "bad_signature", f"coordinates in term {leader_certificate.term} without a majority's votes", sender
             )
+        self._verified[digest] = leader_certificate
+        if len(self._verified) > _VERIFIED_MAX:
+            del self._verified[next(iter(self._verified))]
         return None
 
     def _jump(self, sender: str, term: int) -> list[Out]:
@@ -565,6 +601,10 @@ class Election:
 
     def _no(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
         return SendConsensus(sender, VoteReply(self.hard_state.term, vote_request.pre, False, b""))
+
+    def _stale(self, sender: str, term: int) -> list[Out]:
+        text = f"coordinates in term {term}, but the term is {self.hard_state.term}"
+        return [Rejection("stale_term", text, sender), self._follow(sender)]
 
     def _follow(self, to: str) -> SendConsensus:
         return SendConsensus(to, HeartbeatReply(self.hard_state.term, self.progress))

@@ -25,6 +25,9 @@ class ElectionTiming:
     pre_poll   until a pre-vote is given up: two leases, so that those of all others end meanwhile
     poll       until a vote is given up: two ways of 4 ticks, and four more requests
     deference  for which a voter that promised its vote lets the other peer try: two ways, and one more request
+    known      after a member's last reply, for which it is taken to know the certificate: three heartbeats. A member
+               that does not know it does not reply, and so gets it in half a lease; a process that was started again
+               took longer than that to start, and gets it with the first heartbeat
     gone       without a reply until the coordinator no longer waits for a peer's update: 12 heartbeats, all of which
                stay unanswered at 30 % loss (there and back) once in 3,000 times
     quorum     without a majority's replies until a coordinator steps down, as slow as they may be: meanwhile peers that
@@ -46,12 +49,16 @@ class ElectionTiming:
     pre_poll: int = 48
     poll: int = 20
     deference: int = 12
+    known: int = 12
     gone: int = 48
     quorum: int = 96
     pause: int = 2
 
     def __post_init__(self) -> None:
         assert self.shortest > 5 * self.beat, "a lease lasts more than five heartbeats"
+        assert self.known + 2 * self.beat < self.shortest, (
+            "a member that has forgotten a certificate gets it within a lease"
+        )
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Proposal,
     Propose,
     SendConsensus,
+    ShortHeartbeat,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -87,7 +88,7 @@ class RoundCommit:
         beats = {
             message.to
             for message in out
-            if isinstance(message, SendConsensus) and isinstance(message.message, Heartbeat)
+            if isinstance(message, SendConsensus) and isinstance(message.message, Heartbeat | ShortHeartbeat)
         }
         return [*out, *self._proposals(beats)]
 
@@ -104,6 +105,8 @@ class RoundCommit:
                     *self._led(self.election.on_heartbeat(sender, leader_certificate)),
                     *self._help(sender, progress),
                 ]
+            case ShortHeartbeat(progress=progress):
+                return [*self._led(self.election.on_short_heartbeat(sender, message)), *self._help(sender, progress)]
             case HeartbeatReply(_, progress):
                 return [*self._led(self.election.on_heartbeat_reply(sender, message)), *self._help(sender, progress)]
             case Propose(proposal):

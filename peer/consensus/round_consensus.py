@@ -45,11 +45,13 @@ from fedpeer.peer.wire.consensus_messages import (
     PersistConsensus,
     Scope,
     SendConsensus,
+    ShortHeartbeat,
     VoteRequest,
 )
 from fedpeer.peer.wire.leaf_bytes import content_of, split_leaves
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, ModelReply, ModelRequest, RejectMessage, Update
 from fedpeer.peer.wire.tails import content_digest
+from fedpeer.peer.wire.versions import SHORT_HEARTBEATS
 from fedpeer.rejection import Rejection
 
 #: Ticks without a coordinator after which rounds count as paused: a new one takes at most 200 (promise P5), so there is
@@ -82,6 +84,7 @@ class RoundConsensus:
             draws=draws,
             sign=sign,
             verify=verify,
+            reads_short=lambda peer: state.others.can(peer, SHORT_HEARTBEATS),
         )
         self.round_commit = RoundCommit(election, consensus_state.holding, sign, verify)
         for digest in consensus_state.models:
@@ -180,7 +183,7 @@ class RoundConsensus:
         message = ballot.message
         if isinstance(message, VoteRequest) and not self.consensus_state.votes:
             return
-        if isinstance(message, Heartbeat | HeartbeatReply):
+        if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply):
             self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)
         outs = self.round_commit.received(peer, message)
         if signers(message) - self.state.peer_groups.roster.by_id.keys():
@@ -367,9 +370,10 @@ class RoundConsensus:
                     state.write(commit_state_changed(self.group, holding))
                 case SendConsensus(_, Accept()) if not self.consensus_state.votes:
                     pass
-                case SendConsensus(_, Heartbeat() | HeartbeatReply() as message):  # it is alive, whatever its disk does
+                case SendConsensus(_, Heartbeat() | ShortHeartbeat() | HeartbeatReply() as message):
+                    # It is alive, whatever its disk does.
                     term = message.leader_certificate.term if isinstance(message, Heartbeat) else message.term
-                    here = (self.group, "lead" if isinstance(message, Heartbeat) else "follow", term)
+                    here = (self.group, "follow" if isinstance(message, HeartbeatReply) else "lead", term)
                     state.send(out.to, ConsensusMessage(group=self.group, message=message), here)
                 case SendConsensus():
                     state.send(out.to, ConsensusMessage(group=self.group, message=out.message))

@@ -19,7 +19,7 @@ class Neighbor:
     """One other peer.
 
     version, older_at     version of the wire in which it is spoken to, and tick at which that became an older one
-    capabilities          as its last Hello stated them
+    capabilities          as its last Hello stated them; none in an older version of the wire
     met                   each has received the other's Hello with the present incarnations and generations
     compare               there is reason to send another Hello all the same
     generation, nonce     of its process, as it stated last
@@ -82,7 +82,7 @@ class Neighbor:
         """Address it in the next older version, since it rejected this one; return False if there is none."""
         if self.version == OLDEST:
             return False
-        self.version, self.older_at = self.version - 1, now
+        self.version, self.older_at, self.capabilities = self.version - 1, now, frozenset()
         return True
 
     def seen_in(self, round: int, now: int) -> None:

@@ -136,6 +136,10 @@ class Neighbors(dict[str, Neighbor]):
         """Return the version of the wire in which this peer is spoken to."""
         return self[peer].version if peer in self else NEWEST
 
+    def can(self, peer: str, capability: str) -> bool:
+        """Return whether this peer states that it can do this beyond its version of the wire."""
+        return peer in self and capability in self[peer].capabilities
+
     def charge(self, code: str, sender: str, tick_s: float) -> Reputation | None:
         """Let the sender's reputation bear a rejection; return it if messages of it are not taken from now on."""
         now = self._clock.now

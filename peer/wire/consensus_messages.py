@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from fedpeer.gossip.claims import Verify, joined_fields, whole
 from fedpeer.rejection import Rejection
@@ -123,6 +124,14 @@ def leader_certificate_holds(
     )
 
 
+def certificate_digest(scope: Scope, leader_certificate: LeaderCertificate) -> bytes:
+    """Return the digest (32 bytes) that names a leader certificate: of all its fields, encoded like `vote_text`."""
+    numbers = whole(leader_certificate.term), whole(leader_certificate.roster)
+    votes = (part for author, signature in leader_certificate.votes for part in (author.encode(), signature))
+    text = _text(scope, b"certificate", leader_certificate.candidate, *numbers, *votes)
+    return blake2b(text, digest_size=32).digest()
+
+
 def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> bool:
     """Return whether each acceptance is signed by its author; `round_commit.py` checks that there are enough."""
     return all(
@@ -174,8 +183,20 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class ShortHeartbeat:
+    """A coordinator's heartbeat to a member that knows the proof: it names the leader certificate of this term.
+
+    digest   (32 bytes) of the certificate (`certificate_digest`)
+    """
+
+    term: int
+    digest: bytes
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Answer to a Heartbeat, or to any message of an old term: the sender's term and progress."""
+    """Answer to a heartbeat, or to any message of an old term: the sender's term and progress."""
 
     term: int
     progress: Progress
@@ -204,7 +225,7 @@ class Commit:
     certificate: Certificate
 
 
-Message = VoteRequest | VoteReply | Heartbeat | HeartbeatReply | Propose | Accept | Commit
+Message = VoteRequest | VoteReply | Heartbeat | ShortHeartbeat | HeartbeatReply | Propose | Accept | Commit
 
 # --------------------------------------------------------------------------------------------- what must survive
 

@@ -25,6 +25,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Progress,
     Proposal,
     Propose,
+    ShortHeartbeat,
     Signatures,
     VoteReply,
     VoteRequest,
@@ -45,9 +46,9 @@ SIGNATURES_BYTES = _ENTRY_BYTES[0], SIGNATURES_MAX * _ENTRY_BYTES[1]
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 _NUMBER, _FIRST, _FLAG, _NAME = Whole(), Whole(1), Flag(), Text(NAME_LETTERS_MAX)
-_SIGNATURE, _SIGNATURES = Octets(_SIGNATURE_BYTES), NotInMetadata(until=())
+_SIGNATURE, _SIGNATURES, _DIGEST = Octets(_SIGNATURE_BYTES), NotInMetadata(until=()), Octets(32)
 _PROGRESS = inlined(Progress, applied=_NUMBER, newest_round=_NUMBER, newest_term=_NUMBER)
-_PROPOSAL = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=Octets(32))
+_PROPOSAL = inlined(Proposal, term=_FIRST, round=_FIRST, roster=_FIRST, digest=_DIGEST)
 _LEADER_CERTIFICATE = inlined(LeaderCertificate, term=_FIRST, candidate=_NAME, roster=_FIRST, votes=_SIGNATURES)
 _CERTIFICATE = inlined(Certificate, proposal=_PROPOSAL, acceptances=_SIGNATURES)
 
@@ -56,7 +57,8 @@ def _is_signed_if_a_vote(reply: VoteReply) -> bool:
     return bool(reply.signature) is (reply.granted and not reply.pre)
 
 
-#: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed.
+#: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed. One that is newer
+#: than its version of the wire is sent only to peers that state its capability (`versions.py`).
 SAYINGS: Mapping[str, Layout] = {
     "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
     "answer": Layout(
@@ -70,6 +72,7 @@ SAYINGS: Mapping[str, Layout] = {
     "propose": Layout(Propose, {"proposal": _PROPOSAL}),
     "accept": Layout(Accept, {"term": _FIRST, "round": _FIRST, "signature": _SIGNATURE}),
     "commit": Layout(Commit, {"certificate": _CERTIFICATE}),
+    "beat": Layout(ShortHeartbeat, {"term": _FIRST, "digest": _DIGEST, "progress": _PROGRESS}, since=2),
 }
 #: Any consensus message, as the last field of a `ConsensusMessage`.
 SAYING = Tagged(SAYINGS)

@@ -12,7 +12,9 @@ from __future__ import annotations
 OLDEST, NEWEST = 1, 2
 VERSIONS = range(OLDEST, NEWEST + 1)
 
+#: The capability to read heartbeats that name a leader certificate (`beat`).
+SHORT_HEARTBEATS = "beat"
 #: What this release can do beyond its version of the wire, sent in Hello; a peer ignores names that it does not know.
-CAPABILITIES = ("proofs",)
+CAPABILITIES = ("proofs", SHORT_HEARTBEATS)
 #: Characters of such a name, and how many names are read.
 CAPABILITY_LETTERS_MAX, CAPABILITIES_MAX = 24, 8

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from fedpeer.config.capacity import ARRAY_MAX
 from fedpeer.gossip.tensor_bytes import Bytes
 from fedpeer.peer.wire.framing import FrameError, unpack
-from fedpeer.peer.wire.versions import NEWEST
+from fedpeer.peer.wire.versions import NEWEST, OLDEST
 from fedpeer.rejection import Rejection, RejectionError
 
 #: Characters of a sentence for the other side's log: up to about four lines on a terminal.
@@ -309,6 +309,10 @@ class Tagged:
 
     kinds: Mapping[str, Layout]
 
+    def in_version(self, version: int) -> Mapping[str, Layout]:
+        """Return the kinds that this version of the wire has."""
+        return {tag: layout for tag, layout in self.kinds.items() if layout.since <= version}
+
 
 FieldType = WireType | Since | NotInMetadata | Inline | Tagged
 
@@ -322,6 +326,7 @@ class Layout:
         fits: a condition on the whole value, beyond the ranges of its fields.
         unfit: what is wrong with a value that fails `fits`; text of the rejection.
         beside: values after the fields that are not fields; they say how to read the tail.
+        since: first version of the wire that has this class, if it is a kind after a tag.
     """
 
     def __init__(
@@ -332,8 +337,10 @@ class Layout:
         fits: Callable[[Any], bool] | None = None,
         unfit: str = "",
         beside: Mapping[str, WireType] | None = None,
+        since: int = OLDEST,
     ) -> None:
         self.made, self.types, self.beside, self._fits, self._unfit = made, types, beside or {}, fits, unfit
+        self.since = since
         self._fields = tuple(zip((each.name for each in fields(made)), types, types.values(), strict=True))
         later = [isinstance(each, Since) for _, _, each in self._fields]
         assert later == sorted(later), f"{made.__name__}: later fields follow the others"
@@ -393,8 +400,8 @@ class Layout:
     def _tagged_reader(
         self, version: int, head: Callable[[Any], dict[str, Any]], width: int, name: str, tagged: Tagged
     ) -> Callable[[Any], dict[str, Any]]:
-        tag_of = OneOf(tuple(tagged.kinds)).reader(version)
-        kinds = {tag: (layout.reader(version), layout.build) for tag, layout in tagged.kinds.items()}
+        kinds = {tag: (layout.reader(version), layout.build) for tag, layout in tagged.in_version(version).items()}
+        tag_of = OneOf(tuple(kinds)).reader(version)
 
         def read(value: Any) -> dict[str, Any]:
             items = _of_type(tuple, value)
@@ -465,7 +472,7 @@ def _in_field(place: str, name: str, error: RejectionError) -> RejectionError:
 
 
 def _tagged_writer(tagged: Tagged, version: int) -> Writer:
-    writers = {layout.made: (tag, layout.writer(version)) for tag, layout in tagged.kinds.items()}
+    writers = {layout.made: (tag, layout.writer(version)) for tag, layout in tagged.in_version(version).items()}
 
     def write(value: Any) -> tuple[Any, ...]:
         tag, fields_of = writers[type(value)]

@@ -318,7 +318,7 @@ def test_a_coordinator_is_sent_and_sends_what_the_page_says() -> None:
     assert costs.upward == pytest.approx((peers - 1) * (model + 120), rel=CLOSE)
     assert costs.downward == pytest.approx((peers - 1) * (model + 95 + 15 * peers), rel=CLOSE)
     assert costs.beats.messages == pytest.approx(10 * (peers - 1), rel=CLOSE)
-    assert costs.beats.bytes == pytest.approx(10 * (peers - 1) * (75 * (peers // 2 + 1) + 60), rel=0.06)
+    assert costs.beats.bytes == pytest.approx(10 * (peers - 1) * 107, rel=0.06)
     assert costs.membership.messages == pytest.approx(8, abs=1)
     assert costs.membership.bytes < 8 * 3600
     assert costs.roster == pytest.approx(300 + 182 * peers, rel=0.05)

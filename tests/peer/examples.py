@@ -105,7 +105,7 @@ def fitting(layout: Layout, version: int, draws: np.random.Generator) -> list[An
     """Return the plain fields of a class, such that they fit to one another."""
     for _ in range(_TRIES):
         if layout.tagged is not None:
-            tag = str(draws.choice(list(layout.tagged[1].kinds)))
+            tag = str(draws.choice(list(layout.tagged[1].in_version(version))))
             plain = [*_fields(layout, version, draws), tag, *fitting(layout.tagged[1].kinds[tag], version, draws)]
         else:
             plain = _fields(layout, version, draws)

@@ -20,6 +20,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Progress,
     Proposal,
     Propose,
+    ShortHeartbeat,
     VoteReply,
     VoteRequest,
 )
@@ -155,6 +156,7 @@ SAYINGS: tuple[Said, ...] = (
     Propose(proposal=_DECREE),
     Accept(term=5, round=12, signature=b"y" * 64),
     Commit(certificate=Certificate(proposal=_DECREE, acceptances=_SIGNED)),
+    ShortHeartbeat(term=5, digest=b"l" * 32, progress=Progress(11, 12, 4)),
 )
 
 

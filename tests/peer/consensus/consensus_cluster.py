@@ -75,6 +75,7 @@ def machine(
     *,
     patience: float = 0.5,
     kind: type[RoundCommit] = RoundCommit,
+    older: Collection[str] = (),
 ) -> RoundCommit:
     """A peer as it begins from its disk."""
 
@@ -92,6 +93,7 @@ def machine(
         draws=rng,
         sign=sign,
         verify=verify,
+        reads_short=lambda peer: peer not in older,
     )
     return kind(election, disk.holding, sign, verify)
 
@@ -108,6 +110,8 @@ class ConsensusCluster:
     apart          pairs (from, to) between which nothing passes
     doomed         a peer, and the number of outputs after which it is killed
     liars          what these say at each tick instead of what a machine would; they are not among the living
+    older          peers of an earlier release, which read no short heartbeats
+    sent           every message, and who said it to whom: (tick, sender, recipient, message)
     """
 
     def __init__(
@@ -121,8 +125,9 @@ class ConsensusCluster:
         kind: type[RoundCommit] = RoundCommit,
         voter_sets: Collection[VoterSet] = (),
         liars: Mapping[str, Lie] | None = None,
+        older: Collection[str] = (),
     ) -> None:
-        self.liars = dict(liars or {})
+        self.liars, self.older = dict(liars or {}), frozenset(older)
         self.rng = np.random.default_rng(seed)
         self.loss, self.repeat, self.delay, self.kind = loss, repeat, delay, kind
         self.peers = list(ids(count))
@@ -138,6 +143,7 @@ class ConsensusCluster:
         self.turns: list[tuple[int, str, LeaderChanged]] = []
         self.applied: list[tuple[int, str, Proposal]] = []
         self.refused: Counter[str] = Counter()
+        self.sent: list[tuple[int, str, str, Message]] = []
         self.rash: list[tuple[int, str, Message]] = []  # said before it was durable
         self.now = self._order = self._models = 0
         self._due: dict[str, int] = {}
@@ -153,7 +159,7 @@ class ConsensusCluster:
         patience = self.peers.index(peer) / len(self.peers)
         rng = np.random.default_rng(self.rng.integers(2**32))
         disk = self.disks[peer]
-        round_commit = machine(peer, self.voter_sets, disk, rng, patience=patience, kind=self.kind)
+        round_commit = machine(peer, self.voter_sets, disk, rng, patience=patience, kind=self.kind, older=self.older)
         self.alive[peer], self.began[peer] = round_commit, self.now
         for digest in sorted(disk.models):
             self.carry_out(peer, round_commit.holds(digest))
@@ -236,6 +242,7 @@ class ConsensusCluster:
             case SendConsensus(to, message):
                 if not self._is_durable(peer, to, message):
                     self.rash.append((self.now, peer, message))
+                self.sent.append((self.now, peer, to, message))
                 self._post(peer, to, message)
             case Fetch(holder, digest):
                 self._post(peer, holder, Wanted(digest, found=False))

@@ -26,6 +26,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Proposal,
     Scope,
     SendConsensus,
+    ShortHeartbeat,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -599,6 +600,17 @@ def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, 
         yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
+def digests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+    """It coordinates by a digest that it made up, and by that of the coordinator's certificate."""
+    leading = [each.election for each in consensus_cluster.alive.values() if each.election.leading]
+    for to in consensus_cluster.alive:
+        term = consensus_cluster.alive[to].election.hard_state.term
+        yield to, ShortHeartbeat(term + 1, bytes(32), Progress())
+        for election in leading:
+            for named in (term, term + 1):
+                yield to, ShortHeartbeat(named, election._digest, Progress())
+
+
 LIES = (numbers, requests, promises, certificates, wins)
 
 
@@ -623,7 +635,7 @@ def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
     assert not judge(consensus_cluster)
 
 
-@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+@pytest.mark.parametrize("lie", [*LIES, digests], ids=lambda lie: lie.__name__)
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 100))])
 def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:
     lied_to(seed, 5, {1 + seed % 5: lie})

@@ -15,6 +15,7 @@ from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
 from fedpeer.peer.consensus.round_results import server_result
+from fedpeer.peer.node import handshake
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.events import (
@@ -37,7 +38,7 @@ from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.codec import decode
-from fedpeer.peer.wire.consensus_messages import Certificate, Commit
+from fedpeer.peer.wire.consensus_messages import Certificate, Commit, Heartbeat, ShortHeartbeat
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
@@ -344,6 +345,37 @@ def test_an_update_in_another_clients_name_is_refused() -> None:
     assert "R17" in REJECTIONS["wrong_client"].ids
     other = next(each for each in enumerate(seat.clients) if each[1] not in (sender, node.state.me))
     assert refusals(told(node, other[1], update(node, numbers(1.0, other[0])))) == []
+
+
+def test_who_states_no_capability_for_it_is_sent_no_short_heartbeat() -> None:
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    one, other = (peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+    assert beats(node) == {one: (ShortHeartbeat, 2), other: (ShortHeartbeat, 2)}
+    member = consensus_cluster.node(one)
+    process = {"generation": member.durable.generation, "nonce": member.setup.nonce}
+    told(node, one, replace(_hello(member, node.durable.generation), capabilities=("proofs",), **process))
+    assert beats(node) == {one: (Heartbeat, 2), other: (ShortHeartbeat, 2)}
+    node.state.others[other].speak_older(node.state.now)
+    assert beats(node) == {one: (Heartbeat, 2), other: (Heartbeat, 1)}
+
+
+def beats(node: Node) -> dict[str, tuple[type, int]]:
+    """The kind of this coordinator's next heartbeat to each member, and the version of the wire."""
+    found: dict[str, tuple[type, int]] = {}
+    while not found:
+        for effect in node.step(Tick(node.state.now + 1)):
+            match effect:
+                case Send(message=ConsensusMessage(message=Heartbeat() | ShortHeartbeat() as message)):
+                    found[effect.to] = type(message), effect.version
+    return found
+
+
+def test_among_peers_of_an_earlier_release_each_heartbeat_has_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake, "CAPABILITIES", ("proofs",))
+    consensus_cluster = sat()
+    assert {kind for kind, _ in beats(leader_of(consensus_cluster)).values()} == {Heartbeat}
+    consensus_cluster.judge()
 
 
 def test_whose_update_is_left_out_of_a_round_is_told() -> None:
