@@ -26,7 +26,7 @@ from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
 from fedpeer.data.own.code import imported
-from fedpeer.sims.vector.workspace import Job, States, Workspace, other, rows_of
+from fedpeer.sims.vector.workspace import Job, Region, States, Workspace, other, rows_of
 
 #: (score, loss) of a model on a peer's test part.
 Score: TypeAlias = tuple[float, float]
@@ -221,18 +221,21 @@ def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: 
 
 def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
     """Compute x' = T @ x on a block of columns, piece by piece; each parameter is read once and written once."""
-    target = workspace.x[1 - task.source]
-    if not isinstance(mixing, np.ndarray):
-        mixing = mixing.astype(np.float32)
-    for place_MD, block_MD in _pieces(workspace, task):
-        target.view(-1).scatter_(0, place_MD.view(-1), _mixed(mixing, block_MD).reshape(-1))
+    source, target = workspace.x[task.source], workspace.x[1 - task.source]
+    matrix = _matrix(mixing, source.device)
+    for piece in _pieces(workspace, task):
+        place_MD = piece.view(target)
+        mixed_MD = _mixed(matrix, piece.of(source), place_MD)
+        if mixed_MD is not place_MD:
+            piece.put(target, mixed_MD)
 
 
 def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
     """Return the members' squared distances from their mean, (M,), and the mean's squared norm, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0
-    for _, block_MD in _pieces(workspace, task):
+    for piece in _pieces(workspace, task):
+        block_MD = piece.of(workspace.x[task.source])
         wide_MD = block_MD.to(widest(block_MD.device))
         mean_D = wide_MD.mean(0)
         distance_M += (wide_MD - mean_D).square().sum(1).cpu().numpy()
@@ -240,38 +243,37 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
     return distance_M, norm
 
 
-def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the task's columns piece by piece: their indices into x as one flat vector, and their values, (M, D) each.
-
-    Thus one call gathers and one scatters, however many members there are.
-    """
-    source, index = workspace.x[task.source], workspace.index[task.group]
-    row_M1 = workspace.rows[task.group].to(index.device).unsqueeze(1)
-    width = max(1, _MIXED_IN_CACHE // len(row_M1))
+def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
+    """Yield the task's columns piece by piece."""
+    row_M, index, row = workspace.rows[task.group], workspace.index[task.group], workspace.x[task.source].shape[1]
+    width = max(1, _MIXED_IN_CACHE // len(row_M))
     for start in range(task.start, task.stop, width):
-        place_MD = row_M1 * source.shape[1] + index[..., start : min(start + width, task.stop)]
-        yield place_MD, source.view(-1).index_select(0, place_MD.view(-1)).view(place_MD.shape)
+        yield Region(row_M, index[..., start : min(start + width, task.stop)], row)
 
 
-#: Scalars averaged at once: their indices take 1 MiB, so everything stays in the cache from gathering to scattering.
-_MIXED_IN_CACHE = 128 * 1024
+#: Scalars averaged at once: they take 1 MiB, and their indices, if they are gathered, 2 MiB, so that all stays in the
+#: cache until it is written.
+_MIXED_IN_CACHE = 256 * 1024
 
 
-def _mixed(mixing: Mixing, block_MD: Tensor) -> Tensor:
-    """Return T @ x, (M, D), computed in float64 for small groups."""
+def _matrix(mixing: Mixing, device: torch.device) -> Tensor | csr_array:
+    """Return the matrix as it is multiplied: an exact mean in the widest type, all else in float32.
+
+    Float64 would take twice as long. The rows of a mixing matrix sum to one, so the rounding error is relative to the
+    values themselves, as that of storing them is.
+    """
     if not isinstance(mixing, np.ndarray):
-        return torch.from_numpy(mixing @ block_MD.cpu().numpy()).to(block_MD.device)
-    wide = widest(block_MD.device)
-    if mixing.ndim == 1:
-        weights = torch.from_numpy(mixing).to(wide).to(block_MD.device)
-        return (weights @ block_MD.to(wide)).to(block_MD.dtype).expand_as(block_MD)
-    exact = wide if len(mixing) <= _FLOAT64_MEMBERS else torch.float32
-    return (torch.from_numpy(mixing).to(exact).to(block_MD.device) @ block_MD.to(exact)).to(block_MD.dtype)
+        return mixing.astype(np.float32)
+    return torch.from_numpy(mixing).to(widest(device) if mixing.ndim == 1 else torch.float32).to(device)
 
 
-#: In larger groups the product takes longer than reading the parameters, and float32 halves its time. The rows of a
-#: mixing matrix sum to one, so the rounding error is relative to the values themselves.
-_FLOAT64_MEMBERS = 64
+def _mixed(matrix: Tensor | csr_array, block_MD: Tensor, place_MD: Tensor | None) -> Tensor:
+    """Return T @ x, (M, D); computed in its place if there is one and the product can be written there."""
+    if not isinstance(matrix, Tensor):
+        return torch.from_numpy(matrix @ block_MD.cpu().numpy()).to(block_MD.device)
+    if matrix.dim() == 1:
+        return (matrix @ block_MD.to(matrix.dtype)).to(block_MD.dtype).expand_as(block_MD)
+    return torch.mm(matrix, block_MD, out=place_MD)
 
 
 def _keep_columns(workspace: Workspace, task: Keep) -> None:

@@ -140,6 +140,52 @@ def rows_of(peers: Sequence[int]) -> slice | list[int]:
     return slice(first, last) if list(peers) == list(range(first, last)) else list(peers)
 
 
+@dataclass(frozen=True)
+class Region:
+    """Some columns of some rows of x. If both are consecutive, the region is a view of x; else it is gathered.
+
+    rows      (M,)
+    columns   (D,) ascending if they are the same for all rows, else (M, D)
+    width     scalars in a row of x
+    """
+
+    rows: Tensor
+    columns: Tensor
+    width: int
+
+    def view(self, x_Pn: Tensor) -> Tensor | None:
+        """Return this region as a view of x, (M, D); None if it has to be gathered."""
+        return None if self._span is None else x_Pn[self._span]
+
+    def of(self, x_Pn: Tensor) -> Tensor:
+        """Return this region's values, (M, D); as a view where possible."""
+        view_MD = self.view(x_Pn)
+        if view_MD is not None:
+            return view_MD
+        return x_Pn.view(-1).index_select(0, self._index_MD.view(-1)).view(self._index_MD.shape)
+
+    def put(self, x_Pn: Tensor, values_MD: Tensor) -> None:
+        """Write this region's values."""
+        view_MD = self.view(x_Pn)
+        if view_MD is not None:
+            view_MD.copy_(values_MD)
+        else:
+            x_Pn.view(-1).scatter_(0, self._index_MD.view(-1), values_MD.reshape(-1))
+
+    @cached_property
+    def _span(self) -> tuple[slice, slice] | None:
+        rows = rows_of(self.rows.tolist())
+        if self.columns.dim() == 2 or not isinstance(rows, slice):
+            return None
+        first, stop = int(self.columns[0]), int(self.columns[-1]) + 1
+        return (rows, slice(first, stop)) if stop - first == len(self.columns) else None
+
+    @cached_property
+    def _index_MD(self) -> Tensor:
+        """Indices into x as one flat vector, so that one call gathers and one scatters, however many rows there are."""
+        return self.rows.to(self.columns.device).unsqueeze(1) * self.width + self.columns
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Description of one method with one seed for a worker that trains, averages and evaluates; the tensors are
@@ -221,7 +267,7 @@ class Workspace:
     x          both sides of what peers average (P, V * n), the V vectors of a peer one after the other
     x_NF       the inputs of the data set
     view       how each peer sees the inputs; None if all see them unchanged
-    index      by group the columns of x, (D,) if they are the same for all members, else (M, D)
+    index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
     rows       by group the rows of x, (M,)
     states     the algorithm's states
     mappings   the mappings of x and states, if they are in files
