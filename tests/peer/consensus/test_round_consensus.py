@@ -353,8 +353,10 @@ def test_who_states_no_capability_for_it_is_sent_no_short_heartbeat() -> None:
     one, other = (peer for peer in consensus_cluster.made.peers if peer != node.state.me)
     assert beats(node) == {one: (ShortHeartbeat, 2), other: (ShortHeartbeat, 2)}
     member = consensus_cluster.node(one)
-    process = {"generation": member.durable.generation, "nonce": member.setup.nonce}
-    told(node, one, replace(_hello(member, node.durable.generation), capabilities=("proofs",), **process))
+    hello = replace(
+        _hello(member, node.durable.generation), generation=member.durable.generation, nonce=member.setup.nonce
+    )
+    told(node, one, replace(hello, capabilities=("proofs",)))
     assert beats(node) == {one: (Heartbeat, 2), other: (ShortHeartbeat, 2)}
     node.state.others[other].speak_older(node.state.now)
     assert beats(node) == {one: (Heartbeat, 2), other: (Heartbeat, 1)}
