@@ -117,7 +117,7 @@ class Batches:
 
     def inputs(self, step: int) -> Tensor:
         """Return the inputs of one step, (..., b, *F)."""
-        return self._seen(self.index[..., step, :])
+        return self._seen(self.index.select(-2, step))
 
     def all_inputs(self) -> Tensor:
         """Return the inputs of all steps, (..., S * b, *F)."""
@@ -151,7 +151,9 @@ class Batches:
         return inputs if self.view is None else self.view(inputs, self.x_NF.dim() - 1), examples.y_M
 
     def _seen(self, index: Tensor) -> Tensor:
-        x = torch.index_select(self.x_NF, 0, index.reshape(-1)).reshape(*index.shape, *self.x_NF.shape[1:])
+        x = torch.index_select(self.x_NF, 0, index.flatten())
+        if index.dim() > 1:
+            x = x.view(*index.shape, *x.shape[1:])
         return x if self.view is None else self.view(x, self.x_NF.dim() - 1)
 
 

@@ -107,21 +107,20 @@ def _hooked(module: nn.Module) -> bool:
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
-def affine(a: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return a (..., b, in) times weight (..., out, in) plus bias (..., 1, out), with no or one leading dimension."""
-    transposed = weight.transpose(-1, -2)
+def affine(a: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a (..., b, in) times the transposed weight (..., in, out) plus bias (..., 1, out), with no or one leading
+    dimension.
+    """
     if bias is None:
         return a @ transposed
-    if a.dim() == 2:
-        return torch.addmm(bias.squeeze(-2), a, transposed)
-    return torch.baddbmm(bias, a, transposed)
+    return (torch.addmm if a.dim() == 2 else torch.baddbmm)(bias, a, transposed)
 
 
 def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
     """Return the logits (..., b, outputs) of inputs (..., b, features), for parameters x_n (..., n)."""
     a = inputs
     for layer in layers:
-        a = FORWARD[layer.activation](affine(a, layer.weights(x_n), layer.biases(x_n)))
+        a = FORWARD[layer.activation](affine(a, layer.weights(x_n).mT, layer.biases(x_n)))
     return a
 
 
@@ -129,7 +128,7 @@ def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[
     """Return inputs (..., b, features), followed by the result of each layer."""
     seen = [inputs]
     for layer in layers:
-        seen.append(FORWARD[layer.activation](affine(seen[-1], layer.weights(x_n), layer.biases(x_n))))
+        seen.append(FORWARD[layer.activation](affine(seen[-1], layer.weights(x_n).mT, layer.biases(x_n))))
     return seen
 
 
@@ -167,7 +166,9 @@ def train_stack(
     """
     assert loss.delta is not None, f"{loss.name} has no closed gradient"
     weights = [layer.weights(x_n) for layer in layers]
-    biases = [layer.biases(x_n) for layer in layers]
+    applied = [
+        (FORWARD[layer.activation], weight.mT, layer.biases(x_n)) for layer, weight in zip(layers, weights, strict=True)
+    ]
     moved_n, keep, rate = (x_n, 1.0, -lr) if velocity_n is None else (velocity_n, momentum, 1.0)
     into = [None if layer.frozen else (layer.weights(moved_n), layer.biases(moved_n)) for layer in layers]
     lowest = next(depth for depth, layer in enumerate(layers) if not layer.frozen)
@@ -175,8 +176,8 @@ def train_stack(
         added_n = None if correction is None else _thawed_(layers, correction.at(x_n))
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
-        for layer, weight, bias in zip(layers, weights, biases, strict=True):
-            a = FORWARD[layer.activation](affine(a, weight, bias))
+        for activation, transposed, bias in applied:
+            a = activation(affine(a, transposed, bias))
             seen.append(a)
         delta = loss.delta(a, batches.targets(step))
         for depth in range(len(layers) - 1, lowest - 1, -1):
@@ -211,10 +212,7 @@ def descend(weight: Tensor, bias: Tensor | None, delta: Tensor, a: Tensor, rate:
         delta: the gradient at the layer's output.
         a: the layer's input.
     """
-    if weight.dim() == 2:
-        weight.addmm_(delta.transpose(-1, -2), a, beta=keep, alpha=rate)
-    else:
-        weight.baddbmm_(delta.transpose(-1, -2), a, beta=keep, alpha=rate)
+    (weight.addmm_ if weight.dim() == 2 else weight.baddbmm_)(delta.mT, a, beta=keep, alpha=rate)
     if bias is not None:
         if keep != 1.0:
             bias.mul_(keep)

@@ -76,7 +76,7 @@ def _cross_entropy(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _cross_entropy_delta(z: Tensor, y: Tensor) -> Tensor:
-    return z.softmax(-1).scatter_add(-1, y.unsqueeze(-1), torch.full_like(z[..., :1], -1.0))
+    return z.softmax(-1).scatter_add_(-1, y.unsqueeze(-1), torch.full_like(z, -1.0))
 
 
 def _squared_error(z: Tensor, y: Tensor) -> Tensor:

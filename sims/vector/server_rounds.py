@@ -5,7 +5,7 @@ They compute a federation without delays: all participants of a round send an up
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
-from fedpeer.algorithms.leaves import byte_count, leaves_of, map_leaves, rebuilt
+from fedpeer.algorithms.leaves import byte_count, leaves_of, rebuilt, take_rows
 from fedpeer.algorithms.updates import fault
 from fedpeer.config.building import Coordinated, left_out
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES
@@ -62,9 +62,9 @@ class ServerRounds:
     def close(self, number: int, trained: Sequence[int]) -> None:
         session = self._session
         session.executor.fetch(self._sending)
-        counting = self._near(self._sound(self._sending), number)
+        counting, updates = self._counting(number)
         if counting:
-            self.server = self._algorithm.close(self.server, self._updates(counting))
+            self.server = self._algorithm.close(self.server, updates)
         session.executor.set_shared("server", self.server)
         if type(self._algorithm).settle is not CoordinatedAlgorithm.settle:
             counted = set(counting)
@@ -122,33 +122,27 @@ class ServerRounds:
         session.executor.resume(session.sides)
         session.executor.set_shared("server", self.server)
 
-    def _sound(self, sending: Sequence[int]) -> list[int]:
-        """Return the peers whose updates are finite; report the others."""
-        sent = leaves_of(self._session.states.sent)
-        sound = torch.ones(len(sending), dtype=torch.bool)
-        for leaf in sent.values():
-            sound &= torch.stack([leaf[peer].isfinite().all() for peer in sending]).cpu()
-        for peer in [peer for peer, good in zip(sending, sound.tolist(), strict=True) if not good]:
-            update = {name: leaf[peer] for name, leaf in sent.items()}
-            found = fault(update, update)
-            assert found is not None, "what is no number is a fault"
-            self._session.refused(self._session.job.peers[peer], found.text)
-        return [peer for peer, good in zip(sending, sound.tolist(), strict=True) if good]
-
-    def _near(self, sending: Sequence[int], round: int) -> list[int]:
-        """Return the peers whose updates pass the algorithm's check of how far they moved; report the others."""
-        found: list[Rejection | None] = [None] * len(sending)
-        if sending:
-            found = left_out(self._algorithm, self._learning, self.server, self._updates(sending), round)
-        for peer, why in zip(sending, found, strict=True):
-            if why is not None:
-                self._session.refused(self._session.job.peers[peer], why.text)
-        return [peer for peer, why in zip(sending, found, strict=True) if why is None]
+    def _counting(self, round: int) -> tuple[list[int], Any]:
+        """Return the peers whose updates count, and those updates; report the others."""
+        peers, updates = self._sending, self._updates(self._sending)
+        checks: list[Callable[[Any], list[Rejection | None]]] = [
+            _faults,
+            lambda some: left_out(self._algorithm, self._learning, self.server, some, round),
+        ]
+        for check in checks:
+            found = check(updates) if peers else []
+            for peer, why in zip(peers, found, strict=True):
+                if why is not None:
+                    self._session.refused(self._session.job.peers[peer], why.text)
+            if any(found):
+                good = [row for row, why in enumerate(found) if why is None]
+                peers, updates = [peers[row] for row in good], take_rows(updates, good)
+        return peers, updates
 
     def _updates(self, sending: Sequence[int]) -> Any:
         everybody = list(range(len(self._session.job.peers)))
         rows = slice(None) if sending == everybody else sending  # a view where it can be
-        return map_leaves(lambda leaf: leaf[rows], self._session.states.sent)
+        return take_rows(self._session.states.sent, rows)
 
     def _updates_sent(self) -> dict[int, int]:
         """Return by peer the bytes on the wire of the last round's updates, where many zeros take one bit each."""
@@ -160,3 +154,15 @@ class ServerRounds:
                 if peer != coordinator
             }
         return self._sent_bytes
+
+
+def _faults(updates: Any) -> list[Rejection | None]:
+    """Return for each of a round's updates, (K, ...), why it is invalid; None if its numbers are finite."""
+    leaves = leaves_of(updates)
+    # Infinity and NaN show in the sum of a row; so may finite numbers that are huge, and then each one is looked at.
+    sums_LK = torch.stack([leaf.unsqueeze(-1).flatten(1).sum(-1).cpu().double() for leaf in leaves.values()])
+    found: list[Rejection | None] = []
+    for row, good in enumerate(sums_LK.isfinite().all(0).tolist()):
+        update = {} if good else {name: leaf[row] for name, leaf in leaves.items()}
+        found.append(fault(update, update))
+    return found

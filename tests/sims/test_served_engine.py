@@ -18,9 +18,11 @@ from fedpeer.algorithms.batches import round_order
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.privacy import epsilon
+from fedpeer.algorithms.servers.models import Local
 from fedpeer.config.problems import ConfigError
 from fedpeer.sims import api
 from fedpeer.sims.vector.pool import Stopped
+from fedpeer.sims.vector.server_rounds import _faults
 from fedpeer.sims.vector.workspace import other
 from fedpeer.sims.world import World
 from tests.sims.worlds import engine, federation, relative, same_bits, world
@@ -332,6 +334,25 @@ def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
         assert running.server_n is not None
         torch.testing.assert_close(running.server_n, rows.double().mean(0).float())
     assert told == [("peer3", "model_n: 1 of 910 numbers are NaN or infinite")]
+
+
+def test_only_updates_with_infinite_numbers_or_none_are_faults_however_huge_the_others_are() -> None:
+    huge = torch.finfo(torch.float32).max
+    rows = [
+        [1.0, -2.0, 3.0],
+        [huge, huge, huge],
+        [torch.nan, 0.0, 0.0],
+        [torch.inf, 0.0, -torch.inf],
+        [-huge, 0.0, 1.0],
+    ]
+    found = _faults(Local(torch.tensor(rows), torch.arange(1, 6)))
+    assert [why and why.text for why in found] == [
+        None,
+        None,
+        "model_n: 1 of 3 numbers are NaN or infinite",
+        "model_n: 2 of 3 numbers are NaN or infinite",
+        None,
+    ]
 
 
 def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
