@@ -25,7 +25,8 @@ from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, start
 from tests.reference.linear_gaussian import minimiser
 
 #: At a rate of 0.1 a linear network diverges on squared errors, and magnifies rounding.
-SGD = OptimizerChoice("SGD", {"lr": 0.05})
+RATE = 0.05
+SGD = OptimizerChoice("SGD", {"lr": RATE})
 CLOSED = [name for name, loss in LOSSES.items() if loss.delta is not None]
 
 
@@ -117,7 +118,7 @@ def test_without_a_slope_of_the_data_the_divergence_alone_is_descended(way: int)
     start, against, _ = begun(module, 1)
     strength = torch.tensor([0.5])
     few = both_ways(module)[way](start, against, strength, block.taking(range(7)), (1,))
-    share = (1 - 0.1 * 0.5 / 0.3**2) ** 7
+    share = (1 - RATE * 0.5 / 0.3**2) ** 7
     torch.testing.assert_close(few.mu_n, against.mu_D + share * (start.mu_n - against.mu_D), rtol=1e-4, atol=1e-5)
     many = both_ways(module)[way](start, against, strength, block, (1,))
     torch.testing.assert_close(many.mu_n, against.mu_D, rtol=0, atol=1e-4)
