@@ -56,11 +56,11 @@ quick: $(READY)  ## the tests of the pure core, in under a minute
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"
 
-soak: $(READY)   ## faults over thousands of seeds, a million fuzzed messages, fifty kills between hosts
-	$(BIN)/python -m tests.faults.soak
-	$(BIN)/python -m pytest -n 2 -m soak $(addprefix --ignore=,$(ALONE))
+soak: $(READY)   ## faults over a thousand seeds and more, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m pytest -m soak $(ALONE)
 	$(BIN)/python -m tests.net.soak
+	$(BIN)/python -m tests.faults.soak
+	$(BIN)/python -m pytest -n 2 -m soak $(addprefix --ignore=,$(ALONE))
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run

@@ -66,7 +66,7 @@ class Simulator:
         carried   by peer, the number of effects carried out, over all its processes
         messages, bytes   by peer, what it has sent so far
         stepped   called after each event that a machine has handled: (peer, machine)
-        said      called with each effect that is carried out, except saves: (peer, effect)
+        on_effect called with each effect that is carried out, except saves: (peer, effect)
     """
 
     def __init__(

@@ -91,7 +91,8 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
         gossip__deadline=deadline,
         gossip__topology=graph,
     )
-    cluster = PeerCluster(made, faults_of(kind, seconds, made.peers, seed))
+    # Other scenarios look at every step of a cut; here each look at every step is a third of a run's time.
+    cluster = PeerCluster(made, faults_of(kind, seconds, made.peers, seed), look_every=1.0)
     watch = Watch(cluster.simulator)
     cluster.simulator.start()
     cluster.run(BEGIN)

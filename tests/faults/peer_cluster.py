@@ -1,9 +1,10 @@
-"""Whole peers that learn nothing, in a simulated simulator: what they average is known, so the truth is a closed form.
+"""Whole peers that learn nothing, in a simulated network: what they average is known, so the truth is a closed form.
 
 Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
 true average is the mean of what its members began with, and all that is ever there is what they put in. A `PeerCluster`
-looks at all durable states after every step in which one has changed: of the living as they are in memory, of the dead
-as they are on disk. A run in which anything is missing, or there twice, ends at that step.
+looks at all durable states after every step in which one has changed (or less often, where a scenario says so): of the
+living as they are in memory, of the dead as they are on disk. A run in which anything is missing, or there twice, ends
+at that step.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ class PeerCluster:
     Attributes:
         forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
                    scenario, and values are not compared
+        look_every  ticks between two looks at what is there; 0 looks after every step that changed something
         far        the furthest that weights and values, relatively, were from what was put in
     """
 
@@ -141,6 +143,7 @@ class PeerCluster:
         drift: float = 0.0,
         pace: Mapping[str, float] | None = None,
         forgetful: bool = False,
+        look_every: float = 0.0,
         roster: Sequence[str] | None = None,
         fact: Callable[[str, Effect], object] = audit.took,
         method: str = "partial-averaging",
@@ -159,6 +162,7 @@ class PeerCluster:
         self.simulator.stepped = self._stepped
         self.far = 0.0
         self.outside: list[str] = []
+        self._look_every, self._look_at = look_every, 0.0
         self._drifts = drift != 0.0
         self._seen: dict[str, tuple[GroupState, ...]] = {}
         self._parts: audit.Parts = {}
@@ -236,7 +240,8 @@ class PeerCluster:
             self._seen[peer] = held
             if self.forgetful:
                 self._stay_inside(peer, machine.durable)
-            else:
+            elif self.simulator.now >= self._look_at:
+                self._look_at = self.simulator.now + self._look_every
                 self.look()
 
     def look(self) -> None:

@@ -75,8 +75,7 @@ def _part(holding: GroupState, form: Form, taken: Mapping[str, int]) -> Tensor:
 
 def _taken(durable_states: Mapping[str, DurableState], sender: str, receiver: str, group: str) -> int:
     """The last number on this channel that the receiver has; none where either does not know the other's incarnation,
-    for
-    then what is open comes back to the sender."""
+    for then what is open comes back to the sender."""
     one, other = durable_states[sender], durable_states[receiver]
     if one.met.get(receiver) != other.incarnation or other.met.get(sender) != one.incarnation:
         return 0
