@@ -256,7 +256,9 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
         _measure(state, rounds, group, last=at[1] + 1 == policy.exchanges)
         state.write(Closed(group=group, without=gone))
         since = rounds.opened_at.pop(group, state.now)
-        rounds.silent[group] = dict.fromkeys(gone, since) | rounds.silent.get(group, {})
+        # A peer whose share of a later exchange is here is not silent: it is past this one, and waits for ours of that.
+        silent = [peer for peer in gone if holding.into.get(peer, Incoming()).place <= holding.at]
+        rounds.silent[group] = dict.fromkeys(silent, since) | rounds.silent.get(group, {})
 
 
 def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> bool:
@@ -268,11 +270,13 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
     if state.others.round_of(peer) > round + ahead(state) or behind(state, group, peer):
         return False
-    if other.round > round and mutual(state, group):
-        # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there
-        # is no such share; in the last one it is under way, or was never made: then we do not wait for long.
+    # A peer in the next round that could not have our share of the last exchange went on without us, and gives nothing
+    # in the exchanges before it. In the last one its share is under way, or was never made: we do not wait for long.
+    if mutual(state, group):
+        if exchange + 1 < policy.exchanges and state.others.round_of(peer) > round:
+            return False
         patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
-        if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
+        if other.round > round and state.now - other.round_at >= patience:
             return False
     return holding.into.get(peer, Incoming()).place <= holding.at
 

@@ -1,0 +1,32 @@
+"""A peer that comes back into the middle of the others' round: it gives in each exchange that they wait for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedpeer.peer.node import rounds
+from fedpeer.peer.node.skew import furthest
+from fedpeer.sims.network.links import LinkRules
+from tests.faults import isolation
+from tests.faults.peer_cluster import AddingTrainer, PeerCluster
+
+#: Rounds by which the news of the others is old where a peer comes back: on real links, until answers come again.
+OLD_ROUNDS = 1
+
+
+@pytest.mark.slow
+def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings of a tick, so that exchanges are most of a round, and links of nearly one."""
+    faults_of = isolation.faults_of
+    monkeypatch.setattr(rounds, "furthest", lambda state: furthest(state) - OLD_ROUNDS)
+    monkeypatch.setattr(
+        isolation, "faults_of", lambda *fault: replace(faults_of(*fault), links=LinkRules(delay=0.8, jitter=0.0))
+    )
+    monkeypatch.setattr(PeerCluster, "_trainer", lambda cluster, peer, adding: short(adding))
+    isolation.isolate("cut:1", 8.0, 10, 30.0, "complete", 0)
+
+
+def short(adding: AddingTrainer) -> AddingTrainer:
+    return replace(adding, steps=25)
