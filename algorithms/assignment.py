@@ -86,7 +86,7 @@ ASSIGNMENTS: Mapping[str, Callable[..., ClusteringSettings]] = {"alike": similar
 
 @dataclass(frozen=True, eq=False)
 class CountSketch:
-    """A random linear map to short vectors that keeps inner products but for random errors; all peers use the same.
+    """A random linear map to short vectors that keeps inner products up to random errors; all peers use the same.
 
     Each of D numbers is added to one of S, or subtracted from it. For vectors of length 1 the inner product of two
     sketches is right in the mean, and its variance is at most 2 / S.

@@ -17,7 +17,7 @@ One round of one peer is one call:
 
 The same code trains one peer and a block of peers: every tensor may have leading dimensions, (n,) for one peer and
 (B, n) for a block of B; `...` in a shape stands for either. n is the length of a peer's flat parameter vector. The
-functions do no IO and draw no random number but from `keys`; they do not know who averages with whom, which peers
+functions do no IO and draw random numbers from `keys` only; they do not know who averages with whom, which peers
 answered, or how messages travel.
 
 Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),

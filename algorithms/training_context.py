@@ -1,7 +1,7 @@
 """Context that an algorithm is built from: the network, its training, the number of clients, the rule that averages
 updates.
 
-Every peer, and every worker of a simulation, has one of its own. They are all alike but for the device and for the most
+Every peer, and every worker of a simulation, has one of its own. They are all alike except for the device and the most
 examples that one of their own clients holds.
 """
 

@@ -107,7 +107,7 @@ class Engine(VectorEngine):
         return super().step()
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Averaging goes over the channels; all other tasks as ever."""
+        """Averaging goes over the channels; all other tasks are as usual."""
         mixes = [task for task in tasks if isinstance(task, Mix)]
         results = super()._run([task for task in tasks if not isinstance(task, Mix)])
         if not mixes:

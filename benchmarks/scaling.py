@@ -39,7 +39,7 @@ PATIENCE = 4000
 TICK_S = 0.025
 #: Of which the processor time of one is taken.
 MESSAGES = 300
-#: Kinds of messages by which peers know who is there.
+#: Kinds of membership messages.
 MEMBERSHIP = ("Ping", "Pong", "PingRequest")
 #: A message in the history of a simulator.
 MESSAGE = ("tick", "said", "sender", "kind", "recipient", "bytes")

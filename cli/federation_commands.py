@@ -145,7 +145,7 @@ def revoke(
     peer: Annotated[str, typer.Argument(metavar="ID", help="The peer to remove.")],
     folder: Folder = Path(),
 ) -> None:
-    """Remove a peer from the federation, at once and for good; its id may be given to another key later.
+    """Remove a peer from the federation, at once and permanently; its id may be given to another key later.
 
     Run it where the authority's key is.
     """

@@ -89,7 +89,7 @@ def _record_name(layout: Layout) -> str:
 
 
 def _elements(layout: Layout) -> Iterator[str]:
-    """Give each value that stands in the metadata: its name, its type, and since when it is there."""
+    """Yield name, type and first version of each value in the metadata."""
     for own, (name, wire_type) in zip(fields(layout.made), layout.types.items(), strict=True):
         match wire_type:
             case Since(version, of):

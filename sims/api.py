@@ -101,7 +101,7 @@ def simulate(
         address: address of the Ray cluster, HOST:PORT or "auto"; default: a cluster of this machine alone.
         shards: shards of the ray engine; default: one per CPU for a single run; several runs are distributed whole.
         out: folder in which the run's folder is made.
-        tell: called with each `fedpeer.sims.events` event.
+        on_event: called with each `fedpeer.sims.events` event.
 
     Returns:
         The results; everything is also in a folder under `out`.

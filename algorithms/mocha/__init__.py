@@ -7,7 +7,7 @@ program:
 
 with c_t = 1 (paper, sum of losses) or 1 / n_t (program, mean of losses), and one row for each task, so that W and V are
 (T, F). All that is known about the tasks' relations is in M, the coupling. Neither its inverse nor Omega nor the
-inverse of Sigma is needed, but for the penalty at a W that comes from no dual variables (`dual.regulariser`).
+inverse of Sigma is needed, except for the penalty at a W that comes from no dual variables (`dual.regulariser`).
 
     losses        the four losses and their coordinate updates
     dual          objectives, gap, subproblem, theta

@@ -404,7 +404,7 @@ class Node:
             if event.group in self.consensus_by_group:
                 self.consensus_by_group[event.group].aggregated(event)
             return
-        assert isinstance(self.part, RoundClient), "who is no client asks for no such work"
+        assert isinstance(self.part, RoundClient), "only clients ask for such work"
         if isinstance(event, ClientTrained):
             self.part.trained(event)
         else:

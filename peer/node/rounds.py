@@ -305,7 +305,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
     absent = _absent(state, group, beyond) if policy.drift is not None and exchange == 0 else None
-    # Who is back may be far away although nobody has moved: each side averaged without the other.
+    # A peer that is back may be far away although nobody has moved: each side averaged without the other.
     back = absent is not None and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
     inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}

@@ -10,7 +10,7 @@ never blocks the others: they have seen it, so they may come up to it, and then 
 
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
 one that is present), counts its training for the round after that (`furthest`). So many are required because a liar
-might state anything, and so might two of eight: whoever followed them would be alone in a round far ahead.
+might state anything, and so might two of eight: a peer that followed them would be alone in a round far ahead.
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
 (`in_step`). A peer that took shares and gave none back would end up with the weight of all.

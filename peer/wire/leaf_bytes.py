@@ -63,7 +63,7 @@ class LeafForm:
 
     def leaf(self, data: bytes, name: str) -> Tensor:
         """Return a copy of one leaf in these `size` bytes."""
-        assert len(data) == self.size, "who takes bytes in from others looks at their number"
+        assert len(data) == self.size, "callers check the number of bytes of others"
         at, end, like = self._places[name]
         # torch cannot view empty buffers; a copy is aligned.
         flat = torch.frombuffer(bytearray(data[at:end]), dtype=like.dtype) if end > at else like.new_empty(0)
