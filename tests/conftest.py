@@ -1,6 +1,8 @@
-"""For all tests: one fork server that has everything, as a run with torch's optimisers would have it; examples that
-may take their time, since how fast a machine is that does much else says nothing about the code; and files with slow
-tests first where several workers share them, so that none is left alone with a minute's work when the others are done.
+"""Settings for all tests.
+
+There is one fork server that has everything preloaded, as a run with torch's optimisers would have it. Hypothesis
+examples have no deadline, because the speed of a busy machine says nothing about the code. Where several workers share
+the tests, files with slow tests come first, so that no worker is left with a minute's work when the others are done.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
-# A test that starts programs starts many: compiling the same modules again is a quarter of what each of them computes.
+# A test that starts programs starts many; compiling the same modules again would be a quarter of their work.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """The first run in a process decides what its fork server preloads; tests of all kinds share this process."""
+    """Start the fork server with the preloads of a run with torch's optimisers.
+
+    The first run in a process decides what its fork server preloads, and tests of all kinds share this process.
+    """
     if sys.platform != "win32":
         multiprocessing.get_context("forkserver").set_forkserver_preload(["fedpeer.sims.vector.preload_autograd"])
         forkserver.ensure_running()
@@ -36,7 +41,7 @@ def _fork_server() -> None:
 
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs that our own code starts are forks of one that has imported torch."""
+    """Make the programs that our own code starts forks of one that has imported torch."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform != "win32":
             patch.setattr(sys, "executable", str(as_executable(tmp_path_factory.mktemp("forked"))))
@@ -45,12 +50,12 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def old_release(tmp_path_factory: pytest.TempPathFactory) -> OldRelease:
-    """The release before this one, installed in a folder of its own; `tests/kept/release.py` says how it is used."""
+    """Return the release before this one, installed in its own folder; `tests/kept/release.py` says how it is used."""
     return installed(tmp_path_factory.mktemp("old-release"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Workers take whole files in this order: by how many slow tests are in them, and otherwise as they are found."""
+    """Order files by their number of slow tests, otherwise as found; workers take whole files in this order."""
     if hasattr(config, "workerinput"):
         slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
         items.sort(key=lambda item: -slow[item.path])

@@ -1,4 +1,4 @@
-"""The rules of the rooms, held against the real import graph and the real source."""
+"""The rules of the rooms, checked against the real import graph and the real source."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ ROOMS = (
 PURE: tuple[str, ...] = ("slicing", "topology", "gossip", "algorithms", "networks", "config")
 PURE += ("peer/wire", "peer/state", "peer/consensus", "peer/node")
 PURE += tuple(f"learning/{name}.py" for name in ("assembly", "bandwidth", "groups", "local_task", "wire_forms"))
-#: What a pure room never does: talk, wait, read, write, look at the clock, draw from a generator of its own.
+#: Imports that a pure room never has: it does not communicate, wait, read, write, look at the clock, or draw from a
+#: generator of its own.
 IMPURE = {"asyncio", "socket", "threading", "multiprocessing", "subprocess", "time", "datetime", "os", "pathlib"}
 IMPURE |= {"io", "shutil", "tempfile", "random", "secrets", "logging", "aiohttp", "sqlite3", "rich", "typer", "pooch"}
-#: Modules that stand on one another by their imports.
+#: Most modules in a chain of imports.
 CHAIN_MAX = 20
-#: Of these rooms and packages alone: what listing and checking must not wait for.
+#: By room: packages that it must not import, because listing and checking must not wait for them.
 NEVER = {
     "topology": {"torch"},
     "config": {"torch"},
@@ -45,9 +46,9 @@ Import = ast.Import | ast.ImportFrom
 class Source:
     """One file, parsed and walked once for all tests.
 
-    top        the imports that importing it carries out
-    imports    all imports, for types alone and inside functions, too
-    called     what is called, as it is written
+    top        the imports that are executed when the file is imported
+    imports    all imports, including those for types only and those inside functions
+    called     the called expressions, as written
     """
 
     path: Path
@@ -95,7 +96,7 @@ def imported(nodes: Iterable[Import]) -> Iterator[str]:
 
 def test_rooms_import_only_what_the_table_of_the_architecture_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
-    # It would silence every logger that there is, for all tests after this one.
+    # It would silence every logger for all tests after this one.
     monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS
 
@@ -114,7 +115,7 @@ def test_rooms_leave_out_what_they_must_not_wait_for(room: str) -> None:
 
 
 def imports_within(nodes: Iterable[Import], modules: Collection[str]) -> Iterator[str]:
-    """Modules of ours that are imported."""
+    """Yield our own modules that these nodes import."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name in modules)
@@ -125,7 +126,7 @@ def imports_within(nodes: Iterable[Import], modules: Collection[str]) -> Iterato
 
 
 def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
-    """Circles count imports for types alone and inside functions, too; chains what importing a module imports."""
+    """Circles also count imports for types only and inside functions; chains count only imports executed on import."""
     files = {
         "fedpeer." + ".".join(each.path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): each
         for room in ROOMS
@@ -142,7 +143,7 @@ def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
 
 
 def test_no_public_class_or_function_has_the_name_of_another() -> None:
-    """A name says where it is; what never leaves its module has a leading underscore."""
+    """A name identifies one place; a name that is used only in its own module has a leading underscore."""
     homes: dict[str, list[str]] = {}
     for room in ROOMS:
         for each in sources(room):
@@ -155,7 +156,7 @@ def test_no_public_class_or_function_has_the_name_of_another() -> None:
 
 
 def test_no_data_becomes_code() -> None:
-    """No pickle, marshal, eval, exec or torch.load, but for the one reader of official pickles."""
+    """The code has no pickle, marshal, eval, exec or torch.load, except in the one reader of official pickles."""
     for each in (each for room in (*ROOMS, "fedpeer") for each in sources(room)):
         if each.path.name == "official_pickle.py":
             continue

@@ -1,4 +1,4 @@
-"""Small jobs for the tests of algorithms with a server: one of each, whole rounds, clients with quadratic losses."""
+"""Helpers for the tests of algorithms with a server: one of each, whole rounds, clients with quadratic losses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LR = 0.1
 MODULE = mlp()
 LAYOUT = FlatLayout.of(MODULE)
 LOSS = LOSSES["cross-entropy"]
-#: All layers but the last.
+#: Places of the parameters of all layers except the last.
 BASE_D = torch.arange(LAYOUT.n - 15)
 
 
@@ -44,12 +44,12 @@ def stepper_of(way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy"
 def bench_of(
     way: Way, module: nn.Module = MODULE, loss: str = "cross-entropy", lr: float = LR, clients: int = 5
 ) -> TrainingContext:
-    """A bench with plain SGD; further draws of initial parameters are the usual ones moved a little."""
+    """Return a context with plain SGD; further draws of initial parameters are the module's, shifted a little."""
     made = TrainingContext.of(module, LOSSES[loss], OptimizerChoice("SGD", {"lr": lr}), way=way, clients=clients)
     return replace(made, draw=lambda name: made.layout.flatten(module) + 0.1 * len(name))
 
 
-#: One of each, by the way in which it takes its steps.
+#: One maker for each algorithm; its argument is the way in which the algorithm takes its steps.
 MAKERS: dict[str, Callable[[Way], Algorithm]] = {
     "fedavg": lambda way: FedAvg(bench_of(way)),
     "fedprox": lambda way: FedProx(bench_of(way), mu=0.5),
@@ -67,7 +67,7 @@ MAKERS: dict[str, Callable[[Way], Algorithm]] = {
 def played(
     algorithm: Algorithm, server: Any, clients: dict[str, Any], work: Callable[[str], Batches], options: Sequence[str]
 ) -> Any:
-    """The server after a round with those who were asked; `clients` is brought up to date."""
+    """Return the server after a round with the clients in `options`; `clients` is updated in place."""
     broadcast, updates = algorithm.open(server, 1), {}
     for peer in options:
         clients[peer], updates[peer] = algorithm.train(clients[peer], broadcast, work(peer), (int(peer),))
@@ -90,7 +90,7 @@ class Quadratics:
         return bench_of("loop", self.module, "mean-squared-error", lr, clients)
 
     def batches(self, client: int, steps: int) -> Batches:
-        """Full batches."""
+        """Return full batches of a client."""
         x_DD = self.x_CDD[client]
         y_SD = (x_DD @ self.c_CD[client]).expand(steps, -1)
         return Batches(x_DD, torch.arange(len(x_DD)).repeat(steps, 1), y_SD)
@@ -100,14 +100,14 @@ class Quadratics:
         return gradient_D
 
     def near(self, client: int, anchor_D: Tensor, strength: float) -> Tensor:
-        """The minimiser of f_i(w) + (strength / 2) ||w - anchor||^2."""
+        """Return the minimiser of f_i(w) + (strength / 2) ||w - anchor||^2."""
         H_DD, eye_DD = self.H_CDD[client], torch.eye(len(anchor_D), dtype=torch.float64)
         right_D = H_DD @ self.c_CD[client] + strength * anchor_D
         near_D: Tensor = torch.linalg.solve(H_DD + strength * eye_DD, right_D)
         return near_D
 
     def optimum(self) -> Tensor:
-        """The minimiser of the sum over the clients."""
+        """Return the minimiser of the sum over the clients."""
         right_D = torch.einsum("cij,cj->i", self.H_CDD, self.c_CD)
         optimum_D: Tensor = torch.linalg.solve(self.H_CDD.sum(0), right_D)
         return optimum_D

@@ -1,4 +1,4 @@
-"""Robust aggregation by choice: what a choice computes and refuses, and that FedAvg under it learns among liars."""
+"""Robust aggregation by choice: the results and refusals of a choice, and FedAvg, which learns with it among liars."""
 
 from __future__ import annotations
 
@@ -196,14 +196,14 @@ def test_an_algorithm_without_a_mean_is_not_said_to_stand_liars() -> None:
         of_a_federation("mocha", linear, aggregation="median")
 
 
-# FedAvg on the digits, one distribution for all, 2 of 11 clients lie: reliability, P16.
+# FedAvg on the digits: all clients have the same distribution, and 2 of 11 clients lie (reliability, P16).
 
 PEERS, LIARS, ROUNDS, STEPS, BATCH = 11, 2, 12, 12, 10
 LAYERS = (64, 10)
 
 
 def sign_flip(honest_KD: Tensor, start_D: Tensor) -> Tensor:
-    """The change that the honest would have made, back and ten times as far."""
+    """Return a model moved by ten times the honest clients' mean change, in the opposite direction."""
     return start_D - 10 * (honest_KD.mean(0) - start_D)
 
 
@@ -216,7 +216,7 @@ def not_a_number(honest_KD: Tensor, start_D: Tensor) -> Tensor:
 
 
 def a_little_is_enough(honest_KD: Tensor, start_D: Tensor) -> Tensor:
-    """Baruch, Baruch, Goldberg 2019, algorithm 3: as far from the mean as enough honest updates are themselves."""
+    """Return an update as far from the mean as enough honest ones (Baruch, Baruch, Goldberg 2019, algorithm 3)."""
     supporters = PEERS // 2 + 1 - LIARS
     z_max = NormalDist().inv_cdf((PEERS - LIARS - supporters) / (PEERS - LIARS))
     return honest_KD.mean(0) - z_max * honest_KD.std(0)
@@ -234,7 +234,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 @cache
 def learnt(text: str, attack: Attack | None, seed: int) -> float:
-    """Accuracy in [0, 1] on the 360 test examples after all rounds."""
+    """Return the accuracy in [0, 1] on the 360 test examples after all rounds."""
     x_NF, y_N = digits()
     draws = Draws(seed)
     shuffled_N = torch.from_numpy(draws.numpy("split").permutation(len(y_N)))
@@ -262,7 +262,7 @@ def learnt(text: str, attack: Attack | None, seed: int) -> float:
 
 
 def lost(text: str, attack: Attack | None, seeds: range) -> float:
-    """Accuracy of FedAvg with the plain mean and without liars, less that of the rule; the mean over seeds."""
+    """Return the accuracy of FedAvg with the plain mean and without liars minus the rule's, averaged over seeds."""
     return sum(learnt("mean", None, seed) - learnt(text, attack, seed) for seed in seeds) / len(seeds)
 
 
@@ -281,7 +281,7 @@ def test_two_liars_cost_less_than_two_points_over_ten_seeds(text: str) -> None:
 @pytest.mark.parametrize("attack", [sign_flip, constant, not_a_number])
 @pytest.mark.parametrize("text", ["mean", "trimmed-mean,liars=0"])
 def test_who_expects_no_liars_learns_nothing(text: str, attack: Attack) -> None:
-    """But for rows that are not finite, which every rule but the plain mean leaves out."""
+    """Rows that are not finite are the exception: every rule except the plain mean leaves them out."""
     if attack is not_a_number and text != "mean":
         assert lost(text, attack, range(2)) < 0.02
     else:

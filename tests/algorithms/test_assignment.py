@@ -1,4 +1,4 @@
-"""Sketches, trees and trials against slow and obvious counterparts; a search finds what was hidden in masked peers."""
+"""Sketches, trees and trials against slow, plain counterparts; a search finds the kinds hidden in masked peers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_sketch_adds_each_number_to_one_place_or_subtracts_it() -> None:
         for d in range(50):
             expected_PS[peer, made.place_D[d]] += made.sign_D[d] * change_PD[peer, d]
     assert np.allclose(made(change_PD), expected_PS, rtol=0, atol=1e-12)
-    assert np.allclose(made(change_PD[1]), expected_PS[1], rtol=0, atol=1e-12)  # one peer as a block
+    assert np.allclose(made(change_PD[1]), expected_PS[1], rtol=0, atol=1e-12)  # one peer gives its row of the block
     assert set(made.sign_D) == {-1.0, 1.0}
     assert len(set(made.place_D.tolist())) > 12
 
@@ -77,7 +77,7 @@ def test_only_directions_are_told() -> None:
 
 
 def slow_merges(sketch_PS: Floats) -> list[set[frozenset[int]]]:
-    """What is joined in each step: the two sets whose peers are nearest in the mean of 1 - cosine."""
+    """Return the two sets joined in each step: the sets whose peers are nearest by the mean of 1 - cosine."""
     unit = sketch_PS / np.linalg.norm(sketch_PS, axis=1, keepdims=True)
     sets = [frozenset({peer}) for peer in range(len(unit))]
     steps = []
@@ -133,12 +133,12 @@ def test_what_is_missed_is_bounded_and_in_no_unit() -> None:
     loss_M = np.array([0.0, 0.5, 1.0, 1000.0])
     assert np.allclose(missed(loss_M, 0.5), [0, 1 - 1 / np.e, 1 - np.exp(-2), 1], rtol=0, atol=1e-12)
     assert np.allclose(missed(1e6 * loss_M, 0.5e6), missed(loss_M, 0.5))
-    assert missed(np.array([1e-12]), 1.0) == pytest.approx(1e-12)  # nothing is lost next to 1
-    assert missed(loss_M, 0.0).tolist() == [0, 1, 1, 1]  # who was right throughout
+    assert missed(np.array([1e-12]), 1.0) == pytest.approx(1e-12)  # a tiny loss is not rounded away next to 1
+    assert missed(loss_M, 0.0).tolist() == [0, 1, 1, 1]  # the usual loss is 0 for a peer that was always right
 
 
 def test_the_worst_example_does_not_decide() -> None:
-    """One answer that is hopeless either way, against many that have become worse."""
+    """One example that is hopeless before and after does not outweigh many that have become worse."""
     before_M, after_M = np.array([90.0] + [0.2] * 19), np.array([40.0] + [0.6] * 19)
     usual = float(np.median(before_M))
     assert Gain.of(before_M, after_M).total > 0
@@ -159,12 +159,12 @@ def gain(total: float, error: float = 1.0) -> Gain:
         ([3, 2, -4, -4], 2),
         ([3, -0.9, 2, -5], 3),  # one that lost by chance among others that gained
         ([3, -6, 2, -5], 1),  # what follows does not make up for it
-        ([3, -5, 3, -5], 3),  # and here it does, but for 2, which may be chance
+        ([3, -5, 3, -5], 3),  # here it does, except for a loss of 2, which may be chance
         ([3, -2.1, -5], 2),
         ([3, -2.2, -5], 1),
-        ([3, -2.2, -5, 0], 2),  # the more there are, the more one may lose by chance
-        ([3, -1.6, -1.5, -5], 3),  # two lose 3.1, within 2.24 times the 1.41 of two
-        ([3, -1.6, -1.6, -5], 2),  # 3.2
+        ([3, -2.2, -5, 0], 2),  # with more merges, one of them may lose more by chance
+        ([3, -1.6, -1.5, -5], 3),  # two lose 3.1, which is within 2.24 times their standard error of 1.41
+        ([3, -1.6, -1.6, -5], 2),  # two lose 3.2, which is not
         ([-4, -4], 0),
         ([-1.6], 1),
         ([-1.7], 0),
@@ -176,7 +176,7 @@ def test_the_tree_is_cut_where_chance_explains_no_more(totals: list[float], take
 
 
 def test_peers_that_are_alike_are_kept_apart_by_chance_as_rarely_as_is_said() -> None:
-    """Gains that are nothing but chance, of all merges of 12 peers: the tree is whole but for `CHANCE` of the draws."""
+    """If the gains of all merges of 12 peers are pure chance, the tree is whole except in a share `CHANCE` of draws."""
     rng, draws = np.random.default_rng(5), 2000
     totals_DM = rng.normal(size=(draws, 11))
     whole = np.mean([merges_taken([gain(total) for total in totals_M]) == 11 for totals_M in totals_DM.tolist()])

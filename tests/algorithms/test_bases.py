@@ -1,4 +1,4 @@
-"""Bases under a linear head: the two ways to train them against each other and against plain loops of torch."""
+"""Bases under a linear head: the two ways to train them against each other and against plain torch loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS: list[dict[str, Any]] = [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}]
 
 
 class Forward(nn.Module):
-    """A network that names its head before its base, with dropout, normalisation and something that is not stepped."""
+    """A network that names its head before its base, with dropout, normalisation and a layer that is not trained."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Forward(nn.Module):
 
 
 class Scaling(nn.Module):
-    """Does something with what its last layer says."""
+    """A network that scales the output of its last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def bench_of(module: nn.Module, kind: str = "SGD", **settings: Any) -> TrainingC
 
 
 def under(weight_CF: Tensor, bias_C: Tensor) -> Slopes:
-    """The gradient of cross-entropy at the features, under a head that stays."""
+    """Return the function for the gradient of cross-entropy at the features, under a fixed head."""
 
     def slopes(z_bF: Tensor, y_b: Tensor) -> Tensor:
         delta_bC = (z_bF @ weight_CF.T + bias_C).softmax(-1) - functional.one_hot(y_b, len(bias_C))
@@ -71,7 +71,7 @@ def under_its_own(context: TrainingContext, x_n: Tensor, head: str) -> Slopes:
 
 
 def looped(module: nn.Module, x_n: Tensor, one: Batches, head: str, kind: str, settings: dict[str, Any]) -> Tensor:
-    """Plain torch: the loss of the whole network, with the head's parameters left out of the optimiser."""
+    """Train in plain torch on the loss of the whole network, without the head's parameters in the optimiser."""
     context, module = bench_of(module), copy.deepcopy(module)
     module.load_state_dict({**module.state_dict(), **{k: v.clone() for k, v in context.layout.unflatten(x_n).items()}})
     module.train()
@@ -109,7 +109,7 @@ def test_closed_gradients_and_autograd_give_what_torch_gives(
     ("kind", "settings"), [("SGD", {"lr": 0.1, "nesterov": True, "momentum": 0.5}), ("Adam", {"lr": 0.01})]
 )
 def test_any_module_is_trained_by_any_optimiser_as_torch_does_it(kind: str, settings: dict[str, Any]) -> None:
-    """Dropout draws from the key's stream, running statistics are learnt, and the head may stand anywhere."""
+    """Dropout draws from the key's stream, running statistics are learnt, and the head may be at any place."""
     module = Forward()
     module.spare.requires_grad_(False)
     context, x_n, one = bench_of(module, kind, **settings), starts(module, 1)[0], batches(peers=1, steps=6).peer(0)

@@ -35,7 +35,7 @@ def test_passes_peers_and_seeds_are_shuffled_each_their_own_way() -> None:
 
 
 def view() -> BatchView:
-    """Two peers, four features: permuted, then shifted and scaled."""
+    """Return the view of two peers on four features: permuted, then shifted and scaled."""
     return BatchView(
         torch.tensor([[3, 2, 1, 0], [1, 0, 3, 2]]),
         torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 1.0]]),

@@ -42,7 +42,7 @@ def both_ways(module: nn.Module, loss: str = "cross-entropy", samples: int = 1) 
 
 
 def begun(module: nn.Module, clients: int = 3) -> tuple[Posterior, Gaussian, Tensor]:
-    """Posteriors whose spreads matter and differ, a reference that pulls hard, strengths that differ."""
+    """Return posteriors with different spreads that matter, a reference that pulls hard, and different strengths."""
     mu_Bn, n = starts(module, clients), bench_of(module).layout.n
     draw = torch.Generator().manual_seed(3)
     sigma_Bn = 0.1 + 0.8 * torch.rand((clients, n), generator=draw)
@@ -55,7 +55,7 @@ def of_client(number: int, start: Posterior, against: Gaussian, strength: Tensor
 
 
 def agree(found: Posterior, wanted: Posterior, start: Posterior) -> bool:
-    """Near in norm, and far from where both began, so that agreeing is not standing still."""
+    """Return whether both are near in norm and far from their start, so that standing still is not agreement."""
     pairs = ((found.mu_n, wanted.mu_n, start.mu_n), (found.rho_n, wanted.rho_n, start.rho_n))
     return all(distance(a, b) < CLOSE and distance(b, began) > 3e-3 for a, b, began in pairs)
 
@@ -109,7 +109,7 @@ def test_the_stream_decides_the_noise_and_nothing_passed_in_is_changed(way: int)
 
 @pytest.mark.parametrize("way", [0, 1])
 def test_without_a_slope_of_the_data_the_divergence_alone_is_descended(way: int) -> None:
-    """With inputs of zeros and no bias nothing is said by the data: geometric in mu, and rho goes where sigma fits."""
+    """Zero inputs without a bias carry no information: mu converges geometrically, and sigma to the reference's."""
     module = mlp((5, 3), bias=False)
     block = batches(peers=1, steps=2)
     block = replace(
@@ -126,12 +126,12 @@ def test_without_a_slope_of_the_data_the_divergence_alone_is_descended(way: int)
 
 
 def test_the_posterior_of_a_linear_regression_is_found() -> None:
-    """A mean of squared errors is the negative log-likelihood of noise with variance 1/2, shared out over examples."""
+    """The mean squared error is the negative log-likelihood per example of noise with variance 1/2."""
     draw = torch.Generator().manual_seed(5)
     x_NF, noise = torch.randn((20, 3), generator=draw), math.sqrt(0.5)
     y_N = x_NF @ torch.tensor([1.0, -2.0, 0.5]) + noise * torch.randn(20, generator=draw)
     against = Gaussian.of(torch.zeros(3), 0.5)
-    index = torch.arange(20).repeat(1500, 10)  # each batch holds everybody ten times, and so averages noise
+    index = torch.arange(20).repeat(1500, 10)  # each batch holds each example ten times, which averages the noise
     training = training_of(
         bench_of(nn.Sequential(nn.Linear(3, 1, bias=False)), "mean-squared-error"), estimator="local", samples=1
     )
@@ -143,7 +143,7 @@ def test_the_posterior_of_a_linear_regression_is_found() -> None:
 
 
 def test_compiled_passes_are_torchs() -> None:
-    """Also far from 0, where sigma is tiny or large, and for several peers at a time."""
+    """This also holds far from 0, where sigma is tiny or large, and for several peers at a time."""
     draw = torch.Generator().manual_seed(6)
     rho_Bn = torch.cat([torch.linspace(-60, 60, 400), torch.linspace(-6, 3, 400)]).view(2, 400)
     fields = [torch.rand((2, 400), generator=draw) for _ in range(4)]
@@ -184,7 +184,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Tenso
 @pytest.mark.parametrize("estimator", ["local", "flipout", "weights"])
 @pytest.mark.parametrize("name", NETS)
 def test_every_network_learns(name: str, estimator: Any) -> None:
-    """A dozen examples by heart, by Adam; and what the data do not reach is still held to its prior."""
+    """Adam learns a dozen examples by heart; parameters that the data do not reach are still held to their prior."""
     make, inputs = NETS[name]
     draw = torch.Generator().manual_seed(7)
     module, x_NF, y_N = make(), inputs(draw), torch.arange(12) % 3

@@ -1,4 +1,4 @@
-"""Networks of known layers see images channels last, with the module's numbers; all others see them as they are."""
+"""Networks of known layers get images channels last and give the module's values; others get them as they are."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ CE = LOSSES["cross-entropy"]
 
 
 class Viewed(nn.Module):
-    """Takes only images whose rows lie one behind the other."""
+    """A layer that takes only images whose rows are contiguous."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1)
 
 
 class Flat(nn.Sequential):
-    """A sequence by its kind, and yet not what it computes."""
+    """A sequence by its type that does not apply its layers."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1)
 
 
 def listened(network: nn.Module, layer: str) -> list[Tensor]:
-    """What that layer of the network or of a copy will be given."""
+    """Return a list that collects the inputs of this layer, in the network or in a copy."""
     met: list[Tensor] = []
     network.get_submodule(layer).register_forward_pre_hook(lambda _, given: met.append(given[0]))
     return met
 
 
 def seen_by(layer: str, network: nn.Module, images: Tensor) -> Tensor:
-    """What that layer is given."""
+    """Return the input that this layer gets."""
     met = listened(network, layer)
     network(images)
     return met[0]

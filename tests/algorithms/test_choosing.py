@@ -1,4 +1,4 @@
-"""Which way to take a round's steps: the quickest that is exact, and `vmap` only where a probe shows that it is."""
+"""Choice of the way to take a round's steps: the quickest exact one, and `vmap` only if a probe shows that it is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Foreign(torch.autograd.Function):
 
 
 class Calling(nn.Module):
-    """A linear layer, and then some function."""
+    """A linear layer followed by a function."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Calling(nn.Module):
 
 
 class Counting(nn.Module):
-    """Divides by how often it was trained: with one counter for all peers of a block, the first step would be right."""
+    """A layer that divides by its number of training calls; with one counter per block, its first step is right."""
 
     calls: Tensor
 
@@ -80,7 +80,7 @@ def branching(z: Tensor) -> Tensor:
 
 
 class Holding(nn.Module):
-    """A linear layer, beside something that the loss does not depend on and a step must not touch."""
+    """A linear layer beside a tensor that the loss does not depend on and that a step must not change."""
 
     def __init__(self, held: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_vmap_is_taken_only_where_it_gives_the_loops_numbers(module: nn.Module, 
 def test_where_vmap_only_pretends_the_loop_is_taken_without_a_word() -> None:
     module = Calling(lambda z: torch.renorm(z, 2, 0, 1.0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as a user may; vmap then goes round a slow loop in silence
+        warnings.simplefilter("ignore")  # a user may do so; vmap then runs a slow loop silently
         assert not mappable(module, FlatLayout.of(module), LOSS, *EXAMPLE)
 
 

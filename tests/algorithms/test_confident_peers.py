@@ -1,4 +1,4 @@
-"""pFedVEM without a server against pFedVEM with one: the same means, whoever computes them, and under loss too."""
+"""pFedVEM without a server against pFedVEM with one: both compute the same means, even if messages are lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PLAN = plan_of(base_and_head(trace(MODULE, torch.zeros(1, 5)), "4"))
 
 
 def work(round: int) -> Batches:
-    """A round of all peers, who hold differently much."""
+    """Return the batches of a round of all peers, which hold different numbers of examples."""
     block = batches(peers=len(PEERS), seed=round)
     held = batches(peers=len(PEERS), steps=1, size=max(SIZES), seed=99)
     whole = tuple(Examples(block.x_NF, held.index[p, 0, :n], held.y[p, 0, :n]) for p, n in enumerate(SIZES))
@@ -56,9 +56,9 @@ def work(round: int) -> Batches:
 
 
 def averaged(algorithm: ConfidentPeers, state: Trusting, trained_Pn: Tensor, protocol: Protocol, round: int) -> Tensor:
-    """(P, n) estimates after an averaging of each group: masses of these weights, times the exchanges' matrices."""
+    """Return estimates (P, n) after an averaging of each group: weighted masses times the matrices of the exchanges."""
     estimate_Pn = trained_Pn.clone()
-    for number, group in enumerate(PLAN.groups):  # on graphs of their own, where some give to more than others
+    for number, group in enumerate(PLAN.groups):  # each on its own graph, where some peers send to more than others
         matrix_PP = dense(policy(("star", "small-world")[number], len(PEERS), protocol, tolerance=1e-9), round)
         places_D = torch.from_numpy(group.indices[PEERS[0]])
         begun = Mass.of(gather_group(trained_Pn, places_D), algorithm.weights(state, group.indices[PEERS[0]]))
@@ -110,7 +110,7 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
-    """One message at a time over random edges, three of ten lost: masses stay whole, and all end at the server's."""
+    """With single messages over random edges, 3 of 10 lost, mass is conserved and all peers reach the server's mean."""
     algorithm, draws = EQUALS, random.Random(seed)
     x_Pn = starts(MODULE, len(PEERS), seed=seed + 1)
     state, change = algorithm.train(

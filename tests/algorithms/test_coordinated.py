@@ -1,4 +1,4 @@
-"""The means that close a round: exact weights, float64, and no bit that depends on the order of arrival."""
+"""The means that close a round: exact weights, float64, and the same bits for every order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is added to the gradient of every step, on all ways to take the steps, against a loop that spells it out."""
+"""The correction of every step's gradient, for all ways to take the steps, against a loop that spells it out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def block_of(way: Way) -> Batches:
 
 
 def spelt_out(x_n: Tensor, one: Batches, shift_n: Tensor, pull: float, momentum: float) -> Tensor:
-    """Autograd on loss + shift . x + (pull / 2) x . x, one peer."""
+    """Train one peer by autograd on loss + shift . x + (pull / 2) x . x."""
     x_n = x_n.clone().requires_grad_()
     optimizer = torch.optim.SGD([x_n], lr=0.1, momentum=momentum)
     for step in range(one.steps):

@@ -1,4 +1,4 @@
-"""Streams of randomness: a name is a stream, and nothing else is."""
+"""Streams of random numbers: the name alone determines the stream."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def same(one: Gaussian, other: Gaussian) -> bool:
 
 
 def log_density(factor: Gaussian, at: float) -> Tensor:
-    """Up to a constant: the definition of natural parameters."""
+    """Return the log density up to a constant, by the definition of natural parameters."""
     return factor.chi_D * at - 0.5 * factor.xi_D * at**2
 
 
@@ -43,7 +43,7 @@ def test_moments_come_back(given: Gaussian) -> None:
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_the_product_s_density_is_the_product_of_the_densities(one: Gaussian, other: Gaussian) -> None:
     def log_product(at: float) -> Tensor:
-        """Up to a constant."""
+        """Return the logarithm of the product of both densities, up to a constant."""
         return -(((at - one.mu_D) / one.sigma_D) ** 2 + ((at - other.mu_D) / other.sigma_D) ** 2) / 2
 
     together = one * other
@@ -84,7 +84,7 @@ def test_kl_to_itself_is_nothing(one: Gaussian) -> None:
 
 
 def test_kl_of_near_gaussians_keeps_its_digits_in_float32() -> None:
-    """A server's posterior and a client's at the start of a round: precisions of 1e4 that differ in the fifth digit."""
+    """A server's and a client's posterior at a round's start have precisions of 1e4 that differ in the fifth digit."""
     sigma_D, other_D = torch.full((1000,), 0.01), torch.full((1000,), 0.01 * (1 + 2e-4))
     found = gaussian_kl(Gaussian.of(torch.zeros(1000), sigma_D), Gaussian.of(torch.zeros(1000), other_D)).sum().item()
     ratio = (sigma_D[0].double() / other_D[0].double()).item() ** 2
@@ -96,7 +96,7 @@ def test_closed_slopes_are_those_of_autograd(one: Gaussian, against: Gaussian) -
     mu_D, sigma_D = one.mu_D.requires_grad_(), one.sigma_D.requires_grad_()
     right = torch.autograd.grad(gaussian_kl(Gaussian.of(mu_D, sigma_D), against).sum(), (mu_D, sigma_D))
     for found, wanted in zip(kl_slopes(mu_D, sigma_D, against), right, strict=True):
-        # Where slopes cancel, what is left is the rounding of their parts.
+        # Where slopes cancel, only the rounding of their parts is left.
         assert torch.allclose(found, wanted, rtol=1e-7, atol=1e-7 * against.xi_D.max().item())
 
 

@@ -1,4 +1,4 @@
-"""Gradient tracking against its recursion in closed form, its law of conservation, and where plain gossip ends."""
+"""Gradient tracking against its recursion in closed form, its conservation law, and the end point of plain gossip."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ KEYS = tuple(range(PEERS))
 
 
 def ring() -> NDArray[np.float64]:
-    """(P, P) each keeps a third and gives one to both neighbors."""
+    """Return the matrix (P, P) in which each peer keeps a third and sends a third to each of its two neighbors."""
     return np.asarray(sum(np.roll(np.eye(PEERS), shift, 1) for shift in (-1, 0, 1)) / 3)
 
 
 def data() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Examples (P, M, F + 1), with a 1 for the bias, and targets (P, M): each peer has a plane of its own."""
+    """Return examples (P, M, F + 1), with a 1 for the bias, and targets (P, M); each peer has its own plane."""
     draws = np.random.default_rng(0)
     x_PMF = draws.normal(size=(PEERS, EXAMPLES, FEATURES)) + draws.normal(size=(PEERS, 1, FEATURES))
     w_PF = 3 * draws.normal(size=(PEERS, FEATURES))
@@ -47,7 +47,7 @@ X, Y = data()
 
 @cache
 def work() -> Batches:
-    """A round of all peers: everything that each holds, in two batches."""
+    """Return the batches of a round of all peers: all examples of each peer, in two batches."""
     x_NF = torch.from_numpy(X[..., :-1].reshape(-1, FEATURES))
     index = torch.arange(PEERS * EXAMPLES).reshape(PEERS, 2, -1)
     y = torch.from_numpy(Y).reshape(PEERS, 2, -1, 1)
@@ -55,18 +55,18 @@ def work() -> Batches:
 
 
 def gradients(x_Pn: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(P, n) of each peer's mean squared error, by hand."""
+    """Return the gradients (P, n) of each peer's mean squared error, computed by hand."""
     apart_PM = np.einsum("pmf,pf->pm", X, x_Pn) - Y
     return np.asarray(2 / EXAMPLES * np.einsum("pm,pmf->pf", apart_PM, X))
 
 
 def optimum() -> NDArray[np.float64]:
-    """(n,) where the sum of all peers' losses is least."""
+    """Return the parameters (n,) that minimise the sum of all peers' losses."""
     return np.asarray(np.linalg.lstsq(X.reshape(-1, FEATURES + 1), Y.ravel(), rcond=None)[0])
 
 
 def played(algorithm: Algorithm[Any, Any, Any], rounds: int) -> list[tuple[Tensor, Any]]:
-    """What all peers average after each round of training and mixing (P, N), and what each keeps."""
+    """Return all peers' averaged values (P, N) and kept states after each round of training and mixing."""
     start_Pn = torch.zeros(PEERS, FEATURES + 1, dtype=torch.float64)
     client = algorithm.start_client(start_Pn, torch.full((PEERS,), EXAMPLES))
     averaged, found = algorithm.start_averaged(start_Pn), []
@@ -79,7 +79,7 @@ def played(algorithm: Algorithm[Any, Any, Any], rounds: int) -> list[tuple[Tenso
 
 
 def test_rounds_are_the_recursion_and_keep_the_sum() -> None:
-    """x+ = W x - lr y, y+ = W y + g+ - g, from (x, 0, 0)."""
+    """The recursion is x+ = W x - lr y, y+ = W y + g+ - g, from (x, 0, 0)."""
     matrix = ring()
     x_Pn, y_Pn, g_Pn = np.zeros((3, PEERS, FEATURES + 1))
     for averaged_PN, kept in played(GradientTracking(BENCH), 40):

@@ -49,7 +49,7 @@ def compiled(module: nn.Module, x_n: Tensor, one: Batches, loss: Loss) -> Tensor
 
 
 def agree(found: Tensor, wanted: Tensor, start: Tensor) -> bool:
-    """Near in norm, and far from where both began, so that agreeing is not standing still."""
+    """Return whether both are near in norm and far from their start, so that standing still is not agreement."""
     pairs = zip(found, wanted, start, strict=True)
     return all(distance(a, b) < CLOSE and distance(b, began) > 3e-3 for a, b, began in pairs)
 
@@ -104,8 +104,10 @@ def test_the_compiled_loop_trains_one_output(loss: str) -> None:
 @pytest.mark.parametrize("features", [3, 21])
 @pytest.mark.parametrize("loss", CLOSED)
 def test_the_compiled_loop_passes_over_inputs_that_are_zero(loss: str, features: int, bias: bool) -> None:
-    """Most are zero, each in some example another, and of one example all; the steps are those of autograd all the
-    same, and weights that read nothing stay as they are."""
+    """The steps equal those of autograd, and weights of an input that is always zero do not change.
+
+    Most inputs are zero, different ones in each example, and one example is all zeros.
+    """
     module = mlp((features, 4, 3), bias=bias)
     x_1n, block = starts(module, 1), batches(loss, peers=1, steps=8, size=1, features=(features,))
     kept = torch.rand(block.x_NF.shape, generator=torch.Generator().manual_seed(1)) < 0.3
@@ -161,7 +163,7 @@ def hooked() -> nn.Module:
 
 
 class Doubled(nn.Sequential):
-    """A stack by its children, but not by what it computes."""
+    """A module that has the children of a stack and computes something else."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x

@@ -21,7 +21,7 @@ def example(loss: str, lead: tuple[int, ...], outputs: int) -> tuple[Tensor, Ten
 
 
 def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
-    """The loss of one batch z (B, C) in torch's words."""
+    """Return the loss of one batch z (B, C), computed with torch's own functions."""
     if loss == "cross-entropy":
         return functional.cross_entropy(z, y)
     if LOSSES[loss].classifies:
@@ -112,7 +112,7 @@ def test_scores_of_a_regression_are_squared_errors_and_pieces_add_up() -> None:
 
 @pytest.mark.parametrize("outputs", [1, 4])
 def test_a_pattern_is_completed_by_as_many_right_ones_as_wrong_units(outputs: int) -> None:
-    """Every pair of patterns there is."""
+    """This holds for every pair of patterns."""
     all_AV = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * outputs).reshape(-1, outputs)
     for expected_V in all_AV:
         found = completed(all_AV, expected_V.expand_as(all_AV))
@@ -123,7 +123,7 @@ def test_a_pattern_is_completed_by_as_many_right_ones_as_wrong_units(outputs: in
 
 def test_scores_of_completion_are_completed_patterns_and_wrong_units() -> None:
     z, y = example("completion", (2, 6), 5)
-    y[:, :3] = (z[:, :3] > 0).double()  # some that are right
+    y[:, :3] = (z[:, :3] > 0).double()  # the first three patterns are right
     right, loss = score_sums(LOSSES["completion"], z, y)
     assert right.tolist() == completed(z, y).sum(-1).tolist()
     assert min(right.tolist()) >= 3

@@ -1,4 +1,4 @@
-"""The metrics, by hand and example by example."""
+"""The metrics against sums by hand, example by example."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.reference.metrics import final_and_best, over_clients, pooled, scores
 
 @st.composite
 def clients_tested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
-    """(server's right answers, own right answers, examples) of each client; one has examples."""
+    """Draw (server's right answers, own right answers, examples) of each client; at least one client has examples."""
     sizes = [draw(st.integers(1, 40)), *draw(st.lists(st.integers(0, 40), max_size=5))]
     return [(draw(st.integers(0, size)), draw(st.integers(0, size)), size) for size in sizes]
 

@@ -87,7 +87,7 @@ def test_the_rate_without_a_setting_is_torchs_own() -> None:
 def test_state_survives_a_row_of_numbers() -> None:
     choice = OptimizerChoice("Adam", {"lr": 0.1, "amsgrad": True})
     layout = StateLayout.probe(choice, parameters())
-    assert layout.size == 3 * 8 + 2  # three moments a scalar, a step count for each of two parameters
+    assert layout.size == 3 * 8 + 2  # three moments per scalar, and a step count for each of two parameters
     row = torch.rand(layout.size) + 1
     first = choice.build(parameters())
     layout.load(first, row)

@@ -1,4 +1,4 @@
-"""Steps of a network with a learning rule of its own: one peer or many, refusals of what needs gradients."""
+"""Steps of a network with its own learning rule: one peer or many, and refusal of everything that needs gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def starts(peers: int = PEERS) -> Tensor:
 
 
 def rounds(peers: int = PEERS) -> Batches:
-    """Some steps of three patterns each."""
+    """Return a round of six steps with three patterns each."""
     made = batches("completion", peers=peers, steps=6, size=3, features=(VISIBLE,), outputs=VISIBLE)
     return replace(made, x_NF=(made.x_NF > 0.4).float())
 
@@ -67,7 +67,7 @@ def test_a_block_is_one_peer_after_the_other_to_the_last_bit() -> None:
 
 
 def test_a_sum_at_the_threshold_does_not_depend_on_the_order_of_its_terms() -> None:
-    """Terms that make a half exactly; in float32 they do so or not, as they are ordered."""
+    """The terms add up to exactly one half; in float32 they do so only in some orders."""
     terms = torch.tensor([0.1, -0.1, 0.9, -0.9, 0.7, -0.7, 0.5])
     rule = OwnRule(Associative(7, 1, threshold=0.5), FlatLayout.of(Associative(7, 1, threshold=0.5)), 0.1)
     narrow, found = set(), set()

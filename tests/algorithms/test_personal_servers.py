@@ -1,4 +1,4 @@
-"""Ditto, pFedMe, FedPer, FedRep, IFCA and Per-FedAvg against closed forms, autograd and obvious loops of torch."""
+"""Ditto, pFedMe, FedPer, FedRep, IFCA and Per-FedAvg against closed forms, autograd and plain torch loops."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_gradient_is_autograds_for_every_peer(peers: int, module: nn.Module)
 
 @pytest.mark.parametrize(("steps", "meta_steps"), [(7, 2), (3, 1), (2, 1), (1, 1)])
 def test_per_fedavg_on_quadratics_is_the_closed_meta_gradient(steps: int, meta_steps: int) -> None:
-    """Seven batches are two threes; with fewer than three one is taken twice or more."""
+    """Seven batches make two steps of three batches each; with fewer than three, a batch is taken twice or more."""
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PerFedAvg(world.context(), alpha=0.2, beta=0.3)
     kept, sent = algorithm.train(Local(-w_D, ONE), ServerModel(w_D), world.batches(0, steps), (0,))

@@ -1,4 +1,4 @@
-"""pFedVEM against closed forms, torch.distributions, torch.optim and the objective whose maximiser it claims to be."""
+"""pFedVEM against closed forms, torch.distributions, torch.optim and the objective that it claims to maximise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_head(*lead: int, seed: int = 1) -> Head:
 
 
 def a_problem(*lead: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Features, classes, w, tau and noise."""
+    """Return features, classes, w, tau and noise."""
     y_N = torch.randint(C, (*lead, N), generator=torch.Generator().manual_seed(3))
     tau = normal(*lead, seed=5).exp()
     return normal(*lead, N, F, seed=2), y_N, normal(D, seed=4), tau, normal(*lead, SAMPLES, D, seed=6)
@@ -98,7 +98,7 @@ def test_gradients_of_kl_in_closed_form() -> None:
 
 
 def test_confidence_is_where_the_kl_has_its_minimum_in_tau() -> None:
-    """Eq. (8) is the zero of the server objective's derivative."""
+    """Eq. (8) is the zero of the derivative of the server objective in tau."""
     head, w_D = a_head(6), normal(D, seed=4)
     tau = confidence(head, w_D).requires_grad_()
     (slope,) = torch.autograd.grad(kl_of_heads(head, w_D, tau).sum(), tau)
@@ -108,7 +108,7 @@ def test_confidence_is_where_the_kl_has_its_minimum_in_tau() -> None:
 
 
 def test_the_weighted_mean_is_where_the_sum_of_kl_has_its_minimum_in_w() -> None:
-    """Eq. (9) likewise."""
+    """Eq. (9) is the zero of the derivative of the server objective in w."""
     head, tau_J = a_head(6), normal(6, seed=9).exp()
     w_D = weighted_mean(head.mu_D, tau_J).requires_grad_()
     (slope,) = torch.autograd.grad(kl_of_heads(head, w_D, tau_J).sum(), w_D)
@@ -148,7 +148,7 @@ def test_logits_are_those_of_a_linear_module(lead: tuple[int, ...]) -> None:
 def slow_free_energy(
     mu_D: Tensor, sigma_D: Tensor, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor
 ) -> Tensor:
-    """Example by example, sample by sample, number by number; one client."""
+    """Return one client's free energy, computed example by example, sample by sample, number by number."""
     total = torch.zeros((), dtype=torch.float64)
     for noise_D in noise_KD:
         head_D = mu_D + sigma_D * noise_D
@@ -180,7 +180,7 @@ def test_twice_the_data_is_twice_the_data_term_and_the_same_prior() -> None:
 
 
 def test_gradients_of_the_free_energy_in_closed_form() -> None:
-    """Softmax minus one-hot, times features, through mu + sigma * noise; plus those of the KL."""
+    """The gradient is softmax minus one-hot, times features, through mu + sigma * noise, plus that of the KL."""
     head, (z_NF, y_N, w_D, tau, noise_KD) = a_head(), a_problem()
     mu_D, pi_D = head.mu_D.requires_grad_(), head.pi_D.requires_grad_()
     found = torch.autograd.grad(free_energy(head, z_NF, y_N, w_D, tau, noise_KD), (mu_D, pi_D))
@@ -204,7 +204,7 @@ def test_closed_slopes_are_autograds(lead: tuple[int, ...]) -> None:
 
 
 def test_the_base_is_trained_on_a_mean_under_a_head_that_stays() -> None:
-    """Line 10: the gradient at the features is the mean of those under each sampled head."""
+    """Line 10: the gradient at the features is the mean of the gradients under each sampled head."""
     head, (z_NF, y_N, _, _, noise_KD) = a_head(), a_problem()
     (found,) = torch.autograd.grad(expected_loss(head, z_NF.requires_grad_(), y_N, noise_KD), z_NF)
     wanted = torch.zeros_like(z_NF)
@@ -244,7 +244,7 @@ def test_a_block_of_clients_trains_as_each_alone_and_only_the_diverged_keeps_its
 
 
 def test_a_sigma_that_vanished_counts_as_diverged() -> None:
-    """In float32 softplus(-200) is 0, whose logarithm would stay in every later KL."""
+    """In float32 softplus(-200) is 0, and the logarithm of 0 would stay in every later KL."""
     head = Head(torch.zeros(D), torch.zeros(D))
     z_NF, y_N = torch.zeros(N, F), torch.zeros(N, dtype=torch.int64)
     found = train_head(head, z_NF, y_N, torch.zeros(D), torch.tensor(1e3), [torch.zeros(SAMPLES, D)], lr=1.0)
@@ -252,7 +252,7 @@ def test_a_sigma_that_vanished_counts_as_diverged() -> None:
 
 
 def test_training_lowers_the_free_energy_and_pulls_unused_numbers_to_the_prior() -> None:
-    """Where no example says anything about a weight (its feature is 0), q becomes N(w, rho^2)."""
+    """For a weight that no example informs, because its feature is 0, q becomes N(w, rho^2)."""
     head, (z_NF, y_N, w_D, tau, noise_KD) = a_head(), a_problem()
     z_NF[:, 0] = 0
     noise = [normal(SAMPLES, D, seed=step) for step in range(200)]
@@ -275,7 +275,7 @@ def test_the_constants_of_eq_10_do_not_depend_on_the_head() -> None:
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10_000), st.integers(3, 8))
 def test_push_sum_that_starts_with_the_confidences_ends_at_the_weighted_mean(seed: int, clients: int) -> None:
-    """Over a directed ring with chords, whose own weights are not alike either."""
+    """The graph is a directed ring with chords, on which push-sum's own weights differ as well."""
     mu_JD, tau_J = normal(clients, D, seed=seed), normal(clients, seed=seed + 1).exp()
     matrix = torch.zeros(clients, clients, dtype=torch.float64)
     for source in range(clients):

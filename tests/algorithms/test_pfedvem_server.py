@@ -1,4 +1,4 @@
-"""pFedVEM behind the contract: whole turns against plain loops of torch, aggregation, what it refuses, and digits."""
+"""pFedVEM behind the contract: whole turns against plain torch loops, aggregation, refusals, and digits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEY = Draws(3).key("a round")
 
 
 def images(seed: int = 0) -> nn.Module:
-    """A small convolutional network; its head has 3 * (8 + 1) numbers."""
+    """Return a small convolutional network; its head has 3 * (8 + 1) numbers."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         convolved = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
@@ -47,7 +47,7 @@ def bench_of(module: nn.Module, **settings: Any) -> TrainingContext:
 
 
 def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[PFedVEMClient, Tensor]:
-    """A client that has been elsewhere, with a head of its own, and what the server holds now."""
+    """Return a client whose model and head differ from the server's, and the server's current parameters."""
     own_n, server_n = starts(module, 2, seed)
     client = algorithm.start_client(own_n, torch.tensor(24))
     noise_D = torch.randn(client.pi_D.shape, generator=torch.Generator().manual_seed(seed))
@@ -57,9 +57,9 @@ def begun(algorithm: PFedVEM, module: nn.Module, seed: int = 1) -> tuple[PFedVEM
 def turn_in_torch(
     module: nn.Module, client: PFedVEMClient, server_n: Tensor, one: Batches, key: int, *, head_lr: float, epochs: int
 ) -> tuple[Tensor, Tensor]:
-    """(model, pi_D) of a turn: parameters of torch, losses through autograd, for a module whose last child is its head.
+    """Return (model, pi_D) of a turn by torch's parameters and autograd, for a module whose last child is its head.
 
-    Noise is of the same streams: (K, D) numbers for each step, first all of the head's, then of the base's.
+    Noise comes from the same streams: (K, D) numbers for each step, first all of the head's, then all of the base's.
     """
     assert isinstance(module, nn.Sequential)
     assert isinstance(module[-1], nn.Linear)
@@ -181,7 +181,7 @@ def test_a_head_that_diverged_goes_back_and_the_base_learns_under_it() -> None:
 
 
 def test_all_examples_train_the_head_and_the_rounds_batches_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client of twice the data, in the same batches: the same base under the same head, another head."""
+    """The head gets 6 examples where the batches are all that a client has, and 20 where the client has more."""
     met: list[int] = []
 
     def counting(head: Head, z_NF: Tensor, *others: Any, **settings: Any) -> Head:
@@ -262,7 +262,7 @@ CLIENTS, ROUNDS, STEPS, BATCH = 6, 6, 25, 10
 
 @pytest.mark.slow
 def test_digits_are_learnt_by_clients_of_five_classes() -> None:
-    """Personal models pass the server's on their own classes; the server's knows all ten, which nobody was shown."""
+    """Personal models beat the server's on their own classes; the server's knows all ten, which no client was shown."""
     held = digits()
     x_NF, y_N = torch.tensor(held.x), torch.tensor(held.y)
     test_N = torch.arange(len(y_N)) % 4 == 0

@@ -1,4 +1,4 @@
-"""Private updates: what is clipped, what the noise is, which algorithms can be made private, and the accountant."""
+"""Private updates: clipping, noise, the algorithms that can be made private, and the accountant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(text: str) -> Privacy:
 
 
 def sent(algorithm: Algorithm, keys: tuple[int, ...] = KEYS) -> tuple[Any, Any, Any]:
-    """The server, what three clients keep, and what they send, of a round."""
+    """Return the server, the states that three clients keep, and the updates that they send in a round."""
     server = algorithm.start_server(starts(MODULE, 2, seed=8)[0])
     clients = algorithm.start_client(starts(MODULE, 3), EXAMPLES)
     return server, *algorithm.train(clients, algorithm.open(server, 1), batches(), keys)
@@ -91,7 +91,7 @@ ROWS = some.lists(some.floats(width=32), min_size=4, max_size=4)
 def test_no_client_moves_the_sum_by_more_than_the_bound(
     rows: list[list[float]], other: list[float], clip: float
 ) -> None:
-    """Whatever it sends, NaN and infinities too: the sensitivity on which all rests."""
+    """This holds for any update, also with NaN and infinities; the privacy guarantee rests on this sensitivity."""
     change_KD = torch.tensor(rows, dtype=torch.float64)
     with_D = clipped(torch.cat((change_KD, torch.tensor([other], dtype=torch.float64))), clip).sum(0)
     without_D = clipped(change_KD, clip).sum(0)
@@ -100,7 +100,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(
 
 @pytest.mark.parametrize(("where", "single"), [("sum", 0.5 / math.sqrt(3)), ("client", 0.5)])
 def test_the_noise_of_one_client_and_of_the_sum(where: str, single: float) -> None:
-    """Noise 2 on clip 0.25: 0.5 on a sum that the clients make together, or at each."""
+    """Noise 2 and clip 0.25 give a deviation of 0.5: in the sum of all clients, or at each client."""
     text = f"gaussian,clip=0.25,noise=2,where={where}"
     plain = sent(made("fedavg", text.replace("noise=2", "noise=0")))[2].model_n.double()
     algorithm = made("fedavg", text, secret=b"a peer's own")
@@ -127,7 +127,7 @@ def test_noise_is_normal_and_of_its_secret_and_key_alone() -> None:
 
 
 def test_who_knows_the_seed_but_not_the_secret_cannot_take_the_noise_off() -> None:
-    """In a coordinate that never moves the noise shows; made from seed and key alone, anybody could compute it."""
+    """The noise is visible in a coordinate that never moves; from seed and key alone, anybody could compute it."""
     text = "gaussian,clip=0.1,noise=1"
     mine = sent(made("fedavg", text, secret=b"a peer's own"))[2]
     guess = sent(made("fedavg", text))[2]
@@ -182,11 +182,11 @@ def test_what_is_left_of_the_noise_when_some_do_not_answer() -> None:
 
 
 def hockey_stick(rounds: int, multiplier: float, found: float) -> float:
-    """delta of (found, delta)-privacy, as it is defined: of R normal numbers with mean 0 or 1/noise, by integration."""
+    """Return delta of (found, delta)-privacy by its definition, an integral: R normal numbers, mean 0 or 1/noise."""
     mu = math.sqrt(rounds) / multiplier
     total, _ = scipy.integrate.quad(
         lambda x: max(0.0, scipy.stats.norm.pdf(x, mu) - math.exp(found) * scipy.stats.norm.pdf(x)),
-        found / mu + mu / 2,  # where the one density is exp(found) times the other
+        found / mu + mu / 2,  # one density is exp(found) times the other here
         mu + 40,
         epsabs=1e-14,
         limit=200,
@@ -220,7 +220,7 @@ def test_ends_of_the_range() -> None:
 
 
 def test_chance_helps_against_strangers_and_is_a_published_number() -> None:
-    """Abadi et al., Deep Learning with Differential Privacy, 2016, section 3.2: 1.26; bounds have become better."""
+    """Abadi et al., Deep Learning with Differential Privacy, 2016, section 3.2 has 1.26; newer bounds are tighter."""
     pytest.importorskip("opacus.accountants.analysis", reason="the extra fedpeer[privacy] is not installed")
     found = epsilon(rounds=10_000, noise=4.0, delta=1e-5, participation=0.01)
     assert 0.9 < found < 1.26
@@ -237,7 +237,7 @@ def test_renyi_of_the_gaussian_mechanism_is_its_closed_form() -> None:
 
 
 def test_almost_certain_is_near_certain() -> None:
-    """The two ways of accounting meet where chance ends; the bound by Renyi orders is above the exact number."""
+    """Both accountants agree as participation approaches 1; the bound by Renyi orders is above the exact number."""
     pytest.importorskip("opacus.accountants.analysis", reason="the extra fedpeer[privacy] is not installed")
     exact = epsilon(rounds=10, noise=3.0, delta=1e-5)
     bound = epsilon(rounds=10, noise=3.0, delta=1e-5, participation=1 - 1e-9)
@@ -252,7 +252,7 @@ def test_without_opacus_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_noise_is_what_a_private_model_costs() -> None:
-    """The released mean is the plain one of clipped changes, and noise of noise * clip / K."""
+    """The released mean is the plain mean of clipped changes plus noise with deviation noise * clip / K."""
     clean = sent(made("fedavg", "gaussian,clip=0.05,noise=0"))[2].model_n
     noisy = [sent(made("fedavg", "gaussian,clip=0.05,noise=4", secret=bytes([k])))[2].model_n for k in range(30)]
     apart: Tensor = torch.stack([uniform_mean(each) - uniform_mean(clean) for each in noisy])

@@ -1,4 +1,4 @@
-"""Robust rules against slow twins, closed forms, their promises about f liars, and against attacks while learning."""
+"""Robust rules against slow twins, closed forms, their guarantees for f liars, and attacks during learning."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def rules(radius: float = 1.0) -> dict[str, Rule]:
-    """Every rule, at its first round, as a function of updates (K, D) and the number of liars it shall stand."""
+    """Return every rule, at its first round, as a function of updates (K, D) and the number of liars to tolerate."""
     before: list[Tensor] = []
 
     def clipping(updates_KD: Tensor, liars: int) -> Tensor:
@@ -74,7 +74,7 @@ def test_trimmed_mean_is_scipy_s(seed: int, trim: int, more: int) -> None:
 
 
 def slow_scores(rows: list[list[float]], liars: int) -> list[float]:
-    """Blanchard et al. 2017, section 4, as it reads."""
+    """Return the scores as Blanchard et al. 2017, section 4, define them."""
     scores = []
     for i, one in enumerate(rows):
         others = [sum((a - b) ** 2 for a, b in zip(one, two, strict=True)) for j, two in enumerate(rows) if j != i]
@@ -119,7 +119,7 @@ def test_geometric_median_is_what_a_general_optimiser_finds(seed: int, peers: in
     twin = scipy.optimize.minimize(
         lambda at: distances(torch.from_numpy(at), updates_KD, weight_K),
         updates_KD.mean(0).numpy(),
-        method="Nelder-Mead",  # takes no derivative, which a row does not have
+        method="Nelder-Mead",  # takes no derivative, which does not exist at a row
         options={"xatol": 1e-7, "fatol": 1e-10, "maxiter": 2000},
     )
     least = min([float(twin.fun), *(distances(row_D, updates_KD, weight_K) for row_D in updates_KD)])
@@ -132,7 +132,7 @@ def test_geometric_median_is_what_a_general_optimiser_finds(seed: int, peers: in
         ([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0.5, 0.5]),  # a square: its middle
         ([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.1]], [0.0, 0.0]),  # an angle of more than 120 degrees: that corner
         ([[0.0, 0.0], [1.0, 0.0], [0.5, 3**0.5 / 2]], [0.5, 3**0.5 / 6]),  # equal sides: the centre
-        ([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1e6, 0.0], [0.0, -1e6]], [3.0, 1.0]),  # most stand on one point
+        ([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [1e6, 0.0], [0.0, -1e6]], [3.0, 1.0]),  # most rows are one point
         ([[2.0, 5.0]], [2.0, 5.0]),
     ],
 )
@@ -142,7 +142,7 @@ def test_geometric_medians_that_are_known(rows: list[list[float]], wanted: list[
 
 
 def test_geometric_median_leaves_a_row_that_it_starts_on() -> None:
-    """The median of the coordinates is the middle row, whose angle is less than 120 degrees: not the answer."""
+    """The median of the coordinates is the middle row, which is not the answer: its angle is less than 120 degrees."""
     updates_KD = torch.tensor([[0.0, 0.0], [0.5, 0.1], [1.0, 10.0]], dtype=torch.float64)
     assert torch.equal(coordinate_median(updates_KD), updates_KD[1])
     pull_KD = functional.normalize(updates_KD - weiszfeld_median(updates_KD, tolerance=1e-9), dim=1)
@@ -180,7 +180,7 @@ def test_a_wide_radius_is_the_plain_mean() -> None:
 @settings(deadline=None, max_examples=25)
 @given(SEEDS, st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e6, 1e150]), st.integers(1, 4))
 def test_what_liars_can_do_is_bounded(seed: int, liars: int, size: float, steps: int) -> None:
-    """The promise of each rule, whatever f of 2 f + 3 rows say."""
+    """Each rule keeps its guarantee for any values of f of 2 f + 3 rows."""
     honest_KD, lies_KD = normal(liars + 3, 4, seed=seed), size * normal(liars, 4, seed=seed + 1)
     other_KD = size * normal(liars, 4, seed=seed + 2)
     updates_KD = torch.cat((honest_KD, lies_KD))
@@ -190,11 +190,13 @@ def test_what_liars_can_do_is_bounded(seed: int, liars: int, size: float, steps:
         assert ((least_D <= found_D) & (found_D <= most_D)).all(), rule
     wide = float(torch.pdist(honest_KD).max())
     nearest = torch.cdist(select_krum(updates_KD, liars=liars)[None], honest_KD).min()
-    # Its score is at most that of an honest row, whose K - f - 2 nearest may all be honest, and one of its own is.
+    # The score of the selected row is at most that of an honest row, whose K - f - 2 nearest rows may all be honest;
+    # and one of the rows nearest to the selected row is honest.
     assert nearest <= (liars + 1) ** 0.5 * wide
     nearest = torch.cdist(mean_of_krum(updates_KD, liars=liars)[None], honest_KD).min()
-    assert nearest <= ((liars + 1) ** 0.5 + 1) * wide  # each row kept is near a row, and all those are in one place
-    # An estimator with breakdown point 1/2: within 2 (n - f) / (n - 2 f) times the honest rows' distance.
+    # Each kept row is near an honest row, and all honest rows are close together.
+    assert nearest <= ((liars + 1) ** 0.5 + 1) * wide
+    # The estimator has breakdown point 1/2: it stays within 2 (n - f) / (n - 2 f) times the honest rows' distance.
     centre_D = honest_KD.mean(0)
     reach = float(torch.linalg.vector_norm(honest_KD - centre_D, dim=1).max())
     found_D = weiszfeld_median(updates_KD)
@@ -263,10 +265,10 @@ def test_what_else_cannot_be_is_said() -> None:
             mean_of_krum(normal(9, 2), liars=2, kept=kept)
 
 
-# Learning under attack: softmax regression on data of one distribution, 4 liars of 11 who know what the others send.
+# Learning under attack: softmax regression on data of one distribution; 4 of 11 peers lie and know the other updates.
 
 PEERS, LIARS, F, C, ROUNDS = 11, 4, 6, 3, 12
-#: About how far an honest update is from the mean of all of them in the last rounds.
+#: Approximate distance of an honest update from the mean of all honest updates in the last rounds.
 RADIUS = 0.1
 
 
@@ -283,7 +285,7 @@ def not_a_number(honest_KD: Tensor) -> Tensor:
 
 
 def a_little_is_enough(honest_KD: Tensor) -> Tensor:
-    """Baruch, Baruch, Goldberg 2019, algorithm 3: as far from the mean as enough honest updates are themselves."""
+    """Return updates as far from the mean as enough honest ones (Baruch, Baruch, Goldberg 2019, algorithm 3)."""
     supporters = PEERS // 2 + 1 - LIARS
     z_max = NormalDist().inv_cdf((PEERS - LIARS - supporters) / (PEERS - LIARS))
     return (honest_KD.mean(0) - z_max * honest_KD.std(0)).expand(LIARS, -1)
@@ -294,12 +296,12 @@ ATTACKS: list[Attack] = [sign_flip, constant, not_a_number, a_little_is_enough]
 
 
 def logits(x_NF: Tensor, model_FC: Tensor) -> Tensor:
-    """(..., N, C): those of class 0 are 0, so that a constant added to all numbers of a model is no symmetry."""
+    """Return logits (..., N, C); class 0 has 0, so that a constant added to all numbers of a model is no symmetry."""
     return functional.pad(x_NF @ model_FC, (1, 0))
 
 
 def learnt(seed: int, rule: Rule, attack: Attack | None) -> float:
-    """Accuracy in [0, 1] after all rounds: a few full-batch steps at every peer, and the rule over what they did."""
+    """Return the accuracy in [0, 1] after all rounds: a few full-batch steps per peer, then the rule over updates."""
     y_KN = torch.randint(C, (PEERS + 20, 50), generator=torch.Generator().manual_seed(seed))
     x_KNF = 1.2 * normal(C, F, seed=seed)[y_KN] + normal(PEERS + 20, 50, F, seed=seed + 1)
     model_D = torch.zeros(F * (C - 1), dtype=torch.float64)
@@ -328,7 +330,7 @@ def without_liars(seed: int, rule: str) -> float:
 
 
 def lost(rule: str, attack: Attack, seeds: range) -> float:
-    """Accuracy without liars less that with them, the mean over seeds."""
+    """Return the accuracy without liars minus the accuracy with them, averaged over seeds."""
     return sum(without_liars(seed, rule) - learnt(seed, fresh(rule), attack) for seed in seeds) / len(seeds)
 
 

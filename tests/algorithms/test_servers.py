@@ -1,4 +1,4 @@
-"""FedAvg, FedProx and SCAFFOLD against closed forms and conservation laws; and what holds for every such algorithm."""
+"""FedAvg, FedProx and SCAFFOLD against closed forms and conservation laws, and properties of all such algorithms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tensors(state: Any) -> dict[str, Tensor]:
 
 
 def begun(algorithm: Algorithm) -> tuple[Any, Any]:
-    """A server, and a block of three clients whose models differ."""
+    """Return a server, and a block of three clients whose models differ."""
     server = algorithm.start_server(starts(MODULE, 2, seed=8)[0])
     return server, algorithm.start_client(starts(MODULE, 3), EXAMPLES)
 
@@ -54,7 +54,7 @@ def test_a_block_of_clients_is_each_alone(name: str, way: Way) -> None:
             alone = algorithm.train(one_of(before, p), broadcast, block.peer(p), (p + 1,))
             together = one_of(clients, p), one_of(updates, p)
             for field, a, b in (each for pair in zip(together, alone, strict=True) for each in side_by_side(*pair)):
-                # SCAFFOLD divides what a model moved by steps * rate, and its rounding with it.
+                # SCAFFOLD divides a model's change by steps * rate, and the rounding of the change with it.
                 limit = 2e-7 / (block.steps * LR if field == "control_n" else 1)
                 assert (a - b).double().norm() <= limit * algorithm.personal_model(together[0]).norm(), field
         server = algorithm.close(server, updates)
@@ -169,13 +169,13 @@ def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[
 
 @pytest.mark.slow
 def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
-    """With one step, c_i is the client's gradient where the round began; with many, only SCAFFOLD finds the optimum."""
+    """With one step, c_i is the client's gradient at the round's start; with many, only SCAFFOLD finds the optimum."""
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
     options, ends = [str(i) for i in range(4)], []
     scaffold = Scaffold(world.context())
     clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in options}
     begun = scaffold.start_server(w0_D)
-    for _ in range(2):  # in the second round the server has a control variate too
+    for _ in range(2):  # in the second round the server has a control variate as well
         later = played(scaffold, begun, clients, lambda peer: world.batches(int(peer), 1), options)
         for i in range(4):
             wanted_D = world.gradient(i, begun.model_n)

@@ -12,7 +12,7 @@ from fedpeer.slicing.flat import FlatLayout
 
 
 class Own(nn.Module):
-    """Buffers, layers with `reset_parameters`, and a parameter without."""
+    """A module with buffers, layers with `reset_parameters`, and a parameter outside such layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_as_built_is_the_network_itself() -> None:
 
 def test_torch_default_is_what_reset_parameters_draws() -> None:
     views = LAYOUT.unflatten(torch_default(MODULE, LAYOUT, Draws(0), ""))
-    bound = 30**-0.5  # of nn.Linear: U(-1/sqrt(fan_in), 1/sqrt(fan_in))
+    bound = 30**-0.5  # nn.Linear draws from U(-1/sqrt(fan_in), 1/sqrt(fan_in))
     for name in ("first.weight", "first.bias"):
         assert 0.9 * bound < float(views[name].abs().max()) <= bound
         assert not torch.equal(views[name], dict(MODULE.named_parameters())[name])

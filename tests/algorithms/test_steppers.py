@@ -1,4 +1,4 @@
-"""The ways with autograd to take a round's steps, against one uninterrupted torch optimiser."""
+"""The ways to take a round's steps with autograd, against one uninterrupted torch optimiser."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, 
 LOSS = LOSSES["cross-entropy"]
 SGD = OptimizerChoice("SGD", {"lr": 0.1})
 MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
-#: Torch's optimisers that train a network with biases (Muon takes matrices only), with settings that give them all
-#: the state they can have, and a rate at which ten steps stay where float32 rounding does not grow.
+#: Settings for torch's optimisers that train a network with biases (Muon takes matrices only): they give an optimiser
+#: all the state that it can have, and a rate at which float32 rounding does not grow within ten steps.
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "SGD": MOMENTUM.settings,
     "Adam": {"amsgrad": True, "weight_decay": 0.01},
@@ -42,7 +42,7 @@ def two_rounds(loss: str = "cross-entropy", **settings: Any) -> list[Batches]:
 
 
 def played(stepper: Stepper, x_Bn: Tensor, rounds: list[Batches], key: int = 0) -> tuple[Tensor, Tensor]:
-    """Parameters and optimiser state after these rounds, the state kept in between."""
+    """Return parameters and optimiser state after these rounds; the state is kept between rounds."""
     x_Bn, s_Bk = x_Bn.clone(), x_Bn.new_zeros(len(x_Bn), stepper.state_size)
     for number, block in enumerate(rounds):
         stepper.train(x_Bn, s_Bk, number == 0, block, [key_of(key, number, p) for p in range(len(x_Bn))])
@@ -79,7 +79,7 @@ def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: Optimi
 
 @pytest.fixture(scope="module")
 def written() -> dict[tuple[object, ...], Gradient]:
-    """Gradients as the test below has found them: they are the same whatever the optimiser makes of them."""
+    """Return the cache for the gradients of the test below, which do not depend on the optimiser."""
     return {}
 
 
@@ -97,7 +97,7 @@ def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice, written: dict[tu
 
 
 class Counting(nn.Module):
-    """A layer that notes each time that it is worked out."""
+    """A layer that records its input's shape each time that it is computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Counting(nn.Module):
 
 
 def test_a_block_is_worked_out_once_a_shape() -> None:
-    """And is then, bit by bit, what it is when it is worked out at each step."""
+    """The result equals, bit by bit, that of a block that is computed anew at each step."""
     module, steps = Counting(), 2
     mapped = mapped_of(module)
     own = next(each for each in vars(mapped).values() if isinstance(each, Counting))
@@ -134,14 +134,14 @@ def test_a_block_is_worked_out_once_a_shape() -> None:
 
 
 def shifted(block: Batches) -> Batches:
-    """The block without its first peer."""
+    """Return the block without its first peer."""
     return Batches(block.x_NF, block.index[1:], block.y[1:])
 
 
 @pytest.mark.parametrize("peers", [1, 3])
 @pytest.mark.parametrize("loss", ["cross-entropy", "binary"])
 def test_closed_gradients_with_momentum_are_the_loop(loss: str, peers: int) -> None:
-    """Velocities too, over two rounds; a fresh optimiser forgets whatever stands in its row."""
+    """Velocities agree as well, over two rounds; a fresh optimiser ignores the numbers in its row."""
     module, optimizer = mlp(bias=peers > 1), OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
     x_Bn, rounds = starts(module, peers), two_rounds(loss, peers=peers)
     steppers: list[Stepper] = [
@@ -203,7 +203,7 @@ def fresh(module: nn.Module) -> nn.Module:
 
 
 class Masked(nn.Module):
-    """An integer buffer that is no counter, one that is, a parameter without a gradient, and a frozen one."""
+    """A module with an integer buffer that is no counter, one that is, an unused parameter, and a frozen one."""
 
     places: Tensor
     calls: Tensor
@@ -232,7 +232,7 @@ def test_constant_buffers_unused_and_frozen_parameters_are_left_alone(optimizer:
     layout = FlatLayout.of(module)
     assert torch.equal(layout.unflatten(found)["frozen"], layout.unflatten(x_Bn)["frozen"])
     assert distance(layout.unflatten(found)["dense.weight"], layout.unflatten(x_Bn)["dense.weight"]) > 1e-3
-    module.unused.requires_grad_(False)  # torch skips it, where the loop sees a gradient of zero
+    module.unused.requires_grad_(False)  # torch skips it, while the loop sees a gradient of zero
     for p, x_n in enumerate(x_Bn):
         wanted = in_torch(Masked(), x_n, [each.peer(p + 1) for each in rounds], LOSS, of_kind(optimizer))
         kept = layout.unflatten(found[p])["dense.weight"]
@@ -243,12 +243,12 @@ def test_dropout_is_a_function_of_the_key_alone() -> None:
     module = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     x_Bn, rounds, stepper = starts(module, 3), two_rounds(), loop_of(module)
     first, _ = played(stepper, x_Bn, rounds)
-    torch.rand(17)  # the global generator stands elsewhere now
+    torch.rand(17)  # moves the global generator
     before = torch.get_rng_state()
     assert torch.equal(played(stepper, x_Bn, rounds)[0], first)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(played(stepper, x_Bn, rounds, key=1)[0], first)
-    for p in range(3):  # alone or in a block
+    for p in range(3):  # the same alone as in a block
         x_1n, s_1k = x_Bn[p : p + 1].clone(), torch.zeros(1, 0)
         for number, block in enumerate(rounds):
             stepper.train(x_1n, s_1k, number == 0, block.peer(p).block(), [key_of(0, number, p)])

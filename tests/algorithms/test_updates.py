@@ -1,4 +1,4 @@
-"""What is found wrong with updates, what is not, and that no honest update of any algorithm is refused."""
+"""Faults that are found in updates, and honest updates, none of which is rejected for any algorithm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def found_in(changed: Mapping[str, Tensor]) -> Rejection | None:
     return fault(changed, update(), positive=("factor.xi_n",))
 
 
-#: Ids of the table of bad inputs where it has a row of its own.
+#: Ids are those of the table of bad inputs where the table has a row for the case.
 WRONG = [
     pytest.param(
         lambda found: {k: v for k, v in found.items() if k != "model_n"}, "wrong_shape", "model_n is missing", id="less"

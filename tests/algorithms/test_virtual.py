@@ -32,7 +32,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 def apart(one: Gaussian, other: Gaussian) -> float:
-    """The greatest difference of natural parameters, as a share of the greatest parameter."""
+    """Return the greatest difference of natural parameters, as a share of the greatest parameter."""
     parts = ((one.chi_D, other.chi_D), (one.xi_D, other.xi_D))
     return max(((a - b).abs().max() / b.abs().max().clamp_min(1.0)).item() for a, b in parts)
 
@@ -58,7 +58,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
     rounds: list[set[int]],
     widening: float,
 ) -> None:
-    """Whatever the clients learn, damped, pruned, in any company, with deltas that would leave no precision."""
+    """This holds for any posteriors, damping, pruning and participants, also if deltas would leave no precision."""
     draw = generator(seed)
     server = Gaussian.of(torch.randn(D, generator=draw, dtype=torch.float64), 0.5)
     initial = initial_factors(server, shares())
@@ -77,7 +77,7 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
         after = aggregate(server, stack_states(list(sent.values())), positivity=positivity)
         for i, delta in sent.items():
             factors[i] = virtual.stored(factors[i], delta, after.taken_D)
-        # A share of nearly all of a coordinate is left with its rounding.
+        # If a share takes nearly all of a coordinate, the rest carries the rounding of the whole.
         assert after.server.xi_D.ge(virtual.LEAST_LEFT * server.xi_D * (1 - 1e-9)).all()
         assert after.taken_D.ge(0).all()
         assert after.taken_D.le(1).all()
@@ -86,14 +86,14 @@ def test_the_server_is_always_the_product_of_the_stored_factors(
 
 
 def exact(x_KND: Tensor, y_KN: Tensor, noise: float, *, prior: float) -> Gaussian:
-    """The posterior of all data where each weight has observations of its own; the prior counted `prior` times."""
+    """Return the posterior of all data if each weight has its own observations; the prior counts `prior` times."""
     xi_D = prior * PRIOR.xi_D + x_KND.square().sum((0, 1)) / noise**2
     return Gaussian((x_KND * y_KN[..., None]).sum((0, 1)) / noise**2, xi_D)
 
 
 @pytest.mark.parametrize(("rule", "counted"), [("1/K", 1.0), ("n/N", 1.0), ("1", float(K))])
 def test_a_sequential_pass_over_a_conjugate_model_is_exact(rule: virtual.Exponent, counted: float) -> None:
-    """With one client at a time and no damping; and exponent 1 counts the prior K times, which is why it sums to 1."""
+    """One client at a time trains without damping; exponent 1 counts the prior K times, so exponents must sum to 1."""
     x_KND = torch.eye(D, dtype=torch.float64).repeat(K, 2, 1) * normal(K, 2 * D, 1, seed=1)
     y_KN, noise = normal(K, 2 * D, seed=2), 0.5
     exponents = prior_exponents(torch.tensor([5.0, 10.0, 3.0, 2.0], dtype=torch.float64), rule)
@@ -135,7 +135,7 @@ def test_the_exponents_that_share_the_prior_add_up_to_one() -> None:
 
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> None:
-    """The server is an average of itself and the posteriors, so nothing that clients learn makes it improper."""
+    """The server becomes an average of itself and the posteriors, so no posterior of a client makes it improper."""
     draw = generator(seed)
     server = Gaussian.of(torch.zeros(D, dtype=torch.float64), 0.1)
     factors_AD = initial_factors(server, torch.full((active,), 1 / active, dtype=torch.float64))
@@ -199,7 +199,7 @@ def test_each_row_of_many_tensors_has_its_own_threshold() -> None:
 
 
 def test_bytes_are_those_of_values_and_places() -> None:
-    """79k weights of a 784-100-10 network, 75% pruned: 47% less than float32 without distributions, not 50%."""
+    """A 784-100-10 network of 79k weights, 75% pruned, needs 47% less than float32 without distributions, not 50%."""
     size = 784 * 100 + 100 * 10
     quarter = size // 4
     assert virtual.delta_bytes(size, size, "none") == 8 * size
@@ -217,7 +217,7 @@ def regression() -> tuple[Tensor, Tensor, Gaussian]:
 def log_likelihood_by_sampling(
     made: BayesianLayer, x_ND: Tensor, y_N: Tensor, noise: float, draws: int
 ) -> tuple[Tensor, float]:
-    """The mean over draws of a Bayesian layer's log-likelihood, and its standard error."""
+    """Return the mean over draws of a Bayesian layer's log-likelihood, and its standard error."""
     out_SN = sampled(made, x_ND.repeat(draws, 1), drawn_noise(generator(12))).reshape(draws, -1)
     each_S = (-((y_N - out_SN) ** 2) / (2 * noise**2) - math.log(noise * math.sqrt(2 * math.pi))).sum(1)
     return each_S.mean(), each_S.std().item() / draws**0.5

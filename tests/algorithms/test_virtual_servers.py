@@ -1,4 +1,4 @@
-"""VIRTUAL, both papers, and pFedBayes behind the contract: the product law, exact inference, what is sent and kept."""
+"""VIRTUAL (both papers) and pFedBayes behind the contract: product law, exact inference, sent and kept state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATERAL = lateral_mlp((5,), 3, hidden=(4,))
 EXAMPLES = torch.tensor([10, 30, 60])
 MAKERS: dict[str, Callable[[], Algorithm]] = {
     "virtual": lambda: Virtual(bench_of("stack"), beta=0.1),
-    # In float64, since a ratio at the threshold would be kept in a block and not alone, by its last bit.
+    # In float64, because the last bit of a ratio at the threshold could decide differently in a block and alone.
     "pruned": lambda: Virtual(
         bench_of("loop", plain_mlp().double()), gamma=0.3, prune=60.0, ratio="posterior", keep_last=True
     ),
@@ -50,13 +50,13 @@ MAKERS: dict[str, Callable[[], Algorithm]] = {
 
 
 def begun(algorithm: Algorithm) -> tuple[Any, Any, Tensor]:
-    """A server, a block of three clients, and the parameters they start from."""
+    """Return a server, a block of three clients, and the parameters that they start from."""
     x_n = starts(algorithm.context.module, 1)[0]  # type: ignore[attr-defined]
     return algorithm.start_server(x_n), algorithm.start_client(x_n.expand(3, -1), EXAMPLES), x_n
 
 
 def block_for(algorithm: Algorithm) -> Batches:
-    """Batches of three clients, in the type of the network."""
+    """Return batches of three clients, in the dtype of the network."""
     block, module = batches(), algorithm.context.module  # type: ignore[attr-defined]
     return replace(block, x_NF=block.x_NF.to(next(module.parameters()).dtype))
 
@@ -75,7 +75,7 @@ def test_a_block_of_clients_is_each_alone(name: str) -> None:
             for one, other in zip(alone, together, strict=True):
                 for field, a, b in zip(leaves_of(one), leaves_of(one).values(), leaves_of(other).values(), strict=True):
                     assert a.shape == b.shape
-                    # Deltas are differences of precisions: what is left of them has the rounding of the whole.
+                    # Deltas are differences of precisions, so they carry the rounding of the whole precisions.
                     scale = 1 / 0.05**2 if "chi" in field or "xi" in field else 1.0
                     torch.testing.assert_close(a, b, rtol=1e-5, atol=5e-6 * scale, msg=field)
         server = algorithm.close(server, updates)
@@ -134,7 +134,7 @@ def apart(one: Gaussian, other: Gaussian) -> float:
 
 
 class Erratic:
-    """In the place of training: posteriors anywhere, some so wide that the server would have no precision left."""
+    """A stand-in for training: posteriors anywhere, some so wide that the server would have no precision left."""
 
     def __init__(self, seed: int) -> None:
         self.draw = torch.Generator().manual_seed(seed)
@@ -163,7 +163,7 @@ def test_the_server_is_always_the_product_of_the_clients_factors(
     positivity: virtual.Positivity,
     exponent: virtual.Exponent,
 ) -> None:
-    """Whoever takes part, is pruned, is not counted, or learns what would leave no precision."""
+    """This holds for any participants, pruning and uncounted updates, and if a posterior would leave no precision."""
     context = replace(bench_of("loop", plain_mlp().double(), clients=4), examples=100)
     made = {"gamma": gamma, "prune": prune, "positivity": positivity, "exponent": exponent}
     algorithm = Virtual(context, **made)  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ def test_the_law_holds_in_float32_for_many_rounds_of_training() -> None:
 
 
 class Exact:
-    """In the place of training: the posterior of a linear regression, in closed form; clients by their keys."""
+    """A stand-in for training: the posterior of a linear regression, in closed form; a key is a client's number."""
 
     def __init__(self, x_KND: Tensor, y_KN: Tensor, noise: float) -> None:
         self.data = x_KND, y_KN, noise
@@ -214,7 +214,7 @@ class Exact:
 
 @pytest.mark.parametrize(("exponent", "counted"), [("1/K", 1.0), ("n/N", 1.0), ("1", 4.0)])
 def test_one_pass_over_clients_of_a_linear_model_is_exact_inference(exponent: Any, counted: float) -> None:
-    """Each knows something of each weight alone, so that nothing is lost in a Gaussian without correlations."""
+    """Each observation is about one weight alone, so a Gaussian without correlations loses nothing."""
     draw = torch.Generator().manual_seed(2)
     x_KND = torch.eye(5, dtype=torch.float64).repeat(4, 2, 1) * torch.randn((4, 10, 1), generator=draw).double()
     y_KN, noise = torch.randn((4, 10), generator=draw).double(), 0.5
@@ -266,7 +266,7 @@ def test_who_was_not_counted_has_the_old_factor_and_its_own_posterior() -> None:
 
 
 def test_training_starts_from_the_server_and_is_held_to_cavity_and_prior() -> None:
-    """Two rounds old factors and all; the objective's strength is beta over the client's examples."""
+    """The cavity leaves out the client's old factor; the objective's strength is beta over the client's examples."""
     seen: list[Any] = []
 
     def looking(*work: Any) -> Posterior:
@@ -426,7 +426,7 @@ def digits() -> tuple[Tensor, Tensor]:
 def learned(
     make: Callable[[TrainingContext], Algorithm], module: nn.Module, *, rounds: int, steps: int = 14
 ) -> tuple[float, float]:
-    """(S or 0, MT) on 397 digits after rounds of five of ten clients with 140 digits each."""
+    """Return (S or 0, MT) on 397 digits after rounds with five of ten clients that have 140 digits each."""
     x_NF, y_N = digits()
     context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}), clients=10)
     algorithm, draws = make(context), Draws(3)
@@ -471,7 +471,7 @@ def test_pruned_updates_of_a_quarter_learn_digits() -> None:
 
 @pytest.mark.slow
 def test_2019_learns_digits_one_client_at_a_time() -> None:
-    """Each client refined twice, on its private and the shared layers together."""
+    """Each client is refined twice, on its private and the shared layers together."""
     module = lateral_mlp((64,), 10, hidden=(30,))
     of = learned(lambda context: SequentialVirtual(context, samples=1), module, rounds=20, steps=60)
     assert of[1] > 0.8
@@ -485,7 +485,7 @@ def test_pfedbayes_learns_digits() -> None:
 
 @pytest.mark.slow
 def test_sequences_of_tokens_are_learnt_together() -> None:
-    """The last token decides; a Bayesian embedding, an LSTM and a dense layer, with all that travels finite."""
+    """The last token decides; a Bayesian embedding, LSTM and dense layer learn it, and all values sent stay finite."""
     module = lstm((4,), 3, hidden=6, embedding=4, vocabulary=3)
     context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.5}), clients=3)
     algorithm = Virtual(context)
@@ -506,8 +506,8 @@ def test_sequences_of_tokens_are_learnt_together() -> None:
 
 @pytest.mark.parametrize("clients", [1, 4])
 def test_steps_that_would_overshoot_the_divergence_are_refused_at_the_start(clients: int) -> None:
-    """A quadratic of curvature beta / n * precision, n that of the smallest client, comes down as long as lr times it
-    is below 2."""
+    """Descent on a quadratic of curvature beta / n * precision, with n of the smallest client, converges as long as lr
+    times the curvature is below 2."""
     sigma, prior, examples = 0.1, 2.0, torch.tensor([50, 20])
     precision = (1 - 1 / clients) / sigma**2 + 1 / clients / prior**2
     limit = 2 * 20 / (bench_of("loop").lr * precision)

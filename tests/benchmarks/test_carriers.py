@@ -1,4 +1,4 @@
-"""The ways to carry a slice that the wire benchmark compares: each says that it is done when it is."""
+"""The carriers of a slice that the wire benchmark compares: each reports that it is done only when it is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_slice_is_carried_checked_merged_and_saved(make: Callable[[Job, int], 
     try:
         for _ in range(2):
             carrier.send(torch.randn(LENGTH))
-        with pytest.raises(Exception, match=r".*"):  # each fails in its own way, and none in silence
+        with pytest.raises(Exception, match=r".*"):  # each fails in its own way, and none silently
             carrier.send(torch.full((LENGTH,), torch.nan))
     finally:
         carrier.close()

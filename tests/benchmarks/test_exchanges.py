@@ -1,4 +1,4 @@
-"""The table of `benchmarks/exchanges.py`: differences of equal seeds, and the table that its last task reads."""
+"""The table of `benchmarks/exchanges.py`: differences at equal seeds; and the data table that its last task reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from benchmarks.exchanges import ENDS, METHODS, TRIALS, Cell, table, write_table
 
 
 def test_points_are_the_mean_of_the_differences_of_equal_seeds() -> None:
-    """Seeds differ by far more than rows: only pairs show that one exchange is 0.2 and 0.4 points below the last row."""
+    """Seeds differ by far more than rows: only pairs show that one exchange is 0.2 and 0.4 points worse."""
     trial, seeds = TRIALS[0], (0, 1)
     below = {end: (0.002, 0.004) if end == "1" else (0.0, 0.0) for end in ENDS}
     found = {
         Cell(trial, end, seed): {
-            method: {"accuracy_mean": 0.9 - 0.3 * seed - below[end][seed], "bytes_sent": 2_000_000} for method in METHODS
+            method: {"accuracy_mean": 0.9 - 0.3 * seed - below[end][seed], "bytes_sent": 2_000_000}
+            for method in METHODS
         }
         for end in ENDS
         for seed in seeds

@@ -19,7 +19,7 @@ EXAMPLES, TEST = 160, 40
 
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
-    """Noise around ten random pictures; the last 40 examples are to test on."""
+    """Return noise around ten random pictures; the last 40 examples are the test part."""
     draws = np.random.default_rng(0)
     y = draws.integers(10, size=EXAMPLES + TEST)
     x = draws.random((10, 784))[y] + 0.5 * draws.standard_normal((len(y), 784))
@@ -51,7 +51,7 @@ def test_two_processes_by_hand_reach_the_parameters_of_the_engine(dataset: Datas
             floor.train()
             floor.average()
         assert apart(floor.x_Pn - began, engine.x_Pn - began) < 1e-3
-        assert apart(floor.x_Pn[0], floor.x_Pn[1]) > 1e-4  # neighbors are not everybody
+        assert apart(floor.x_Pn[0], floor.x_Pn[1]) > 1e-4  # because averaging is only with neighbors
         assert floor.evaluate() == pytest.approx([score for score, _ in engine.evaluate()])
 
 

@@ -1,4 +1,4 @@
-"""The page of learning at scale says what was measured, and memory is told by part."""
+"""The page on learning at scale states the measurements, and memory is reported by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a folder to run in, and one command line as a user types it."""
+"""Shared parts of the command-line tests: a folder to run in, and a function that runs one typed command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpeer.cli.main import run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: its exit code, and what it wrote."""
+    """Result of a command: its exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -25,7 +25,7 @@ Fedpeer = Callable[..., Outcome]
 
 @pytest.fixture
 def fedpeer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fedpeer:
-    """Carry out one command line in this process, in an empty folder, on a terminal of 80 columns."""
+    """Return a function that runs one command line in this process, in an empty folder, on a terminal of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
     monkeypatch.setenv("COLUMNS", "80")

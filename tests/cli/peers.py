@@ -12,7 +12,7 @@ FEDERATION = "name: wards\nnetwork: mlp:2+5+2\n"
 
 
 def federation_on_disk(folder: Path, data: dict[str, Any], federation: str = FEDERATION) -> Path:
-    """Two peers on this machine; the file of the first."""
+    """Make a federation of two peers on this machine, and return the path of the first peer's file."""
     settings = DataSettings.model_validate(data)
     seats = [invited_peer(f"peer{n}", "127.0.0.1", 7400 + n, settings, "127.0.0.1") for n in (1, 2)]
     make_federation(folder, "wards", federation, seats)

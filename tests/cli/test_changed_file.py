@@ -1,4 +1,4 @@
-"""A federation file that was changed beside a state: what `fedpeer start` says of it, and what it goes on with."""
+"""A federation file that was changed while a state exists: what `fedpeer start` reports and which settings it keeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.peer.runtime.whole import whole
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A state of the release before, which kept a digest only, after one start of this one."""
+    """Return a state of the previous release, which kept only a digest, after one start of this release."""
     folder = moved(unpacked("gossip", tmp_path)) / "peer1"
     config = load_peer(folder / "peer1.yaml")
     with whole(prepare_peer(config.file, config.federation)) as running:
@@ -62,7 +62,7 @@ def test_every_key_that_was_changed_by_hand_is_named_and_no_state_is_to_be_remov
 
 @pytest.mark.slow
 def test_settings_that_a_file_leaves_open_stay_as_they_were(folder: Path) -> None:
-    """Words, order and the defaults written out are no change."""
+    """Another wording, another order and defaults that are written out are not a change."""
     rewritten(folder, ("gossip: {topology: complete,", "gossip: {every: 1, tick: 0.025, topology: complete,"))
     config = load_peer(folder / "peer1.yaml")
     assert prepare_peer(config.file, config.federation).going.remark == ""

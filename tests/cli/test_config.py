@@ -1,4 +1,4 @@
-"""A federation file is right, or everything that is wrong with it comes in one report."""
+"""A federation file is valid, or one report lists everything that is wrong with it."""
 
 from __future__ import annotations
 

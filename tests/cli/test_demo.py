@@ -1,4 +1,4 @@
-"""`fedpeer demo associative`: how answers are drawn, on 80 columns and without colour, and what is said of them."""
+"""`fedpeer demo associative`: how answers are drawn, on 80 columns and without colour, and described in sentences."""
 
 from __future__ import annotations
 

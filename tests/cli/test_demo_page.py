@@ -1,4 +1,4 @@
-"""The page of the demonstration: what it is told, what it may ask, what is refused by name, and how it is served."""
+"""The page of the demonstration: its data, the questions it may ask, the named rejections, and how it is served."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_only_names_of_this_machine_are_answered(shown: Shown) -> None:
 
 
 def _somebody(number: int, frame: object) -> None:
-    """Had the signal before."""
+    """Stand for a signal handler that was installed before."""
 
 
 @pytest.mark.asyncio

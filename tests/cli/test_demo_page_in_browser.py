@@ -1,4 +1,4 @@
-"""The page of the demonstration in a real browser: cells are set, layers follow, and nothing goes wrong unseen."""
+"""The page of the demonstration in a real browser: cells are set, layers follow, and no error goes unnoticed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
-#: Set before any script of the page: errors, and what the page writes on the console or breaks of its own policy.
+#: Runs before any script of the page: collects errors, warnings on the console, and breaches of the page's own policy.
 LISTEN = """
 window.wrong = [];
 addEventListener("error", (event) => wrong.push(String(event.message)));
@@ -38,7 +38,7 @@ ANSWERED = "document.querySelector('#stages [aria-current]')?.textContent === 'a
 
 @asynccontextmanager
 async def shown(found: Shown, folder: Path, width: int = 1400) -> AsyncIterator[tuple[Page, BaseTestServer]]:
-    """The page in a browser, with its first answer, and the server behind it."""
+    """Open the page in a browser, wait for its first answer, and yield the page and the server behind it."""
     app = application(tellable(found, 0), partial(answer_to, recall=found.recall))
     async with TestServer(app) as server, chromium(folder) as page:
         await page.call("Page.enable")
@@ -50,7 +50,7 @@ async def shown(found: Shown, folder: Path, width: int = 1400) -> AsyncIterator[
 
 
 async def cell(page: Page, number: int) -> tuple[float, float]:
-    """The middle of a cell that can be set."""
+    """Return the middle of a cell that can be set."""
     box = await page.value(
         f"(() => {{ const b = document.querySelector('#given [data-n=\"{number}\"]').getBoundingClientRect();"
         " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
@@ -70,13 +70,13 @@ async def press(page: Page, key: str) -> None:
 
 
 def given(found: Cells) -> str:
-    """A condition: exactly these cells are set."""
+    """Return the condition that exactly these cells are set."""
     cells = "[...document.querySelectorAll('#given [role=gridcell]')].map((c) => +(c.ariaSelected === 'true')).join('')"
     return f"{cells} === '{''.join(map(str, found.reshape(-1).astype(int)))}'"
 
 
 async def lit(page: Page, method: str) -> tuple[int, int]:
-    """How many hidden units fire: round ones, which are averaged, and square ones."""
+    """Return how many hidden units fire: the round ones, which are averaged, and the square ones."""
     counts = await page.value(
         f"['circle.averaged.fires', 'rect.own.fires'].map((unit) => "
         f"document.querySelectorAll(`[data-method={method}] ${{unit}}`).length)"
@@ -85,7 +85,7 @@ async def lit(page: Page, method: str) -> tuple[int, int]:
 
 
 async def looks(page: Page, method: str, kind: str) -> list[int]:
-    """Which cells of an answer look so."""
+    """Return the cells of an answer that are drawn as this kind."""
     found = await page.value(
         f"[...document.querySelectorAll('[data-method={method}] .answer .cell')].flatMap((c, n) => "
         f"c.classList.contains('{kind}') ? [n] : [])"
@@ -113,7 +113,7 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
         assert "fails, 5 missing, 5 too much" in await page.value(text)
         assert "as the majority does" in await page.value(text)
 
-        # Another peer; cells clicked, dragged and set by keys: the half of B, cells 20 to 24.
+        # Select another peer, and set cells by clicks, drags and keys: the half of B, cells 20 to 24.
         await page.value("document.querySelector('#peers input[value=peer2]').click()")
         await page.until(f"{text}.includes('peer2 was never shown pattern A, and completes it')")
         await page.value("document.querySelector('#clear').click()")
@@ -121,7 +121,7 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
         assert await lit(page, "full-averaging") == (0, 0)
         for kind, number in (("mousePressed", 20), ("mouseMoved", 21), ("mouseMoved", 22), ("mouseReleased", 22)):
             await mouse(page, kind, number)
-        await mouse(page, "mouseMoved", 32)  # no button is held any more
+        await mouse(page, "mouseMoved", 32)  # no button is held now
         for key in (
             "ArrowRight",
             "ArrowDown",

@@ -1,4 +1,4 @@
-"""Every example of a federation file in README.md and docs/ is right."""
+"""Every example of a federation file in README.md and docs/ is valid."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PEER_BLOCK = re.compile(r"^```ya?ml\n(# peer\d\.yaml.*?)^```", re.MULTILINE | re
 
 
 def test_examples_of_peer_files() -> None:
-    """As far as they can be right where neither keys nor data are."""
+    """The examples of peer files are valid, as far as this can be checked without keys and data."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     texts = [text for page in pages for text in PEER_BLOCK.findall(page.read_text(encoding="utf-8"))]
     assert texts

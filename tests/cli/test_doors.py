@@ -1,4 +1,4 @@
-"""Federation, `fedpeer.simulate`, the file and the command line refuse the same, with the same sentences."""
+"""Federation, `fedpeer.simulate`, the file and the command line reject the same settings with the same sentences."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from fedpeer.config.rules import RULES
 from fedpeer.config.settings import RunOptions
 from fedpeer.sims import api
 
-#: A rule and its sentence, in the words of a file.
+#: A rule and its sentence, with settings named as in a file.
 Said = tuple[str, str]
 
 KEY_OF = {flag(option): ".".join(map(str, path)) for option, path in OPTIONS.items()}
 KEY_OF |= {flag(option): option for option in RunOptions.model_fields}
-#: Rules that hold for whoever plays the peers.
+#: Rules that hold whichever engine runs the peers.
 EVERYWHERE = {"", *(rule.name for rule in RULES if not rule.engines)}
 
 
 class AcceptedError(Exception):
-    """Nothing was wrong."""
+    """Raised instead of preparing a simulation: the settings were accepted."""
 
 
 def plain(text: str) -> str:
-    """A sentence with settings called by their keys, whichever door it came from."""
+    """Return a sentence with settings named by their keys, whichever interface it came from."""
     text = re.sub(r'(\w+)="(\w+)"', r"\1 \2", text)
     for option, key in KEY_OF.items():
         text = re.sub(rf"(?<!\S){option}\b", key, text)
@@ -71,7 +71,7 @@ def by_file(folder: Path, settings: Mapping[str, Any], methods: list[str], **opt
 
 
 def by_options(folder: Path, settings: Mapping[str, Any], methods: list[str], **options: Any) -> list[ConfigProblem]:
-    """What has an option is given by it; the rest stands in the file."""
+    """Return the problems when settings that have an option are passed by it and the other ones by the file."""
     rest = {section: dict(inside) for section, inside in settings.items()}
     for option, path in OPTIONS.items():
         section, *key = map(str, path)

@@ -1,4 +1,4 @@
-"""Which exceptions are the user's mistakes: they are known by name, so the names must be those of real classes."""
+"""Exceptions that are the user's mistakes: they are listed by name, so each name must be that of a real class."""
 
 from __future__ import annotations
 

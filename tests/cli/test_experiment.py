@@ -1,4 +1,4 @@
-"""`fedpeer experiment` as it is typed: what it shows, what it leaves, how it pauses."""
+"""`fedpeer experiment` on the command line: its output, the files that it leaves, and how it pauses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cli.conftest import Fedpeer
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tiny experiment of the tests beside the papers'."""
+    """Add the tiny experiment of the tests to the experiments of the papers."""
     known = {**registry.EXPERIMENTS, "tiny": "tests.experiments.test_experiments:TINY"}
     monkeypatch.setattr(registry, "EXPERIMENTS", known)
 
@@ -147,7 +147,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
     assert json.loads(Path("pages/tiny-quick.json").read_text(encoding="utf-8"))["name"] == "tiny"
     assert str(Path.cwd()) not in text, "a page names no folder of the machine that made it"
 
-    Path("pages/scale.json").write_text("[]", encoding="utf-8")  # somebody else's
+    Path("pages/scale.json").write_text("[]", encoding="utf-8")  # not a page of an experiment
     again = fedpeer("experiment", "report", "--from", "pages", "--to", "again")
     assert again.code == 0, again.err
     for name in ("tiny-quick.md", "tiny-quick.json"):
@@ -162,7 +162,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
 
 
 def test_lines_tell_how_far_it_is() -> None:
-    """Three runs are left; the one under way has taken 10 s for a quarter of its rounds."""
+    """Three runs are left; the current one has taken 10 s for a quarter of its rounds."""
     now, lines = [0.0], list[str]()
     display = ExperimentLines(lines.append, lambda: now[0])
     with display:
@@ -196,7 +196,7 @@ def test_a_bar_tells_the_same() -> None:
 
 
 LOST = RunLost(method="local", seed=0, reason="its machine is lost", round=2)
-#: Three runs at once, of which one dies and waits again.
+#: Three runs at once; one of them dies and waits again.
 SPREAD: list[ExperimentEvent] = [
     Begun(runs=6, finished=1, at_once=3),
     *of("A, seed 0", BEGUN, STARTED, done(1)),
@@ -217,7 +217,7 @@ def test_lines_count_what_is_under_way() -> None:
     assert lines[0] == "6 runs, 1 of them finished already"
     assert "A, seed 0: its machine is lost after round 2; starting again" in lines
     assert lines[-1].startswith("A, seed 1: round 2 of 4; 1 of 6 runs finished, 2 running, 3 waiting, ")
-    # Seed 1 began 30 s ago and has half of its rounds, so a run takes 60 s. B began 20 s ago; two at once, three wait.
+    # Seed 1 began 30 s ago and has done half of its rounds, so a run takes 60 s. B began 20 s ago. Two run, three wait.
     assert display.tally.left == "2 min 5 s left", "(30 + 40 + 3 * 60) / 2"
 
 

@@ -1,4 +1,4 @@
-"""`fedpeer init`, `invite`, `join`, `revoke`, as they are typed: what they write is right, what they say fits."""
+"""`fedpeer init`, `invite`, `join` and `revoke` as typed: their files are valid, and their output fits 80 columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.forked import fedpeer_command
 from tests.ipv6 import needs_ipv6
 
 WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
-#: Seconds for a whole command in a process of its own; it takes three on a quiet core.
+#: Time limit in seconds for a whole command in its own process; it takes three on a quiet core.
 PATIENCE = 60.0
 
 
@@ -239,7 +239,7 @@ def test_one_mistake(fedpeer: Fedpeer, tmp_path: Path, arguments: list[str], wor
 
 @contextmanager
 def inviting(folder: Path, *arguments: str, peer: str = "peer5") -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`fedpeer invite` in a process of its own, once it has printed its token."""
+    """Start `fedpeer invite` in its own process, and yield its token, once printed, and the process."""
     command = fedpeer_command("invite", peer, "--in", str(folder), *arguments)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()

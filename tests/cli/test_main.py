@@ -14,7 +14,7 @@ from fedpeer.cli import main
 from fedpeer.exit_codes import EXIT_OURS
 from tests.cli.conftest import Fedpeer
 
-#: What help, config checks and listings must not wait for.
+#: Slow packages that help, config checks and listings must not import.
 HEAVY = ("torch", "sklearn", "scipy", "matplotlib", "numba", "pandas")
 
 RUN = "import sys; from fedpeer.cli.main import run; code = run(sys.argv[1:]); "

@@ -1,4 +1,4 @@
-"""`fedpeer config check peer1.yaml`: everything that is wrong with a peer's file, its keys, its data, at once."""
+"""`fedpeer config check peer1.yaml` reports all that is wrong with a peer's file, its keys and its data at once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """peer1.yaml of a federation that is right, with its data beside it."""
+    """Return peer1.yaml of a valid federation, with its data beside it."""
     file = federation_on_disk(tmp_path / "wards", data={"csv": "ward.csv", "label": "outcome"})
     (file.parent / "ward.csv").write_text(WARD)
     return file
 
 
 def change(file: Path, **settings: object) -> None:
-    """Write settings over those of a file."""
+    """Overwrite settings of a file."""
     data = {**YAML(typ="safe", pure=True).load(file.read_text()), **settings}
     file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
 

@@ -1,4 +1,4 @@
-"""What a run looks like: bars that fit the terminal, lines that do not flood a log."""
+"""Display of a run: bars that fit the terminal, and lines that do not flood a log."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_seeds_count_as_one_run_and_a_resumed_one_goes_on() -> None:
 
 
 def together() -> Iterator[Event]:
-    """Two of four runs at once; one of them dies after its second round, and another begins before it is back."""
+    """Yield events of two of four runs at once: one dies after round 2, and another one begins before it restarts."""
     cells = tuple((method, seed) for seed in (0, 1) for method in ("local", "fedavg"))
     yield SimulationStarted(
         run="r", dataset="digits", peers=2, rounds=3, cells=cells, parameters=9, workers=2, device="cpu", at_once=2

@@ -1,4 +1,4 @@
-"""`fedpeer simulate` from the command line to the files it leaves, and what `fedpeer runs` says of them."""
+"""`fedpeer simulate` from the command line to the files it leaves, and what `fedpeer runs` shows of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = ["simulate", "--peers", "4", "--rounds", "3", "--steps", "20", "--networ
 
 
 class Interrupting(NoProgress):
-    """Presses Ctrl-C when a certain round is done."""
+    """A display that presses Ctrl-C when a certain round is done."""
 
     def __init__(self, method: str, number: int, times: int = 1) -> None:
         self.method, self.number, self.times = method, number, times
@@ -109,7 +109,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
 
 def test_a_second_ctrl_c_ends_the_process(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
     class Ended(BaseException):
-        """In the place of the end of this process."""
+        """Raised instead of ending this process."""
 
     def end(code: int) -> None:
         assert code == 130

@@ -1,4 +1,4 @@
-"""What the options of `simulate` mean, beside a file and without one."""
+"""Meaning of the options of `simulate`, with a file and without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedpeer start` with several files: their mistakes all at once, a process for each, their ends named."""
+"""`fedpeer start` with several files reports all mistakes at once, starts a process for each, and names their ends."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
 from tests.ipv6 import needs_ipv6
 
-#: Seconds in which processes start, pause and end, on a machine that does much else.
+#: Time limit in seconds for processes to start, pause and end, on a machine with other load.
 PATIENCE = 120.0
 
 
 @pytest.fixture
 def configs(fedpeer: Fedpeer) -> list[str]:
-    """Three peers of one federation."""
+    """Return the files of three peers of one federation."""
     assert fedpeer("init", "fed", "--peers", "3", "--port", str(free_ports(3))).code == 0
     return [f"fed/peer{number}/peer{number}.yaml" for number in (1, 2, 3)]
 
@@ -151,7 +151,7 @@ def test_peers_meet_average_and_finish_over_ipv6(fedpeer: Fedpeer) -> None:
         line = json.loads(one.stderr.readline())
         board = f"http://[::1]:{first + 100}"
         assert line["text"] == f"listening on [::1]:{first}; dashboard at {board}"
-        # It waits for the other in its first round, so it is there to be asked.
+        # peer1 waits for peer2 in its first round, so it can be queried.
         token = Path("fed/peer1/keys/peer1.token")
         for where in (["--config", files[0]], ["--url", board, "--token-file", str(token)]):
             seen = fedpeer("status", "--json", *where)
@@ -171,7 +171,7 @@ def test_peers_meet_average_and_finish_over_ipv6(fedpeer: Fedpeer) -> None:
         rows = Path(f"fed/peer{number}/peer{number}-state/metrics.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(row)["round"] for row in rows] == [1, 2, 3]
     one_model, other = (load_file(f"fed/peer{n}/peer{n}-state/model.safetensors") for n in (1, 2))
-    for name, value in one_model.items():  # before an average they differ by a hundredth and more
+    for name, value in one_model.items():  # before an averaging they differ by 0.01 or more
         torch.testing.assert_close(value, other[name], atol=1e-5, rtol=0)
 
 

@@ -1,4 +1,4 @@
-"""`learning.start: file:MODEL`: another network goes on from what was learned, and paths are nobody else's business."""
+"""`learning.start: file:MODEL`: another network continues from a trained model, and paths stay on their machine."""
 
 from __future__ import annotations
 

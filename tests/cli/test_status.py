@@ -1,4 +1,4 @@
-"""`fedpeer status` and `fedpeer dashboard`: a real listener, read as a user types it."""
+"""`fedpeer status` and `fedpeer dashboard` on the command line, with a real listener."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .conftest import Fedpeer
 
 
 class Running:
-    """A fake peer whose dashboard listens in a thread of its own; `file` is its peer file."""
+    """A fake peer with a dashboard that listens in its own thread; `file` is its peer file."""
 
     def __init__(self, folder: Path, peers: int = 4) -> None:
         self.peer = FakePeer(peers)

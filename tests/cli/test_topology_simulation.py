@@ -1,4 +1,4 @@
-"""`fedpeer topology simulate` and `sweep`, and that a graph's name is still drawn."""
+"""`fedpeer topology simulate` and `sweep`; `fedpeer topology` with a graph's name still draws the graph."""
 
 from __future__ import annotations
 

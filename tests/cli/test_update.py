@@ -1,4 +1,4 @@
-"""`fedpeer update`: what cannot change is refused with the way that works, and running peers go over to what can."""
+"""`fedpeer update` refuses what cannot change and names the way that works; running peers adopt the other changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.test_federation_commands import inviting
 from tests.forked import fedpeer_command
 from tests.net.masses import mass_errors, state_in
 
-#: Seconds after which something hangs, on a machine that does much else.
+#: Seconds after which a process counts as hanging, on a machine with other load.
 PATIENCE = 240.0
 FILE = """\
 name: wards
@@ -41,7 +41,7 @@ def made(fedpeer: Fedpeer) -> Path:
 
 
 def federation(fedpeer: Fedpeer, peers: int = 2, learning: str = "", gossip: str = "", rounds: int = 40) -> Path:
-    """A new federation; its file is new.yaml, too."""
+    """Make a federation, with a copy of its file as new.yaml, and return its folder."""
     text = FILE.replace("LEARNING ", learning).replace("GOSSIP ", gossip)
     text = text.replace("COUNT", str(peers)).replace("ROUNDS", str(rounds))
     for name in ("federation.yaml", "new.yaml"):
@@ -112,7 +112,7 @@ def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, m
 
 @contextmanager
 def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Its peers as processes, killed at the end if they still run."""
+    """Run the federation's peers as processes, and kill those that still run at the end."""
     peers = {
         peer: subprocess.Popen(
             fedpeer_command("start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml")),
@@ -136,7 +136,7 @@ def lines(folder: Path, peer: str) -> list[dict[str, object]]:
 
 
 def wait_for(folder: Path, what: str) -> None:
-    """Look until all logs have such a line: other processes write them, and no event tells that a file has grown."""
+    """Poll until all logs have such a line: other processes write them, and no event reports that a file has grown."""
     until = time.monotonic() + PATIENCE
     while not all(any(line["what"] == what for line in lines(folder, peer)) for peer in peers_of(folder)):
         assert time.monotonic() < until, what
@@ -144,14 +144,14 @@ def wait_for(folder: Path, what: str) -> None:
 
 
 def ended(folder: Path, peers: dict[str, subprocess.Popen[bytes]]) -> None:
-    """All of them finish."""
+    """Wait until all peers have finished without an error."""
     for peer, process in peers.items():
         process.wait(PATIENCE)
         assert process.returncode == 0, lines(folder, peer)[-5:]
 
 
 def judge(folder: Path, number: int, rounds: int) -> None:
-    """All go by the contract of this number, did all its rounds, and no mass is missing."""
+    """Check that all peers hold the contract of this number and did all its rounds, and that no mass is missing."""
     for peer in peers_of(folder):
         state = state_of(folder / peer / f"{peer}-state")
         assert state is not None
@@ -176,7 +176,7 @@ def test_running_peers_go_over_and_a_finished_federation_goes_on(fedpeer: Fedpee
         assert "Sent to: " in outcome.out
         ended(made, peers)
     judge(made, 1, 60)
-    assert state_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # momentum is kept now
+    assert state_in(made / "peer1" / "peer1.yaml").s_k.numel() > 0  # the state now contains momentum
     rewritten(("rounds: 60", "rounds: 70"), ("wire: int8", "protocol: push-pull"))
     assert fedpeer("update", "new.yaml", "--in", "fed").code == 0
     with running(made) as peers:
@@ -213,7 +213,7 @@ def test_who_joins_after_an_update_learns_with_the_others_and_copies_nothing(fed
 
 @pytest.mark.slow
 def test_who_was_put_out_and_is_let_in_again_learns_on_with_its_old_state(fedpeer: Fedpeer) -> None:
-    """It comes back as a later incarnation, and all of its weight is accounted for."""
+    """A peer that is revoked and admitted again has a later incarnation, and all of its weight is accounted for."""
     folder = federation(fedpeer, 3, rounds=20)
     with running(folder) as peers:
         wait_for(folder, "round")
@@ -252,7 +252,7 @@ def test_others_go_over_too(fedpeer: Fedpeer, learning: str, gossip: str) -> Non
 @pytest.mark.slow
 @pytest.mark.soak
 def test_partial_models_come_and_go_and_change_their_members(fedpeer: Fedpeer) -> None:
-    """Slices of the others stay, and the weight of a group that is gone is written off by name."""
+    """The slices of the other models stay, and the weight of a removed group is written off under its name."""
     folder = federation(fedpeer, 3)
     everyone = "  everyone: {neurons: {input: all, hidden1: 2, output: all}}\n"
     ward = "  ward: {neurons: {hidden1: 1}, members: [peer1, peer2]}\n"

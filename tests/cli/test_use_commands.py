@@ -1,4 +1,4 @@
-"""`fedpeer evaluate / predict / export` as a person types them, on a run and on a peer's own folder."""
+"""`fedpeer evaluate / predict / export` on the command line, for a run and for a peer's own folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one finished run on ward.csv."""
+    """Make a folder with one finished run on ward.csv."""
     folder = tmp_path_factory.mktemp("finished")
     data = f"csv:{table(folder / 'ward.csv')},label=outcome"
     settings = ["--peers", "2", "--network", "mlp:2+5+2", "--rounds", "2", "--steps", "20", "--workers", "1"]
@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(fedpeer: Fedpeer, finished: Path, tmp_path: Path) -> Fedpeer:
-    """The command line in a copy of that folder."""
+    """Return the command line in a copy of that folder."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return fedpeer
 
@@ -61,7 +61,7 @@ def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) ->
 
 
 def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are found by name, others passed over, and no label is needed."""
+    """Columns are found by name, other columns are ignored, and no label is needed."""
     (tmp_path / "new.csv").write_text("b,name,a\n1,x,9\n9,y,1\n")
     (tmp_path / "tabs.csv").write_text("a\tb\n9\t1\n1\t9\n")
     answers = run("predict", "last", "new.csv", "--peer", "peer1").out
@@ -79,7 +79,7 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "\x1b[2J", "a b", "", "x" * 100])
 def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_path: Path, name: str) -> None:
-    """`export` writes a file of that name where none is given."""
+    """Without a given file name, `export` would write a file with the peer's name."""
     [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
     card = json.loads(path.read_text())
     path.write_text(json.dumps({**card, "peers": {name: card["peers"]["peer1"]}}))
@@ -92,7 +92,7 @@ def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_pa
     assert sorted(each for each in tmp_path.parent.rglob("*")) == before
 
 
-#: Names as a label column may have them, and as they stand in a cell that nothing runs.
+#: Names as a label column may have them, and their form in a cell that no spreadsheet evaluates.
 NAMES = {
     "=1+1": "'=1+1",
     "+SUM(A1)": "'+SUM(A1)",
@@ -112,7 +112,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_class_names_are_no_formulas_in_the_answers(run: Fedpeer, tmp_path: Path, name: str) -> None:
-    """Names of a model that somebody else may have made are escaped, and written as they are only on request."""
+    """A model of unknown origin may have any class names: they are escaped, and written unchanged only on request."""
     [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
     card = json.loads(path.read_text())
     path.write_text(json.dumps({**card, "classes": [name, name]}))
@@ -185,7 +185,7 @@ def test_export_writes_the_model_and_what_its_numbers_mean(run: Fedpeer, tmp_pat
 
 
 def test_the_end_of_the_files_name_decides_what_is_written(run: Fedpeer, tmp_path: Path) -> None:
-    """Each file is read by those who take such files."""
+    """The library of each format can read the file."""
     for name in ("m.onnx", "m.pt2", "m.safetensors", "M.PT2", "model.bin"):
         more = ["--format", "safetensors"] if name == "model.bin" else []
         found = run("export", "last", "--peer", "peer2", "--to", name, *more)

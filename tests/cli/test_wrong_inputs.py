@@ -1,6 +1,7 @@
-"""Wrong command lines and wrong files: each is one screen that names the place and the way out, and leaves nothing.
+"""Wrong command lines and wrong files: each report fits one screen, and names the place and the remedy.
 
-Every row is what a user types (or writes into federation.yaml) and words that the report must have.
+A wrong command leaves no runs behind. Every row has the text that a user types (or writes into federation.yaml) and
+words that the report must contain.
 """
 
 from __future__ import annotations
@@ -236,7 +237,7 @@ def test_files(text: str, words: list[str], fedpeer: Fedpeer) -> None:
     check(fedpeer("simulate", "--quiet", "--config", "federation.yaml"), ["federation.yaml", *words])
 
 
-#: federation.yaml with this content is found wrong when the networks are there, before a run begins.
+#: Contents of federation.yaml whose mistakes are found after the networks are built and before a run begins.
 WITH_NETWORKS = [
     pytest.param(
         "gossip: {topology: 'edges:peer1-peer2+peer3-peer4'}\nsimulation: {peers: 4}",

@@ -1,4 +1,4 @@
-"""YAML in: plain values with their lines, everything else refused with its place."""
+"""YAML input: plain values are read with their lines, and everything else is refused with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rule book says against settings."""
+"""Problems that the rule book finds in settings."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from fedpeer.config.rules import Combination, problems_of
 
 
 def refusals(settings: Mapping[str, Any], engine: str = "") -> list[ConfigProblem]:
-    """Everything that is wrong with a federation that is well-typed, by its own algorithm."""
+    """Return everything that is wrong with a well-typed federation, for its own algorithm."""
     return problems_of(Combination.of(Federation.stored(settings), engine))

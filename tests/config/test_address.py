@@ -1,4 +1,4 @@
-"""One parser and one printer of addresses: what is printed is read again, and a mistake is a sentence."""
+"""One parser and one printer of addresses: printed text is read back, and a mistake gives a sentence."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_connection_comes_from_the_host_that_a_roster_has() -> None:
 
 
 def test_nobody_else_takes_an_address_apart() -> None:
-    """Own code that parses URLs or IP addresses gets IPv6 wrong in its own way."""
+    """Only the address module parses URLs and IP addresses: other code would get IPv6 wrong in its own way."""
     taken_apart = {
         path.relative_to(ROOT).as_posix()
         for package in ("config", "peer", "cli", "sims")
@@ -128,5 +128,5 @@ def test_nobody_else_takes_an_address_apart() -> None:
         and (node.id if isinstance(node, ast.Name) else node.attr)
         in ("urlsplit", "urlparse", "ip_address", "is_loopback")
     }
-    # A certificate and an announcement want an address as an object, not as text.
+    # A certificate and an announcement need an address as an object, not as text.
     assert taken_apart == {"config/address.py", "peer/runtime/certificates.py", "peer/runtime/discovery.py"}

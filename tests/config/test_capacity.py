@@ -1,4 +1,4 @@
-"""What is measured before anything starts against what the encoder makes of it, at its largest."""
+"""Sizes that are computed before anything starts, compared with the encoder's largest messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENVELOPE = Envelope(
 
 
 def hello(groups: list[str]) -> Hello:
-    """With the largest numbers."""
+    """Return a Hello with the largest numbers."""
     channels = [
         ChannelState(
             group=group, made=NUMBER_MAX, acked=NUMBER_MAX, taken=NUMBER_MAX, made_weight=0.1, taken_weight=0.1

@@ -22,7 +22,7 @@ from fedpeer.config.choice import (
 )
 
 WORD = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
-#: What may stand after a colon or an equals sign: anything without a comma, with no blanks at its ends.
+#: Text that may follow a colon or an equals sign: anything without a comma, with no blanks at its ends.
 VALUE = st.text(st.characters(codec="ascii", exclude_characters=",", exclude_categories=["Cc"]), min_size=1).filter(
     lambda text: text == text.strip()
 )

@@ -1,4 +1,4 @@
-"""What a contract is, whom each setting concerns, and what is said where two differ."""
+"""Contracts: their content, the peers that each setting concerns, and the report where two contracts differ."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ FILE: dict[str, Any] = {
     },
     "learning": {"optimizer": {"sgd": {"lr": 0.1}}, "rounds": 30},
 }
-#: The digest that 499fa2e gave this file.
+#: The digest that commit 499fa2e gave this file.
 OLD_DIGEST = "1b8259e6c1e4cc4c06b054bdfb872255fde95b4fc2c737396b1c4c06f4e08eb1"
 
 
 def federation(**changed: Any) -> Federation:
-    """The file, with settings changed by paths such as learning__rounds."""
+    """Return the federation of the file, with settings changed by paths such as learning__rounds."""
     data = json.loads(json.dumps(FILE))
     for path, value in changed.items():
         *parents, name = path.split("__")
@@ -60,7 +60,7 @@ def held(file: Federation, number: int = 0) -> HeldContract:
 
 
 def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
-    """A new setting needs a row in `KEYS`, with `since` and the value with which nothing changes."""
+    """A new setting needs a row in `KEYS`, with `since` and the value that changes nothing."""
     own = [f"partial_models.*.{name}" for name in PartialModelSettings.model_fields]
     learning = [f"learning.{name}" for name in LearningSettings.model_fields]
     gossip = [f"gossip.{name}" for name in GossipSettings.model_fields]
@@ -74,7 +74,7 @@ def test_the_spelling_is_that_of_the_release_before() -> None:
 
 
 def test_a_later_setting_enters_only_where_it_is_not_neutral(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if `gossip.tick` had come later."""
+    """`gossip.tick` stands for a setting that was added later."""
     later = Key("conduct", True, "", since="9", neutral=0.025)
     monkeypatch.setitem(module.KEYS, "gossip.tick", later)
     assert "tick" not in contract_of(federation())["gossip"]
@@ -201,7 +201,7 @@ def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_
 
 
 def test_a_running_federation_keeps_the_defaults_that_it_began_with() -> None:
-    """The release before had another deadline: it is in the contract, and the file does not name it."""
+    """The previous release had another default deadline, which is in the contract and not in the file."""
     file = federation()
     earlier = contract_of(file)
     earlier["gossip"]["deadline"] = 12.0

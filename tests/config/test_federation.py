@@ -1,4 +1,4 @@
-"""What peers agree on: types and ranges, and a digest that covers the contract and nothing else."""
+"""Settings that peers agree on: types and ranges, and a digest that covers the contract and nothing else."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WARDS: dict[str, Any] = {
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """WARDS with the value at a dotted path replaced."""
+    """Return WARDS with the value at a dotted path replaced."""
     first, _, rest = path.partition(".")
     if not rest:
         return {**WARDS, first: value}
@@ -117,7 +117,7 @@ def test_out_of_range_unknown_or_of_another_type_is_refused_where_it_stands(path
 
 
 def shuffled(value: Any, random: Random) -> Any:
-    """The same data with the keys of every mapping in another order."""
+    """Return the same data with the keys of every mapping in another order."""
     if not isinstance(value, dict):
         return value
     keys = list(value)

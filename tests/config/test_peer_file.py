@@ -1,4 +1,4 @@
-"""A peer's own file: types and ranges, data in its spellings, and what contradicts itself."""
+"""A peer's own file: types and ranges, the spellings of data, and contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is repeated here so that a file is checked without torch is what the rooms themselves say."""
+"""Names and settings that config repeats, to check a file without torch, match those of the packages they are from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.config.refusals import refusals
 def test_optimizers_and_their_settings_are_torchs() -> None:
     classes = {name.lower(): kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
     for name, settings in OPTIMIZERS.items():
-        if name in classes:  # the newest are not in every torch
+        if name in classes:  # the newest optimizers are not in every version of torch
             assert set(settings.split()) <= inspect.signature(classes[name]).parameters.keys(), name
 
 

@@ -1,4 +1,4 @@
-"""The rule book: what settings do not go together, by whichever door they come."""
+"""The rule book: settings that do not go together, whichever interface they come from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place
         (
             {"learning": {"aggregation": "krum:2"}},
             None,
-        ),  # how many take part is known with the data
+        ),  # the number of participants is known only with the data
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian"}}, "privacy"),
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian,where=client"}}, None),
     ],

@@ -1,4 +1,4 @@
-"""Where the data tests look for files: their own folders, or the real ones that $FEDPEER_DATA names."""
+"""Folders in which the data tests look for files: their own, or the real ones that $FEDPEER_DATA names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpeer.data import store
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache; nothing of the user's own is read or written."""
+    """Provide an empty cache; nothing of the user's own is read or written."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(store, "cache_folder", lambda: folder)
     return folder
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty $FEDPEER_DATA and an empty cache."""
+    """Provide an empty $FEDPEER_DATA and an empty cache."""
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setenv("FEDPEER_DATA", str(data))
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.fixture
 def real(cache: Path) -> Path:
-    """The real data sets."""
+    """Provide the folder of the real data sets, or skip the test."""
     if "FEDPEER_DATA" not in os.environ:
         pytest.skip("FEDPEER_DATA names no folder with the official files")
     return Path(os.environ["FEDPEER_DATA"])

@@ -18,7 +18,7 @@ from fedpeer.learning.holdings import dataset_split, load_dataset, normalisation
 
 
 def one(k: int, n: int, m: int, z: int, s: int, modified: bool) -> tuple[list[int], list[int], list[int]]:
-    """Whole, whole with noise, given part with noise: the paper's sentences, one coordinate after the other."""
+    """Return the whole, the whole with noise and the given part with noise, by the paper's text, bit by bit."""
     whole, part = [0] * n, [0] * n
     for i in range(m):
         whole[(3 * m * (k % s) + i) % n] = part[(3 * m * (k % s) + i) % n] = 1
@@ -53,7 +53,7 @@ def load_dataset_named(name: str) -> Dataset:
 
 
 def test_the_experiment_is_the_default() -> None:
-    """15 peers, 9 vectors to learn, 100 to complete; two of the peers know other completions in one of three."""
+    """There are 15 peers, 9 vectors to learn, 100 to complete; two peers complete one class in three otherwise."""
     dataset, split = default()
     assert default_split(dataset, None) == "user"
     assert len(split.shares) == 15

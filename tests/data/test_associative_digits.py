@@ -1,4 +1,4 @@
-"""Images as sparse vectors and back, and what users of the data set of digits learn."""
+"""Conversion of images to sparse vectors and back, and the patterns that users of the digits learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digits and watch: what their packages ship, cut as promised."""
+"""Digits and watch: the data that their packages ship, cut as documented."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_digits_without_their_package_are_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def put(folder: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, object]) -> Path:
-    """A package seglearn with a watch file of ours, which importing would break."""
+    """Create a package seglearn with our own watch file; importing the package would fail."""
     path = folder / "seglearn/data/watch_dataset.npy"
     path.parent.mkdir(parents=True)
     (folder / "seglearn/__init__.py").write_text("raise ImportError('not to be imported')")
@@ -44,7 +44,7 @@ def put(folder: Path, monkeypatch: pytest.MonkeyPatch, held: dict[str, object]) 
 
 
 def recordings() -> dict[str, object]:
-    """Person 3 left (250 samples), then right (199), person 1 right (200); sample s of axis a is 1000 a + s."""
+    """Return person 3 left (250 samples), then right (199), person 1 right (200); sample s of axis a is 1000 a + s."""
     return {
         "X": [np.arange(length)[:, None] + 1000.0 * np.arange(6) for length in (250, 199, 200)],
         "y": np.array([2, 1, 0]),

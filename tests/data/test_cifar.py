@@ -17,7 +17,7 @@ from fedpeer.data.dataset import DataError
 
 
 def put(path: Path, **members: Any) -> str:
-    """A tar of pickles as CIFAR's; returns its SHA-256."""
+    """Write a tar of pickles in CIFAR's layout and return its SHA-256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, held in members.items():
@@ -60,7 +60,7 @@ def test_cifar100_sub_sample(real: Path) -> None:
     assert ("fruit_and_vegetables", "apple") in pairs
     assert (fine.input_shape, fine.subclass_N, len(fine.classes)) == ((3072,), None, 100)
     standard = cifar.cifar100(pixels="standard")
-    # A part of the images only, so that their mean and deviation are the published ones about.
+    # Only a part of the images is used, so their mean and deviation are close to the published ones.
     assert standard.x.mean(axis=(0, 2, 3), dtype=np.float64) == pytest.approx([0, 0, 0], abs=0.03)
     assert standard.x.std(axis=(0, 2, 3), dtype=np.float64) == pytest.approx([1.33, 1.33, 1.33], abs=0.05)
 

@@ -1,4 +1,4 @@
-"""GLEAM in the layout of its archive, built small: windows, labels, features against their closed forms."""
+"""GLEAM from a small archive in its layout: windows, labels, and features against their closed forms."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import pytest
 from fedpeer.data import gleam
 from fedpeer.data.dataset import DataError
 
-#: The moment at which each recording here begins, in ms.
+#: Start time of each recording in these tests, in ms.
 START = 1_400_000_000_000
 
 
 def sensor_table(seconds: int, *, step_ms: int = 200, quiet: range = range(0)) -> str:
-    """Accelerometer: x a sine of 0.5 Hz and height 2, y a ramp of 1 a second, z constantly 3. Gyroscope: z one
-    sine of 1.5 Hz, as one chews, and one of 0.2 Hz. The others are constant.
+    """Return the table of all sensors over `seconds` seconds.
 
-    In the seconds of `quiet` the gyroscope says nothing.
+    Accelerometer: x is a sine of 0.5 Hz and amplitude 2, y a ramp of 1 a second, z constantly 3. Gyroscope: z is the
+    sum of a sine of 1.5 Hz, the frequency of chewing, and one of 0.2 Hz. The others are constant. In the seconds of
+    `quiet` the gyroscope has no readings.
     """
     lines = ["Unix Time,Sensor,Value1,Value2,Value3"]
     for ms in range(0, seconds * 1000 + 1, step_ms):
@@ -64,7 +65,7 @@ def put(folder: Path, files: dict[str, str]) -> None:
 def test_windows_of_ten_seconds_by_person(folder: Path) -> None:
     put(folder, people())
     found = gleam.gleam()
-    # 0101 eats 14-37 s: more than half of the second, third and fourth window. 0207 has no gyroscope in its second.
+    # 0101 eats at 14-37 s: over half of the second, third and fourth window. 0207 has no gyroscope in its second.
     assert found.y.tolist() == [0, 1, 1, 1, 0, 0, 0]
     assert found.user_names == ("person0101", "person0207")
     assert found.user_N is not None
@@ -82,7 +83,7 @@ def test_features_have_their_closed_forms(folder: Path) -> None:
     def feature(axis: str, name: str, window: int = 1) -> float:
         return float(found.x[window, found.feature_names.index(f"{axis} {name}")])
 
-    # Five whole periods of a sine of height 2, read five times a second; the ramp from 10 s to 19.8 s.
+    # Five whole periods of a sine of amplitude 2, sampled five times a second; the ramp from 10 s to 19.8 s.
     assert feature("acce-x", "mean") == pytest.approx(0, abs=1e-5)
     assert feature("acce-x", "std") == pytest.approx(2**0.5)
     assert feature("acce-x", "rms") == pytest.approx(2**0.5)
@@ -144,7 +145,7 @@ def test_uneven_and_unordered_readings_are_brought_to_one_grid(folder: Path) -> 
 def test_damaged_tables_are_named(name: str, text: str | None, problem: str | None, folder: Path) -> None:
     files = {**people(), name: text}
     put(folder, {name: text for name, text in files.items() if text is not None})
-    if problem is None:  # one reading at a wrong time costs nothing: the others end the recording
+    if problem is None:  # one reading at a wrong time loses nothing: the other sensors end the recording
         assert len(gleam.gleam()) == 2 + 2
         return
     with pytest.raises(DataError, match=f"GLEAM.tar.gz cannot be used: .*{problem}"):

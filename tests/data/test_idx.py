@@ -1,4 +1,4 @@
-"""MNIST and its kin: the official files have the official counts, and a damaged idx file is named."""
+"""MNIST and related data sets: the official files have the official counts, and a damaged idx file is named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_mnist_as_published(real: Path) -> None:
     assert train_y[:5].tolist() == [5, 0, 4, 1, 9]
     assert found.test_N[60_000:].all()
     assert found.input_kind == "features"
-    # The mean that everybody normalises MNIST with.
+    # The mean that is commonly used to normalise MNIST.
     assert found.x[:60_000].mean(dtype=np.float64) == pytest.approx(0.1307, abs=5e-5)
 
 
@@ -69,7 +69,7 @@ def test_idx_of_bytes_and_of_integers(tmp_path: Path) -> None:
 
 
 def packed(data: bytes) -> bytes:
-    """The same bytes at any time of day, since they name a test."""
+    """Compress to the same bytes at any time of day, since they are part of a test's name."""
     return gzip.compress(data, mtime=0)
 
 

@@ -1,4 +1,4 @@
-"""LEAF's JSON: FEMNIST built small, the real MNIST by writer, and files that contradict themselves."""
+"""LEAF's JSON: a small FEMNIST, the real MNIST by writer, and files that contradict themselves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def put(path: Path, **users: dict[str, Any]) -> None:
 
 @pytest.fixture
 def femnist(folder: Path) -> Path:
-    """Three writers; two training files, one of them compressed, one test file. Labels 0-9, A-Z, a-z."""
+    """Write files of three writers: two for training, one of them compressed, one for tests. Labels 0-9, A-Z, a-z."""
     data = folder / "femnist/data"
     put(data / "train/all_data_0_niid_0_keep_0_train_9.json", f0001_41=user(0, 10, 36), f0000_14=user(9, 12, 38))
     put(data / "train/all_data_1_niid_0_keep_0_train_9.json.gz", f0999_02=user(61))
@@ -77,7 +77,7 @@ def test_mnist_by_writer_is_mnist(real: Path) -> None:
     assert found.user_N is not None
     per_user = np.bincount(found.user_N)
     assert (len(per_user), per_user.min(), per_user.max()) == (100, 125, 131)
-    # The same digits of one writer, by the other loader; the files have four decimals.
+    # The other loader gives the same digits of one writer; the files have four decimals.
     qmnist = idx.qmnist()
     assert qmnist.user_N is not None
     writer = found.user_names[7]

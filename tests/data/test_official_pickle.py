@@ -1,4 +1,4 @@
-"""Nothing but the listed files is unpickled, and nothing but numbers, text and containers comes out of them."""
+"""Only the listed files are unpickled, and only numbers, text and containers come out of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = [np.uint8, np.int64, np.float32, np.float64, np.bool_, np.dtype(">i4"), 
 
 
 class Calls:
-    """Pickles as a call of `function`."""
+    """An object that pickles as a call of `function`."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any, state: Any = None) -> None:
         self.reduced = (function, arguments) if state is None else (function, arguments, state)
@@ -64,7 +64,7 @@ def test_arrays_of_objects_hold_plain_objects_only() -> None:
 
 
 def test_python_2_text_is_read_as_latin1_or_left_as_bytes() -> None:
-    # What Python 2 writes for {"data": numpy.array([200, 7], "uint8"), "label": "é"} by cPickle.dumps(..., 2).
+    # Output of Python 2's cPickle.dumps(..., 2) for {"data": numpy.array([200, 7], "uint8"), "label": "é"}.
     content = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b"
         b"\x87Rq\x05(K\x01K\x02\x85cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xff"
@@ -76,7 +76,7 @@ def test_python_2_text_is_read_as_latin1_or_left_as_bytes() -> None:
 
 
 def hostile(victim: Path) -> dict[str, Any]:
-    """Ways to run code, or to make numpy take bytes for pointers."""
+    """Return objects whose pickles run code, or make numpy take bytes for pointers."""
     reconstruct: Any = np.zeros(1).__reduce__()[0]
     no_list = Calls(np.dtype, "O8", False, True, state=(3, "|", None, None, None, -1, -1, 0))
     return {

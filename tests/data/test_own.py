@@ -1,4 +1,4 @@
-"""Anyone's own data: what was brought is what is read, and each mistake is one message with place and way out."""
+"""A user's own data: it is read unchanged, and each mistake gives one message with the place and a remedy."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
 
 
 def _declared(shape: tuple[int, ...], content: bytes, version: bytes = b"\1\0") -> bytes:
-    """An array's bytes by numpy's form, whatever they are."""
+    """Return an array's bytes in numpy's format; the header's shape need not match the content."""
     said = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
     return b"\x93NUMPY" + version + len(said).to_bytes(2, "little") + said + content
 
@@ -325,7 +325,7 @@ def test_an_array_that_says_to_be_longer_than_it_is_is_not_allocated(
 
 
 def test_an_archive_that_lies_about_how_long_a_member_is_is_not_believed(tmp_path: Path) -> None:
-    """Its directory says 4 GB of some packed bytes, as the array does."""
+    """The archive's directory states 4 GB for a few packed bytes, and so does the array's header."""
     path = tmp_path / "t.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("x", "y"):

@@ -1,4 +1,4 @@
-"""The preview fits its width, whatever the data; normalisation brings to a common scale and back."""
+"""The preview fits its width for any data; normalisation converts values to a common scale and back."""
 
 from __future__ import annotations
 

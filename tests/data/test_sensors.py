@@ -1,4 +1,4 @@
-"""HAR, HAPT and the vehicle sensors: counts as published, the official layouts built small, and damaged ones."""
+"""HAR, HAPT and the vehicle sensors: counts as published, small files in the official layouts, and damaged ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CLASSES = (
 
 
 def hapt_files() -> dict[str, str]:
-    """Five windows of three people in the layout of the HAPT archive, with 3 features for 561."""
+    """Return five windows of three people in the layout of the HAPT archive, with 3 features instead of 561."""
     return {
         "activity_labels.txt": "".join(f"{number} {name}      \n" for number, name in enumerate(CLASSES, 1)),
         "features.txt": "tBodyAcc-Mean-1 \ntBodyAcc-Mean-2 \ntBodyAcc-Mean-3 \n",
@@ -132,7 +132,7 @@ def test_a_truncated_zip_is_named(folder: Path) -> None:
 
 
 def vehicle_files() -> dict[str, str]:
-    """Two rows of run aav3 and one of dw12, node 41, and copies that are not to be read."""
+    """Return two rows of run aav3 and one of dw12, all of node 41, and copies that must not be read."""
     files = {}
     for run, rows in (("aav3", 2), ("dw12", 1)):
         for kind, channel, columns in (("acoustic_1", 1, 54), ("seismic_2", 2, 53)):

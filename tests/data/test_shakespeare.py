@@ -1,4 +1,4 @@
-"""Shakespeare by LEAF's rules: a small text worked out by hand, the whole text's counts, and LEAF's JSON."""
+"""Shakespeare by LEAF's rules: a small text checked by hand, the whole text's counts, and LEAF's JSON."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_roles_speak_as_leaf_reads_them() -> None:
     found = shakespeare.roles(TEXT)
     richard = f"{LONG} that lour'd upon our house In the deep bosom of the ocean buried. "
     assert found == {
-        # Blanks and other signs become underscores one after the other, as in LEAF's own names.
+        # Each blank and each other sign becomes one underscore, as in LEAF's own names.
         "KING_RICHARD__THE_THIRD_RICHARD": richard + "Was ever woman in this humour woo'd? ",
         "KING_RICHARD__THE_THIRD_CLARENCE": f"Brother, good day. What means this armed guard? "
         f"That waits upon your Grace? {LONG} ",
@@ -121,7 +121,7 @@ def test_windows_slide_over_what_a_role_says(name: str, line_end: str, folder: P
 def test_the_whole_text_has_leafs_counts(real: Path) -> None:
     path = next(real.glob("shakespeare/raw_data.txt*"))
     found = shakespeare.roles(gzip.decompress(path.read_bytes()).decode("latin1"))
-    # What LEAF's own program makes of this text; its paper counts 1,129 users.
+    # LEAF's own program finds these numbers in this text; its paper counts 1,129 users.
     assert len(found) == 1130
     assert sum(len(text) - WINDOW for text in found.values()) == 4_226_206
     loaded = shakespeare.shakespeare(users=20, samples=100)
@@ -130,7 +130,7 @@ def test_the_whole_text_has_leafs_counts(real: Path) -> None:
 
 
 def put(path: Path, **users: str) -> None:
-    """LEAF's JSON of texts."""
+    """Write the texts of users as LEAF's JSON."""
     data = {
         name: {
             "x": [text[place : place + WINDOW] for place in range(len(text) - WINDOW)],

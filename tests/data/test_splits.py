@@ -1,4 +1,4 @@
-"""Splits: laws that every one of them keeps, and the numbers that the papers give for theirs."""
+"""Splits: laws that every split keeps, and the numbers that the papers give for their splits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DIGITS = _digits()
 
 
 def _made(examples: int, classes: int, users: int = 7, official: bool = False, seed: int = 0) -> Dataset:
-    """Examples of random classes, users and subclasses (three a class); `x` is the example's number."""
+    """Return examples of random classes, users and subclasses (three a class); `x` is the example's number."""
     draws = _generator(seed)
     y = draws.permutation(np.arange(examples) % classes)
     return Dataset(
@@ -62,7 +62,7 @@ def _regression() -> Dataset:
 
 
 def _split(rule: str, dataset: Dataset, peers: int | None = 16, seed: int = 0) -> Split:
-    """As the command line does it: the choices' grammar, then the functions."""
+    """Split a data set as the command line does: parse the choices, then call their functions."""
     base, *changes = [parse_choice(piece) for piece in pieces(rule)]
     bound = [call_choice(base, SPLITS, "split"), *(call_choice(each, MODIFIERS, "split") for each in changes)]
     return make_split(bound, dataset, peers, _generator(seed))
@@ -111,7 +111,7 @@ def test_shares_are_disjoint_valid_and_never_empty(
     try:
         split = _split(rule, dataset, peers, seed)
     except DataError:
-        assume(False)  # too few examples for these peers; what the error says is tested below
+        assume(False)  # too few examples for these peers; the text of the error is tested below
     assert len(split.shares) == peers
     trained = np.concatenate([share.train_M for share in split.shares])
     tested = np.unique(np.concatenate([share.test_M for share in split.shares]))

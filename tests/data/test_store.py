@@ -1,4 +1,4 @@
-"""Where files are found, how they are downloaded, and that a damaged file is one clear error."""
+"""Files of data sets: their places, their download, and one clear error for a damaged file."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ CLIMBING = ("../../up.txt", "/tmp/up-of-fedpeer.txt", "a/../../up.txt", "..\\up.
 
 @pytest.mark.parametrize("packed", ["a.zip", "a.tar.gz"])
 def test_members_that_climb_out_are_read_where_they_are(tmp_path: Path, packed: str) -> None:
-    """Nothing is ever unpacked onto the disk, so a member's name is only a name; links are no files."""
+    """Nothing is ever unpacked onto the disk, so a member's name is only a name; links are not files."""
     folder = tmp_path / "inner" / "inner"
     folder.mkdir(parents=True)
     path = folder / packed

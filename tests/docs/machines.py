@@ -1,9 +1,11 @@
-"""Machines for a page that speaks of machines: network namespaces, each with system folders of its own, `ssh` and `scp`
-to them from the office, and as much of systemd as starts a unit's command and stops it by its signal.
+"""Machines for the tests of a page about machines.
 
-What a machine writes into `/etc`, `/opt`, `/srv` and `/var/lib` lies over those of this machine and is seen there only.
-The service's user exists on each, but its command runs as root: the Python of these tests may not be that user's to
-read.
+Each machine is a network namespace with its own system folders. The office reaches it by `ssh` and `scp`. It has as
+much of systemd as starts a unit's command and stops it by its signal.
+
+Files that a machine writes into `/etc`, `/opt`, `/srv` and `/var/lib` are in a layer over the folders of this machine,
+and only that machine sees them. The service's user exists on each machine, but its command runs as root, because that
+user may not be allowed to read the Python of these tests.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tests.docs.pages import ROOT
 from tests.forked import fedpeer_command
 from tests.net.hosts import Hosts, HostsError
 
-#: Folders that a machine may write without this one.
+#: Folders that a machine may write to without a change on this machine.
 OWN = ("etc", "opt", "srv", "var/lib")
 PASSWD = "fedpeer:x:990:990::/var/lib/fedpeer:/usr/sbin/nologin\n"
 GROUP = "fedpeer:x:990:\n"
@@ -76,7 +78,7 @@ for word; do
     esac
 done
 """
-#: `ssh [-n] root@HOST WORDS...`: the words are joined and read by a shell there, as ssh does it.
+#: `ssh [-n] root@HOST WORDS...`: a shell on the host reads the joined words, as with the real ssh.
 SSH = """\
 #!/bin/sh
 [ "$1" = -n ] && shift
@@ -89,10 +91,10 @@ exec nsenter --target "$holder" --mount --net env PATH="$machines/bin:$PATH" sh 
 
 
 class Machines:
-    """Return those hosts as machines, and the environment of the office, in which commands reach them."""
+    """The named hosts as machines, and the environment of the office, in which commands reach them."""
 
     def __init__(self, hosts: Hosts, names: list[str], folder: Path) -> None:
-        """Raises HostsError if this machine does not let us lay folders over its own."""
+        """Start the machines; raise HostsError if this machine does not allow folders to be mounted over its own."""
         self._folder = folder
         commands = folder / "machines" / "bin"
         for name, text in {"runuser": '#!/bin/sh\nshift 3\nexec "$@"\n', "systemctl": _python(SYSTEMCTL)}.items():
@@ -103,7 +105,7 @@ class Machines:
         self.holders = {name: self._holder(hosts, name) for name in names}
 
     def _holder(self, hosts: Hosts, name: str) -> subprocess.Popen[bytes]:
-        """The process whose namespaces are the machine; how it is reached stands in a file by its address."""
+        """Start the process whose namespaces are the machine; a file named by its address has the path to its root."""
         own = self._folder / "own" / name
         lines = ["set -e"]
         for place in OWN:
@@ -125,7 +127,7 @@ class Machines:
         return process
 
     def path(self, name: str, path: str) -> Path:
-        """A machine's file, as it is seen from here."""
+        """Return the path of a machine's file as seen from this machine."""
         return Path(f"/proc/{self.holders[name].pid}/root{path}")
 
     @property

@@ -1,4 +1,4 @@
-"""What stands in README.md, CONTRIBUTING.md and docs/: pages and their fenced blocks."""
+"""Contents of README.md, CONTRIBUTING.md, SECURITY.md and docs/: pages and their fenced blocks."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-#: The page of real peers, whose commands are typed one after the other.
+#: The page of real peers; a test types its commands one after the other.
 PEERS = ROOT / "docs" / "peers.md"
-#: The page of a hundred machines, whose commands are typed on two.
+#: The page of a hundred machines; a test types its commands on two machines.
 SCALING = ROOT / "docs" / "scaling.md"
 #: Commands that need a federation of real peers, or make one.
 REAL = re.compile(r"fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The texts of a page's fenced blocks in that language."""
+    """Return the texts of a page's fenced blocks in that language."""
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> list[str]:
-    """The lines that a reader is to type."""
+    """Return the lines that a reader is to type."""
     return [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
 
 
 def named(page: Path) -> str:
-    """The page's name in a test's id."""
+    """Return the page's name for a test's id."""
     return str(page.relative_to(ROOT))

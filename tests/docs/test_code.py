@@ -1,6 +1,6 @@
-"""The Python in the pages and the examples runs as a reader would run it: a file of its own, in a folder of its own.
+"""The Python in the pages and the examples runs as a reader would run it: in its own file, in its own folder.
 
-All of it runs in the process that tests, whose fork server its workers share. Warnings are errors there.
+All of it runs in the test process, and its workers share the fork server of that process. Warnings are errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's folder, from which the examples can be imported."""
+    """Change to a reader's folder, from which the examples can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -31,7 +31,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number", "code"), CODE, ids=[f"{named(page)}, {n}" for page, n, _ in CODE])
 def test_block(page: Path, number: int, code: str, tmp_path: Path) -> None:
-    """With one round it does all that it does with more."""
+    """The block runs with one round, in which it does everything that it does with more."""
     block = tmp_path / "block.py"
     block.write_text(re.sub(r'"rounds": \d+', '"rounds": 1', code), encoding="utf-8")
     runpy.run_path(str(block), run_name="__main__")
@@ -39,7 +39,7 @@ def test_block(page: Path, number: int, code: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_own_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With one round and one seed it does all that it does with more."""
+    """The example runs with one round and one seed, with which it does everything that it does with more."""
     importlib.import_module("own_module").main(rounds=1, seeds=[0])
     assert "partial-averaging" in capsys.readouterr().out
     assert (tmp_path / "clinic.csv").exists()

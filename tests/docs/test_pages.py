@@ -1,4 +1,4 @@
-"""Every command in the pages is one that fedpeer takes, every link leads somewhere, and the reference is up to date."""
+"""fedpeer accepts every command in the pages, every link has a target, and the reference is up to date."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fedpeer.sims.request import SimulationRequest
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands, named
 
-#: Those of real peers are typed by `test_peers.py` and `test_scaling.py`.
+#: Commands of the pages, without those of real peers, which `test_peers.py` and `test_scaling.py` type.
 COMMANDS = [
     (page, each) for page in PAGES for each in commands(page) if page not in (PEERS, SCALING) and not REAL.match(each)
 ]
 
-#: The modules of one's own that the pages speak of.
+#: The reader's own module, nets.py, to which the pages refer.
 NETS = """
 from torch import nn
 
@@ -45,7 +45,7 @@ def build(shape, outputs):
 
 
 def loaded(file: Path) -> ModuleType:
-    """A script of the repository as a module."""
+    """Return a script of the repository as a module."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -56,7 +56,7 @@ def loaded(file: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a reader would stand: the files that the pages name, and an interrupted run."""
+    """Make a reader's folder, with the files that the pages name and an interrupted run."""
     here = tmp_path_factory.mktemp("reader")
     loaded(ROOT / "examples" / "own_module.py").write_table(here / "clinic.csv")
     shutil.copytree(ROOT / "examples", here / "examples")
@@ -78,14 +78,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
-@pytest.mark.slow  # a part of a second each, and there are many
+@pytest.mark.slow  # each takes a part of a second, and there are many
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{named(p)}: {c}" for p, c in COMMANDS])
 def test_command(
     page: Path, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is carried out as typed; `simulate` stops before the training, and before the data if that is a download.
+    """The command runs as typed; `simulate` stops before the training, and before the data if they are a download.
 
-    A demonstration plays one round, and its page ends when it is there.
+    A demonstration runs one round, and its page ends as soon as it is served.
     """
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
@@ -120,7 +120,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_of_the_repository_are_there(page: Path) -> None:
-    """Return the files that a page names with their folder, but for its reading list."""
+    """Files that a page names with their folder exist; the page's reading list is not checked."""
     text = page.read_text(encoding="utf-8").partition("Reading\n")[0]
     rooms = "algorithms|benchmarks|cli|config|docs|examples|gossip|networks|peer|runs|sims|slicing|tests|topology"
     named_there = re.findall(rf"`((?:{rooms})/[\w./-]*)`", text)

@@ -1,6 +1,6 @@
-"""docs/peers.md as somebody types it who has only that page: one folder, one command after the other, real peers.
+"""docs/peers.md, typed by a reader with nothing but that page: one folder, one command after the other, real peers.
 
-Ports are moved to free ones. `fedpeer start` and `fedpeer invite` go on while the next commands are typed.
+Ports are replaced by free ones. `fedpeer start` and `fedpeer invite` keep running while the next commands are typed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tests.forked import fedpeer_command, python
 
 from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
 
-#: Seconds for one thing to happen: a process that imports torch on a machine with other work.
+#: Time limit in seconds for one event, such as the start of a process that imports torch on a machine with other load.
 PATIENCE_S = 90.0
-#: Seconds between two looks.
+#: Seconds between two polls.
 LOOK_S = 0.1
-#: The niceness of peers that run: a tenth of what others get, where they want it.
+#: Niceness of the running peers: they get a tenth of the processor time of other processes that want it.
 ASIDE = 10
-#: Peers of the page, and the port at which it invites.
+#: Offsets of the ports: 0 for the invitation, then the peers of the page.
 PORTS = range(6)
 
 
 @dataclass
 class Reader:
-    """Reader of the page: the folder, the running programs, and what the last command printed."""
+    """Reader of the page: the folder, the running programs, and the token of the last invitation."""
 
     folder: Path
     base: int
@@ -52,11 +52,11 @@ class Reader:
     invitation: subprocess.Popen[str] | None = None
 
     def ported(self, text: str) -> str:
-        """7400 to 7405, and the dashboards a hundred further, as this machine has room for them."""
+        """Return the text with free ports for 7400 to 7405 and for the dashboards, whose ports are a hundred higher."""
         return re.sub(r"\b7([45])0(\d)\b", lambda m: str(self.base + int(m[2]) + 100 * (int(m[1]) - 4)), text)
 
     def types(self, command: str) -> str:
-        """Carry out a command; what it printed."""
+        """Run a command and return its output."""
         words = self.ported(command).replace("TOKEN", self.token)
         if words.startswith("fedpeer init"):
             words += f" --port {self.base + 1}"
@@ -90,22 +90,22 @@ class Reader:
                 text=True, start_new_session=True,
             )  # fmt: skip
         self.until(config, lambda status: True)
-        # The page's rounds never end: what is typed goes first, or it takes all that the machine has for minutes.
+        # The page's rounds never end: typed commands need priority, or the peers use the whole machine for minutes.
         lock = self.folder / config.replace(".yaml", "-state") / "lock"
         os.setpriority(os.PRIO_PGRP, int(lock.read_text()), ASIDE)
         return ""
 
     def until(self, config: str, holds: Callable[[dict[str, Any]], object]) -> None:
-        """Look until the peer's status, from where `fedpeer status` has it, is as wanted.
+        """Poll the peer's status, from the source that `fedpeer status` uses, until it is as wanted.
 
-        A peer tells its status when it is asked, and its dashboard is not there before the peer is.
+        A peer sends its status only on request, and its dashboard does not exist before the peer does.
         """
         end, said = time.monotonic() + PATIENCE_S, ""
         while time.monotonic() < end:
             assert self.running[config].poll() is None, (self.folder / f"{Path(config).stem}.log").read_text()
             try:
                 status = ask(self._door(config))
-            except DashboardError as error:  # it is not there yet
+            except DashboardError as error:  # the dashboard does not answer yet
                 said = str(error)
             else:
                 if holds(status):
@@ -143,7 +143,7 @@ class Reader:
         assert "Sent to: peer1" in said
 
     def end(self) -> None:
-        """Nothing is left running; how each peer ended, if it ended by itself."""
+        """Stop everything that still runs, and store the exit code of each peer that ended by itself."""
         for config, process in self.running.items():
             if process.poll() is not None:
                 self.ended[config] = process.returncode
@@ -168,7 +168,7 @@ def _environment() -> dict[str, str]:
 
 
 def _room() -> int:
-    """The first of ports that are free, as are those a hundred further."""
+    """Return the first of consecutive free ports; the ports a hundred higher are free as well."""
     for base in range(21400, 29400, 200):
         with contextlib.ExitStack() as held:
             try:
@@ -181,14 +181,14 @@ def _room() -> int:
 
 
 def promised(text: str) -> Iterator[str]:
-    """Lines of an output that do not depend on the run: without numbers, and not shortened."""
+    """Yield the lines of an output that do not depend on the run: those without numbers that are not shortened."""
     for line in text.splitlines():
         if line and not re.search(r"\d|\.\.\.|[─–]", line):
             yield " ".join(line.split())
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """Each command of the page with what stands under it; a file to be written under the name `#`."""
+    """Yield each command of the page with the output shown under it; a file to be written has the name `#`."""
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PEERS.read_text(encoding="utf-8"), re.M | re.S):
         if language == "yaml" and text.startswith("# federation.yaml"):
             yield "#", text
@@ -226,6 +226,6 @@ def test_the_page_of_real_peers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", [each for each in PAGES if each not in (PEERS, SCALING)], ids=lambda page: page.name)
 def test_commands_of_real_peers_elsewhere_are_those_of_that_page(page: Path) -> None:
-    """The page of real peers is where they are tried."""
+    """Commands of real peers on other pages also occur on the page of real peers, because only that page is run."""
     known = set(commands(PEERS))
     assert [each for each in commands(page) if REAL.match(each) and each not in known] == []

@@ -1,4 +1,4 @@
-"""`import fedpeer`: quick, and everything that it promises is there."""
+"""`import fedpeer` is quick, and everything that it promises exists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_public_name_resolves_and_is_explained() -> None:
 
 
 def test_there_is_one_version() -> None:
-    """The package's metadata is read from where `fedpeer.__version__` is; what can only repeat it says the same."""
+    """The package's metadata is read from the source of `fedpeer.__version__`; files that repeat the version agree."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in settings["project"]
     assert "version" in settings["project"]["dynamic"]
@@ -46,7 +46,7 @@ def test_there_is_one_version() -> None:
 
 
 def found(pattern: str, page: str) -> str:
-    """The first group of the first place where it stands."""
+    """Return the first group of the pattern's first match in the page."""
     match = re.search(pattern, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert match is not None, f"{page} does not say {pattern}"
     return match[1]

@@ -1,4 +1,4 @@
-"""The pages under docs/results say what the numbers beside them say, and nothing else."""
+"""The pages under docs/results state what the numbers beside them state, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpeer.experiments.table import judged, stem_of, table_page
 from .pages import ROOT
 
 FOLDER = ROOT / "docs" / "results"
-#: Of the sweep of large simulations and of the curves of learning, which are no experiments.
+#: Numbers of the sweep of large simulations and of the learning curves, which are not experiments.
 SCALE, LEARNING = FOLDER / "scale.json", FOLDER / "learning-scale.json"
 NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, LEARNING))
 
@@ -60,7 +60,7 @@ def test_the_page_of_scalar_gossip_is_that_of_its_numbers() -> None:
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_what_is_said_to_hold_follows_from_the_numbers(path: Path) -> None:
-    """Each claim is judged again, on what was measured."""
+    """Each claim is judged again from the measured numbers."""
     data = json.loads(path.read_text(encoding="utf-8"))
     results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
     assert data["claims"] == judged(experiment(data["name"]), data["size"], data["cells"], results)
@@ -68,7 +68,7 @@ def test_what_is_said_to_hold_follows_from_the_numbers(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_what_is_said_to_be_worst_is_below_all_others_at_that_place(path: Path) -> None:
-    """Looked up in the numbers by hand: the medians of all lines at the place of which the claim speaks."""
+    """The numbers are read directly: the medians of all lines at the place that the claim is about are compared."""
     data = json.loads(path.read_text(encoding="utf-8"))
     medians = {each["label"]: median(each["per_seed"].get("PM", [0.0])) for each in data["measured"]}
     needs = {claim.text: claim.needs for claim in experiment(data["name"]).claims}
@@ -101,7 +101,7 @@ def test_the_index_counts_the_same_numbers_once_and_quick_pages_apart() -> None:
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_what_was_tried_is_what_is_tried_today(path: Path) -> None:
-    """A page whose experiment has come to try other settings is to be played again."""
+    """If an experiment now tries other settings, it must be run again for its page."""
     data = json.loads(path.read_text(encoding="utf-8"))
     one = experiment(data["name"])
     cells = {cell.label: cell for cell in one.cells(one.sizes[data["size"]])}
@@ -113,7 +113,7 @@ def test_what_was_tried_is_what_is_tried_today(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*-default*.svg")), ids=lambda path: path.stem)
 def test_no_title_of_an_axis_is_cut(path: Path) -> None:
-    """Written upwards, a title stands to the left of its place by the height of its letters."""
+    """A title that is written upwards extends to the left of its position by the height of its letters."""
     upright = re.findall(
         r'<text [^>]*font-size: ([\d.]+)px[^>]* x="(-?[\d.]+)"[^>]*rotate\(-90', path.read_text("utf-8")
     )

@@ -1,8 +1,8 @@
-"""docs/scaling.md as an operator types it who has only that page, with two machines in the place of a hundred; and what
-it says of bytes, held against whole peers.
+"""docs/scaling.md, typed by an operator with nothing but that page, on two machines instead of a hundred.
 
-The machines are those of `machines.py`. Not played: what is said once to each machine (user, virtual environment), for
-there is no other Python than this one; and the image of the Containerfile, for which a registry is needed.
+The page's numbers of bytes are compared with those of whole peers. The machines are those of `machines.py`. Not tested:
+the commands that are typed once for each machine (user, virtual environment), because there is no Python but this one;
+and the image of the Containerfile, because it needs a registry.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from .pages import REAL, ROOT, SCALING, blocks
 
 DEPLOY = ROOT / "examples" / "deploy"
 PEERS = ("peer1", "peer2")
-#: Of the page's federation: weights that are averaged, and exchanges in a round.
+#: Number of averaged weights in the page's federation, and number of exchanges in a round.
 SHARED, EXCHANGES = 30 * 30 + 30 + 30 * 2 + 2, 2
-#: How near what is foretold has to be: a head and an acknowledgement take 290 to 320 bytes, of at least 3 kB.
+#: Relative tolerance of the predicted bytes: a head and an acknowledgement take 290 to 320 bytes, of at least 3 kB.
 CLOSE = 0.01
-#: Seconds for one command, or for anything that it makes happen, on a machine with other work.
+#: Time limit in seconds for one command, or for one of its effects, on a machine with other load.
 PATIENCE_S = 240.0
-#: Looks at a port: whether anybody lets us in there within a second.
+#: Tests whether a port accepts a connection within a second.
 KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)"
-#: What Prometheus does with a job: host, port, certificate, token.
+#: Reads the metrics of a job as Prometheus does, with host, port, certificate and token.
 SCRAPE = """
 import socket, ssl, sys
 from pathlib import Path
@@ -74,7 +74,7 @@ class Operator:
         self.hosts, self.machines, self.folder = hosts, machines, folder
 
     def types(self, command: str, capsys: pytest.CaptureFixture[str]) -> str:
-        """Carry out a command; what it printed."""
+        """Run a command and return its output."""
         words = self._here(command)
         if command.startswith("fedpeer") and not REAL.match(command):
             assert run(shlex.split(words)[1:]) == 0, capsys.readouterr().err
@@ -82,7 +82,7 @@ class Operator:
         return self.says("office", ["bash", "-c", words])
 
     def says(self, host: str, words: list[str], *, right: bool = True) -> str:
-        """What a command says on a host, which ends well if it is `right` and badly if not."""
+        """Run a command on a host and return its output; it must succeed if `right` is true, and fail otherwise."""
         process = self.hosts.start(
             host, words, folder=self.folder, out=subprocess.PIPE, err=subprocess.STDOUT, env=self.machines.environment
         )
@@ -91,20 +91,20 @@ class Operator:
         return said
 
     def _here(self, command: str) -> str:
-        """A hundred are two, and their network is that of the hosts."""
+        """Return the command for two machines instead of a hundred, with the network of the hosts."""
         text = command.replace("10.0.0.250", self.hosts.address["office"]).replace("1 100 >", f"1 {len(PEERS)} >")
         return text.replace("10.0.0.", "10.77.0.")
 
     def lines(self, peer: str, file: str) -> list[dict[str, Any]]:
-        """What stands in a file of a peer's state folder."""
+        """Return the lines of a file in a peer's state folder."""
         return JsonLinesReader(self.machines.path(peer, f"/var/lib/fedpeer/{peer}/{peer}-state/{file}")).new()
 
     def done(self, peer: str) -> int:
-        """The last round that it finished."""
+        """Return the last round that the peer finished."""
         return max((row["round"] for row in self.lines(peer, "metrics.jsonl")), default=0)
 
     def learn(self, more: int = 2) -> None:
-        """Both go some rounds further, together."""
+        """Wait until both peers have finished some more rounds together."""
         goal = {peer: self.done(peer) + more for peer in PEERS}
         until(lambda: all(self.done(peer) >= goal[peer] for peer in PEERS), f"rounds {goal}", PATIENCE_S)
 
@@ -129,7 +129,7 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 
 
 def typed() -> Iterator[str]:
-    """The page's commands in their order."""
+    """Yield the page's commands in their order."""
     for text in blocks(SCALING, "console"):
         for each in re.split(r"^\$ ", text, flags=re.M)[1:]:
             yield each.partition("\n")[0]
@@ -178,14 +178,14 @@ def _has(said: str, *words: str) -> None:
 
 
 def _distributed(operator: Operator, said: str) -> None:
-    """Checked there, started by the unit's own command, and learning together."""
+    """Check that the peers were checked on their machines and started by the unit's own command, and learn together."""
     for peer in PEERS:
         _has(said, f'/var/lib/fedpeer/{peer}/{peer}.yaml is valid: peer "{peer}" of federation "fleet", data csv')
     operator.learn(4)
     for peer in PEERS:
         rows = [row["bytes_sent"] for row in operator.lines(peer, "metrics.jsonl")[1:]]
-        # One neighbor, two exchanges; a repeat in a round, where the machine is slow, is not what is foretold. An
-        # acknowledgement may be in the row of the next round.
+        # One neighbor, two exchanges. The prediction does not include the repeats that a slow machine sends in a
+        # round. An acknowledgement may be in the row of the next round.
         shares = EXCHANGES * (4 * SHARED + SHARE_EXTRA_BYTES)
         assert (1 - CLOSE) * (shares - EXCHANGES * ACK_BYTES) <= min(rows) <= (1 + CLOSE) * shares
         key = operator.machines.path(peer, f"/var/lib/fedpeer/{peer}/keys/{peer}.key").stat()
@@ -194,7 +194,7 @@ def _distributed(operator: Operator, said: str) -> None:
 
 
 def _walled(operator: Operator) -> None:
-    """A peer in the table comes in, another one does not, and the peers go on."""
+    """Check that a peer in the table can connect, that another one cannot, and that the peers continue."""
     operator.learn()
     for peer, other in (PEERS, PEERS[::-1]):
         operator.knocks(other, peer, 7401, opened=True)
@@ -205,7 +205,7 @@ def _walled(operator: Operator) -> None:
 
 
 def _scraped(operator: Operator) -> None:
-    """Each job leads to its peer's metrics."""
+    """Check that each job reads its peer's metrics."""
     jobs = YAML(typ="safe").load(operator.folder / "prometheus.yml")["scrape_configs"]
     assert [job["job_name"] for job in jobs] == list(PEERS)
     for job in jobs:
@@ -218,7 +218,7 @@ def _scraped(operator: Operator) -> None:
 
 
 def _rolled(operator: Operator, said: str) -> None:
-    """Each was installed, paused and went on where it was, through the firewall."""
+    """Check that each peer was installed, paused, and continued from its state, through the firewall."""
     _has(said, "peer1 is back peer2 is back")
     for peer in PEERS:
         assert operator.machines.path(peer, "/opt/installed").read_text() == "install --quiet /usr/src/fedpeer\n"
@@ -238,7 +238,7 @@ def _left(operator: Operator, said: str) -> None:
 
 
 def _journal(operator: Operator, peer: str) -> list[dict[str, Any]]:
-    """What the service said."""
+    """Return the lines that the service logged."""
     return JsonLinesReader(operator.machines.path(peer, f"/var/lib/{peer}.journal")).new()
 
 
@@ -250,7 +250,7 @@ def _journal(operator: Operator, peer: str) -> list[dict[str, Any]]:
     [(9, "k-regular:4", "float32"), *((6, "ring", each) for each in ("float64", "bfloat16", "int8", "top-k:0.1"))],
 )
 def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, wire: str) -> None:
-    """Shares and acknowledgements of some rounds; a channel's first transfer is float32, whatever comes behind it."""
+    """Shares and acknowledgements of some rounds count; with a coarser form, a channel's first transfer is float32."""
     rounds, exchanges = 3, 4
     world = _world(peers, {"topology": topology, "exchanges": exchanges, "wire": wire}, rounds=rounds)
     method = parse_choice("partial-averaging")
@@ -284,7 +284,7 @@ def _world(peers: int, gossip: dict[str, object], rounds: int = 3) -> World:
 
 
 def _averaging(simulator: Simulator) -> list[int]:
-    """Bytes of shares and acknowledgements that each peer sent since it was asked last."""
+    """Return the bytes of shares and acknowledgements that each peer sent since the last call."""
     found = dict.fromkeys(simulator.peers, 0)
     for row in simulator.rows:
         if row[1] == "said" and row[3] in ("Transfer", "Ack") and len(row) == 6:

@@ -1,7 +1,8 @@
 """A `Recall` made without a simulation: four peers of 40 hidden units that learnt runs of five cells, in milliseconds.
 
-Rows of the 5x10 cells begin with a half. A is row 0, B row 2, C row 4; the first peer learnt A′ in place of A, whose
-rest is in row 1, and the second never saw A. After full averaging everybody knows A, B and C.
+The half of a pattern is the left half of a row of the 5x10 cells. A is row 0, B row 2, C row 4. In place of A the
+first peer learnt A′, whose rest is in row 1; the second peer never learnt A. After full averaging all peers know A, B
+and C.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HIDDEN, AVERAGED, THRESHOLD = 40, 32, 0.5
 
 
 def _cells(*runs: tuple[int, int]) -> Cells:
-    """Five cells in a row each: (row, first column)."""
+    """Return cells with five neighbors of a row set for each run, given as (row, first column)."""
     cells = np.zeros((5, 10), np.bool_)
     for row, column in runs:
         cells[row, column : column + 5] = True
@@ -43,7 +44,7 @@ STRANGE = pattern("A′", 0, (1, 0), "peer1")
 
 
 def learnt(patterns: Sequence[Pattern], averaged: int, seed: int) -> RecallMemory:
-    """What the learning rule makes of these patterns, shown often."""
+    """Return the memory that the learning rule forms from these patterns after 30 presentations."""
     torch.manual_seed(seed)
     network = Associative(50, HIDDEN, threshold=THRESHOLD)
     tensors = {name: value.detach() for name, value in network.named_parameters()}
@@ -59,7 +60,7 @@ def learnt(patterns: Sequence[Pattern], averaged: int, seed: int) -> RecallMemor
 
 @cache
 def made() -> Recall:
-    """All four peers after learning in each way."""
+    """Return all four peers after learning with each method."""
     own = {"peer1": (STRANGE, B, C), "peer2": (B, C), "peer3": (A, B, C), "peer4": (A, B, C)}
     with torch.random.fork_rng():
         memories = {
@@ -77,7 +78,7 @@ def made() -> Recall:
 
 
 def made_of_images() -> Recall:
-    """Two peers that were taught nothing: their weights are draws, and one digit is a bar of 2x8 pixels."""
+    """Return two peers that learnt nothing: their weights are draws, and the one digit is a bar of 2x8 pixels."""
     canvas = Canvas(shape=(8, 8), images=True)
     whole = np.zeros(canvas.shape, np.bool_)
     whole[:, 3:5] = True
@@ -95,7 +96,10 @@ def made_of_images() -> Recall:
 
 
 def shown(recall: Recall | None = None) -> Shown:
-    """As `demonstrate` would give it, of `made()` unless of another; its scores, partial's the best, are made up."""
+    """Return what `demonstrate` would return for a recall, by default for `made()`.
+
+    The scores are made up; those of partial averaging are the best.
+    """
     recall = recall or made()
 
     def scene(peer: str, *, differs: bool) -> Scene:

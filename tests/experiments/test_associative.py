@@ -1,4 +1,4 @@
-"""The associative network in a federation: three methods, two engines, what is shared and what stays local."""
+"""The associative network in a federation: three methods, two engines, shared and local hidden units."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODELS = {"everyone": {"neurons": {"input": "all", "hidden": 30, "output": "all"
 
 
 def federation(**settings: Any) -> Federation:
-    """Five peers, two of which know other completions; 50 visible and 40 hidden units, 30 of them shared."""
+    """Return five peers, two of which know other completions; 50 visible, 40 hidden units, 30 of them shared."""
     base = {
         "network": "associative:40",
         "partial_models": MODELS,
@@ -132,7 +132,7 @@ def classifying(input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
 
 
 WITHOUT_GRADIENTS = ("fedavg", "fedper", "ifca")
-#: What an algorithm for other networks yet says first.
+#: Remedy that an algorithm states first if it needs another kind of network.
 FIRST = dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear")
 
 

@@ -1,4 +1,4 @@
-"""What the demonstration of the associative network asks, and whether partial averaging comes out as it tells."""
+"""The demonstration of the associative network: its questions, and whether partial averaging does as it states."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_learnt_otherwise_and_one_was_never_shown(played: Shown) -> None:
     found = played
     first, second = found.scenes
     assert (first.differs, second.differs) == (True, False)
-    # Class 1 of the paper's generator, which the fifth peer misses: usually 32 to 39 are to be completed, or 40 to 47.
+    # Class 1 of the paper's generator, which the fifth peer misses: its completion is usually 32 to 39, else 40 to 47.
     assert (first.peer, second.peer) == ("peer1", "peer5")
     assert np.flatnonzero(first.expected).tolist() == [*range(24, 32), *range(40, 48)]
     assert np.flatnonzero(second.expected).tolist() == list(range(24, 40))

@@ -1,4 +1,4 @@
-"""All experiments on one page: an index, row heads, the names of columns for narrow screens, verdicts to be seen."""
+"""All experiments on one page: an index, row heads, the names of columns for narrow screens, visible verdicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.peer.runtime.browser import CHROMIUM, chromium
 
 
 def measured(**more: Any) -> dict[str, Any]:
-    """What a page has of its one line, made up."""
+    """Return made-up results for the one line of a page."""
     return {
         "label": "FedAvg",
         "variant": "lr=0.5",
@@ -33,7 +33,7 @@ def measured(**more: Any) -> dict[str, Any]:
 
 
 def data(name: str, source: str = "Nobody 2026, table 1", **more: Any) -> dict[str, Any]:
-    """A page's data with one line, made up."""
+    """Return the made-up data of a page with one line."""
     return {
         "name": name,
         "size": "quick",
@@ -70,7 +70,7 @@ PAGES = [
 
 
 class Reader(HTMLParser):
-    """What stands in which element: (tag, attributes, words) in order; elements within one count as its words too."""
+    """Elements of a page in order, as (tag, attributes, words); the words of inner elements belong to outer ones."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bytes until an accuracy is reached: where a run is read, what its requests say, when a claim fails."""
+"""Bytes until an accuracy is reached: the round that is read, the content of the requests, and failing claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROWS = [
 def test_a_run_is_read_when_it_is_first_so_accurate(
     accuracy: float, megabytes: tuple[float, ...] | None, scores: tuple[float, ...]
 ) -> None:
-    """All bytes until then count, of rounds in which nothing was evaluated too; one mean of peers has to be there."""
+    """All bytes until the goal count, even of rounds without evaluation; the mean over the peers must reach it."""
     measured = Measured.of("x", at_accuracy(ROWS, accuracy), variant="", tried={}, seconds=0.0)
     assert COLUMNS["megabytes"].values(measured) == megabytes
     assert measured.per_seed["PM"] == pytest.approx(scores)

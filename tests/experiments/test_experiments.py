@@ -1,4 +1,4 @@
-"""Experiments: what is kept, what is chosen by what, what is claimed, and what a page says."""
+"""Experiments: kept results, the choice of variants, claims, and the content of a page."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def wanted(root: Path, size: SizeName = "default", **more: Any) -> ExperimentOpt
 
 
 class Lab:
-    """In place of the engines: writes at once what each run is to have measured, and remembers which were played."""
+    """Replacement for the engines: writes the given measurements of each run at once, and remembers which were run."""
 
     def __init__(self) -> None:
         self.played: list[tuple[str, str, int, float]] = []
@@ -139,7 +139,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def test_a_variant_is_chosen_on_what_was_kept_back_and_never_on_test_examples(lab: Lab, tmp_path: Path) -> None:
-    """The worse on test examples is the better on examples kept back, by the metric of the cell and no other."""
+    """The variant worse on test examples is better on examples kept back, by the metric of the cell and no other."""
     lab.scores = lambda method, optimizer: {
         "validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5,
         "validation_accuracy": 0.1 if "0.1" in optimizer else 0.9,
@@ -216,7 +216,7 @@ def test_what_is_finished_is_kept_and_more_seeds_are_added_to_it(lab: Lab, tmp_p
 
 
 class AllAtOnce:
-    """A venue that plays whatever it has in any order, as a cluster may."""
+    """An executor that finishes its runs in any order, as a cluster may."""
 
     free, at_once = True, 99
 
@@ -354,7 +354,7 @@ def test_columns_are_in_percent_and_megabytes() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_is_whole(name: str) -> None:
-    """Its cells can be asked for, its claims speak of cells that there are, and the paper's numbers have a column."""
+    """All cells can be requested, claims name cells that exist, and the paper's numbers have a column."""
     found = experiment(name)
     assert found.name == name
     assert list(found.sizes) == ["quick", "default", "full"]
@@ -413,7 +413,7 @@ def test_statistics_are_of_those_who_have_them(lab: Lab, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
-    """Stopped in the middle of a run, and gone on with: every row is that of an undisturbed experiment."""
+    """An experiment that is stopped within a run and continued has the numbers of an undisturbed one."""
 
     class Stopping(threading.Event):
         def __call__(self, event: object) -> None:

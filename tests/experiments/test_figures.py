@@ -1,4 +1,4 @@
-"""Figures: what is averaged in which scheme, one run read at several rounds, medians and bars, what is claimed."""
+"""Figures: the averaging of each scheme, one run read at several rounds, medians and bars, and claims."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SMALL = Figure(
 
 
 class Band:
-    """In place of the engines: every run's accuracy is known, and who was played is remembered."""
+    """Replacement for the engines: every run's accuracy is known, and the methods and seeds run are remembered."""
 
     def __init__(self) -> None:
         self.played: list[tuple[str, int]] = []
@@ -109,7 +109,7 @@ def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
 
 
 def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
-    """In a folder and on a page of its own; another choice is another run."""
+    """Another choice is another run, with a folder and a page of its own."""
     usual = wanted(tmp_path)
     other = replace(usual, overrides={"loss": "squared-error", "start": "uniform:1"})
     options = [cell.variants[""].federation.learning for cell in other.cells]
@@ -173,7 +173,7 @@ def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(ba
 
 
 def test_what_an_earlier_version_was_asked_for_is_known_by_what_it_asked(band: Band, tmp_path: Path) -> None:
-    """A setting that came later has its default in what was asked before it came."""
+    """A setting that was added later has its default in requests that were stored before."""
     assert run_experiment(wanted(tmp_path))
     for path in tmp_path.rglob("cell.json"):
         cell = read_json(path)
@@ -279,7 +279,7 @@ def all_cells(each: Experiment, size: SizeName) -> dict[str, Cell]:
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_whole(name: str) -> None:
-    """The small size is part of the others, claims speak of cells that there are, and what is asked for is known."""
+    """The small size is part of the others, claims name cells that exist, and all requests are valid."""
     each = experiment(name)
     few, default, full = (all_cells(each, size) for size in ("quick", "default", "full"))
     assert few.keys() <= default.keys()
@@ -314,7 +314,10 @@ def test_levels_are_the_papers() -> None:
 
 
 def test_the_groups_of_the_semi_local_figures_are_those_of_equal_tasks() -> None:
-    """Figure 20: the elements of S_3, two consecutive peers each; dependent semi-local models share what is between."""
+    """Figure 20: the groups are the elements of S_3, with two consecutive peers each.
+
+    Dependent semi-local models also share the weights between them and the common model.
+    """
     fig20 = all_cells(experiment("fig20"), "default")
     (request,) = fig20[labelled("80 + 20 dependent", "mini-batch size", 50)].variants.values()
     models = {model.name: model for model in request.federation.models()}

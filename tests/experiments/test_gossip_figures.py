@@ -1,4 +1,4 @@
-"""Beyond the papers, gossip: what a point asks for, what is read at a moment, what the claims say of masked runs."""
+"""Figures of gossip beyond the papers: the request of a point, reading at a moment, and claims on made-up runs."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def test_stragglers_are_so_many_and_a_run_is_read_at_every_second() -> None:
             assert [times for _, times in paces] == [10.0] * slow
             assert made.federation.learning.mode == mode
             waits = mode == "synchronous"
-            round = 0.8 if slow and waits else 0.1 if waits else 0.08  # 80 updates, and the exchanges of who waits
+            round = 0.8 if slow and waits else 0.1 if waits else 0.08  # 80 updates, and exchanges if a peer waits
             assert made.federation.learning.rounds * round >= 2.8, "nobody is done long before it is read"
             assert made.federation.learning.evaluate_every == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_requests_can_be_played(name: str) -> None:
-    """Prepared to the last: protocols, graphs and faults go together. MNIST is not needed for that."""
+    """Preparation succeeds: protocols, graphs and faults go together. MNIST is not needed for that."""
     seen = set()
     for cell in cells(name, "quick").values():
         made = request(cell)
@@ -180,7 +180,7 @@ def test_how_far_peers_are_apart_is_of_the_group_that_is_furthest() -> None:
 
 
 def results(name: str, value: Callable[[str, float], dict[str, float]]) -> Results:
-    """Every cell with what `value` says of its line and its place on the axis: metrics as fractions, and statistics."""
+    """Return every cell with the metrics, as fractions, and statistics that `value` gives for its line and x."""
     found = {}
     for label, cell in cells(name).items():
         assert cell.place is not None
@@ -204,12 +204,12 @@ def verdicts(name: str, value: Callable[[str, float], dict[str, float]]) -> list
     return [claim.check(found).held for claim in experiment(name).claims]
 
 
-#: Which share of a disagreement one exchange leaves.
+#: Share of a disagreement that remains after one exchange.
 LEFT = {"complete": 0.0, "one-peer-exponential": 0.5, "k-regular:4": 0.75, "ring": 0.95}
 
 
 def mixing(line: str, exchanges: float) -> dict[str, float]:
-    """What is left of a disagreement costs five points; alone, ten."""
+    """Return scores in which the remaining disagreement costs up to one point, and learning alone ten."""
     left = LEFT.get(line, 0.0) ** exchanges if (line, exchanges) != ("one-peer-exponential", 4) else 0.0
     return {"PM": 0.8 if line == "alone" else 0.9 - 0.01 * left, "disagreement": left}
 

@@ -1,4 +1,4 @@
-"""MOCHA's time: where a run is read and what its rounds took, by hand; what a claim says of who never comes so far."""
+"""MOCHA's time: the round that is read, the time until then by hand, and claims if a method never gets that far."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.simulate import run_prepared
 
-#: Of a round: operations of a step, and its communication, in units of as many operations as there are features.
+#: Operations of a step and communication of a round, in units of as many operations as there are features.
 STEP = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "minibatch-sgd": 4}
 ROUND = {"wifi": 10, "lte": 100, "3g": 1000}
 
@@ -42,7 +42,7 @@ def row(number: int, primal: list[float], steps: list[int], seed: int = 0, metho
 
 
 def rows(method: str = "mocha,passes=1") -> list[Any]:
-    """Let the objective of 2 come to 1.5, 0.9, 1.1; with another seed to 0.8 at once."""
+    """Return rows whose objective goes from 2 to 1.5, 0.9, 1.1, and with another seed to 0.8 at once."""
     one = [([1.0, 1.0], [3, 5]), ([1.0, 0.5], [2, 6]), ([0.5, 0.4], [9, 9]), ([0.5, 0.6], [9, 9])]
     other = [([1.0, 1.0], [1, 1]), ([0.4, 0.4], [9, 9])]
     made = [row(number, *each, method=method) for number, each in enumerate(one, start=1)]
@@ -54,8 +54,8 @@ def rows(method: str = "mocha,passes=1") -> list[Any]:
     [("mocha", (16, 2)), ("minibatch-sdca", (16, 2)), ("minibatch-sgd", (16, 2)), ("cocoa", (22, 2))],
 )
 def test_the_rounds_before_it_was_so_small_count(method: str, steps: tuple[int, int]) -> None:
-    """Two rounds of seed 0, 3 + 5 and 2 + 6 steps, and one of seed 1; CoCoA's nodes are all as long at it as the
-    slowest."""
+    """Two rounds of seed 0 count, with 3 + 5 and 2 + 6 steps, and one of seed 1; all of CoCoA's nodes take as long as
+    the slowest."""
     measured = Measured.of(
         "x", at_objective(rows(f"{method},lam=1"), AtObjective(0.5, 7)), variant="", tried={}, seconds=0
     )
@@ -118,7 +118,7 @@ def test_claims_of_who_is_sooner_and_of_slow_networks() -> None:
 
 @pytest.mark.slow
 def test_of_real_runs_the_time_is_that_of_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six tasks of forty digits each: a whole pass of each is 240 steps a round, whatever they do."""
+    """A whole pass over each of six tasks of forty digits is 240 steps a round in any case."""
     (tmp_path / "two_classes.py").write_text(
         "from sklearn.datasets import load_digits\n"
         "def load():\n"

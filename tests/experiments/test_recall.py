@@ -1,4 +1,4 @@
-"""Trained associative networks that are asked: both layers, which pattern was meant, how good the answer is."""
+"""Recall from trained associative networks: both layers, the pattern that was meant, the quality of the answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recall() -> Recall:
 
 
 def slow(recall: Recall, method: str, peer: str, given: Cells) -> tuple[list[bool], list[bool]]:
-    """Algorithm 3 of the paper, unit by unit."""
+    """Return the hidden units and the answer by Algorithm 3 of the paper, unit by unit."""
     memory = recall.memories[method][peer]
     on = [float(cell) for cell in given.reshape(-1)]
     hidden = [sum(w * x for w, x in zip(row, on, strict=True)) >= recall.threshold for row in memory.hidden_HV.tolist()]

@@ -1,4 +1,4 @@
-"""Slices of an LSTM: whole hidden units with their gates, what a level owns, what is claimed of the levels."""
+"""Slices of an LSTM: whole hidden units with their gates, the numbers that a level owns, claims about the levels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request(scheme: str, examples: str = "400") -> SimulationRequest:
 
 
 def everyones(scheme: str) -> tuple[Group, dict[str, torch.Tensor]]:
-    """What is averaged, and of each tensor of a peer which of its numbers are in it."""
+    """Return the averaged group, and for each tensor of a peer a mask of its numbers in that group."""
     module = lstm((80,), TOKENS, hidden=HIDDEN)
     network = trace(module, torch.zeros(2, 80, dtype=torch.int64))
     models = request(scheme).federation.models()
@@ -45,7 +45,10 @@ def everyones(scheme: str) -> tuple[Group, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("percent", [25, 50, 75])
 def test_a_level_owns_whole_hidden_units_and_what_is_between_them(percent: int) -> None:
-    """With h units: 4h rows of W_ih, the 4 h x h blocks of W_hh, both biases, h columns of the output, its biases."""
+    """A level with h units owns all weights of these units and of the links between them.
+
+    These are 4h rows of W_ih, the 4 h x h blocks of W_hh, both biases, h columns of the output, and its biases.
+    """
     group, owned = everyones(str(percent))
     units = HIDDEN * percent // 100
     assert group.members == PEERS
@@ -87,7 +90,7 @@ def test_the_small_size_is_part_of_the_others_and_something_is_claimed_of_it() -
 
 
 def held(claim: PaperClaim, **scores: float) -> bool | None:
-    """Return the scores of masked runs: `at0` is level 0."""
+    """Return the verdict of a claim on made-up runs with these scores: `at0` is level 0."""
     examples = "400"
     made = {}
     for name, score in scores.items():

@@ -1,4 +1,4 @@
-"""Large-scale simulation: the exchanges are the products of the matrices, the channels those of `transfers.py`, and
+"""Large-scale simulation: exchanges equal the products of the matrices, channels equal those of `transfers.py`, and
 nothing is lost.
 """
 
@@ -72,7 +72,7 @@ def test_all_pairs_without_edges_are_all_pairs_with_them(monkeypatch: pytest.Mon
 
 
 def play_lanes(graph: WideGraph, loss: float, rounds: int, seed: int) -> list[Mass]:
-    """The same by the functions of real peers, one message after the other: the slow twin."""
+    """Run the same exchanges with the functions of real peers, message by message: the slow reference."""
     draws, form, members = np.random.default_rng(seed), FORMS["float64"](), graph.members
     held = [Mass.of(torch.tensor([each], dtype=torch.float64)) for each in values(members)]
     out: dict[tuple[int, int, int], Outgoing] = {}
@@ -193,7 +193,7 @@ def test_who_leaves_hands_over_to_its_neighbors_and_a_newcomer_begins_with_what_
 
     class Chosen:
         def random(self, size: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-            return np.array([1.0, 1, 0, 1, 1, 1, 1, 1])  # peer 2 of 0..7 goes
+            return np.array([1.0, 1, 0, 1, 1, 1, 1, 1])  # peer 2 of 0..7 leaves
 
     assert simulation.replace(0.5, Chosen(), handed_over=True) == 1  # type: ignore[arg-type]
     assert simulation.mass_2P[:, 1].tolist() == [1 + 1, 2 + 1]
@@ -228,7 +228,7 @@ def test_mass_of_those_who_leave_stays_and_of_lost_disks_goes(name: str, loss: f
 
 @pytest.mark.parametrize("loss", [0.0, 0.9])
 def test_who_has_no_neighbor_that_stays_stays(loss: float) -> None:
-    """With what it holds, and with what it has under way."""
+    """Such a peer keeps the mass that it holds and the mass that it has in transit."""
     simulation, draws = ScalarGossip(made("ring", 6), "push-sum", values(6), loss=loss), np.random.default_rng(0)
     simulation.exchange(0, draws)
     held_2P, everything = simulation.mass_2P.copy(), simulation.everything()

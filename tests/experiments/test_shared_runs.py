@@ -1,4 +1,4 @@
-"""Runs that several experiments have in common are played once, by whichever comes first."""
+"""Runs that several experiments have in common are run once, by the experiment that comes first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedpeer.runs.disk import read_json, write_json
 from tests.experiments.test_figures import SMALL, Band
 
 FIRST = SMALL.experiment()
-#: Other names of points that are the same runs, and one run more.
+#: Another experiment that asks for the same runs and shares those of the first.
 SECOND = replace(FIRST, name="second", shares=(FIRST.name,))
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
 
 
 def test_what_is_common_is_named_and_nothing_else_is() -> None:
-    """Two experiments that ask for the same run say so of each other; the summary, which reads others', is left out."""
+    """Two experiments that ask for the same run name each other; the summary, which reads others' runs, is left out."""
     options, experiments = {}, {name: experiment(name) for name in EXPERIMENTS}
     for each in experiments.values():
         requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]

@@ -1,4 +1,4 @@
-"""Figure 7: drawn from the runs of other figures, wherever they were played; what they lack is played, or named."""
+"""Figure 7: it is drawn from runs of other figures of any size; missing runs are made by the summary, or named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES: tuple[SizeName, ...] = ("quick", "default", "full")
 
 
 def lines(size: RunSize) -> Any:
-    """Both lines of the small figure at four mini-batches, as the one task of a summary."""
+    """Return both lines of the small figure at four mini-batches, as the one task of a summary."""
     return tuple(
         replace(SMALL.cell(size, name, 4), label=f"digits; {name}", place=Place(name, 0)) for name in ("0", "100")
     )
@@ -65,12 +65,12 @@ def measured(label: str, score: float) -> Measured:
 
 
 FIGURE = SMALL.experiment()
-#: The cells of it that the summary reads.
+#: Cells of the figure that the summary reads.
 BOTH = ("0; mini-batches: 4", "100; mini-batches: 4")
 
 
 def test_runs_of_the_figures_behind_it_are_its_own(band: Band, tmp_path: Path) -> None:
-    """At whatever size: the figure was played with five seeds, of which the summary takes three."""
+    """This holds at any size: the figure was run with five seeds, of which the summary takes three."""
     assert run_experiment(wanted(FIGURE, tmp_path, "full", BOTH))
     played, told = len(band.played), list[Any]()
     assert run_experiment(wanted(SUMMARY, tmp_path), told.append)
@@ -85,7 +85,7 @@ def test_runs_of_the_figures_behind_it_are_its_own(band: Band, tmp_path: Path) -
 def test_what_they_lack_is_played(band: Band, tmp_path: Path) -> None:
     assert run_experiment(wanted(FIGURE, tmp_path, "default", BOTH[:1]))
     for number, path in enumerate(sorted(tmp_path.rglob("run.json"))):
-        if not number:  # one of the figure's three runs was interrupted, and is the figure's to go on with
+        if not number:  # one of the figure's three runs was interrupted; only the figure may resume it
             write_json(path, {**read_json(path), "status": "interrupted"})
     band.played.clear()
     assert run_experiment(wanted(SUMMARY, tmp_path))
@@ -125,7 +125,7 @@ def test_a_report_of_other_cells_than_its_own_says_nothing(band: Band, tmp_path:
 
 
 def test_its_points_are_points_of_the_figures(band: Band) -> None:
-    """Each run that it asks for is one that a figure behind it asks for, at each of the sizes."""
+    """Each run that the summary requests is requested by a figure behind it, at each of the sizes."""
     assert FIG7.reads == tuple(name for name in FIG7.reads if experiment(name).name == name)
     for size in SIZES:
         behind = {
@@ -162,7 +162,7 @@ def test_each_task_has_a_name_on_the_axis_and_its_points_stand_apart() -> None:
 
 
 def lengths(svg: str) -> int:
-    """How many lines go across the picture from one place to the next."""
+    """Count the lines that go across the picture from one place to the next."""
     paths = [part.partition('"')[0].split() for part in svg.split('<path d="M ')[1:]]
     ends = [(float(path[0]), float(path[-2])) for path in paths if path[2] == "L" and "z" not in path]
     return sum(0 < abs(last - first) < 330 and abs(last - first) > 100 for first, last in ends)

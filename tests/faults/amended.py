@@ -1,7 +1,7 @@
-"""A contract that changes under whole peers: all go over to it, whatever was under way, and none goes back.
+"""A contract that changes while whole peers run: all switch to it, whatever is in transit, and none goes back.
 
 The peers of an `Amended` cluster begin with one contract, and its authority signs the next one, which holds from a
-round on. Conservation is looked at after every step, as in any cluster.
+given round on. Conservation is checked after every step, as in any cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.faults.group_cluster import GroupCluster
 from tests.faults.group_cluster import world as groups_world
 from tests.faults.peer_cluster import AUTHORITY, PeerCluster, world
 
-#: What changes, from these settings to those.
+#: Changes by name: the settings before and after.
 CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "exchanges": ({}, {"gossip__exchanges": 4}),
     "to int8": ({}, {"gossip__wire": "int8"}),
@@ -40,12 +40,12 @@ CHANGES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "to drift": ({}, {"gossip__drift": 0.05}),
     "from drift": ({"gossip__drift": 0.05}, {}),
 }
-#: The round from which the next contract holds; and ticks in which all go over to it.
+#: The round from which the next contract holds; and ticks within which all peers switch to it.
 STARTS, OVER_TICKS = 5, 2000.0
 
 
 def signed_contract(node_factory: NodeFactory, before: World, after: World) -> SignedContract:
-    """The next contract, signed; whoever goes over to it lives in that world."""
+    """Return the next contract, signed; a peer that switches to it uses the world `after`."""
     text = text_of(succeeding(contract_of(before.options), contract_of(after.options)), str(node_factory.method))
     public = AUTHORITY.public_key().public_bytes_raw()
     node_factory.later[text] = after
@@ -53,14 +53,14 @@ def signed_contract(node_factory: NodeFactory, before: World, after: World) -> S
 
 
 class Amended(PeerCluster):
-    """One run.
+    """One run in which the contract changes.
 
     Attributes:
-        trained  by peer, (number of the contract, round) of each training, in their order
+        trained  by peer, (number of the contract, round) of each training, in order
     """
 
     def __init__(self, before: World, after: World, faults: Faults, roster: Sequence[str] = ()) -> None:
-        # Who comes in takes over values, and adds none of its own.
+        # A peer that comes in takes over values, and adds none of its own.
         super().__init__(before, faults, roster=roster or before.peers, forgetful=bool(roster))
         self.trained: dict[str, list[tuple[int, int]]] = {peer: [] for peer in before.peers}
         self.simulator.on_effect = self._said
@@ -79,14 +79,14 @@ class Amended(PeerCluster):
             self.trained[peer].append((self.node(peer).setup.held.number, effect.round))
 
     def gone_over(self) -> bool:
-        """Whether all live and go by the newest contract, as does what their disks hold."""
+        """Return whether all peers live and use the newest contract."""
         nodes = self.nodes()
         return len(nodes) == len(self.simulator.peers) and all(
             node.setup.held.number == self.contract.number and node.phase == "learning" for node in nodes.values()
         )
 
     def judge_change(self) -> None:
-        """After all have gone over: they average, to the true mean, and no one went back."""
+        """Check, after all have switched, that they average to the true mean and that none went back."""
         self.healed()
         self.exchange(2 * self.predicted(1e-6))
         self.judge()
@@ -97,8 +97,8 @@ class Amended(PeerCluster):
 
 
 def amended(seed: int) -> None:
-    """Running peers go over to another contract in the round from which it holds: mass is exact at every step, and
-    the average is the true one under either."""
+    """Running peers switch to another contract in the round from which it holds: mass is exact at every step, and the
+    average is the true one under either contract."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     links = LinkRules(delay=0.2, jitter=0.5 * (seed % 4), loss=0.1 * (seed % 3), repeat=0.1)
     cluster = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=600.0))
@@ -110,7 +110,7 @@ def amended(seed: int) -> None:
 
 
 def amended_newcomer(seed: int) -> None:
-    """One that is let in after a change, and has the first contract only, goes over before it begins: it takes over
+    """A peer that is admitted after a change, and has only the first contract, switches before it begins: it takes over
     the values of the others and averages with them, and mass is exact."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     cluster = Amended(
@@ -144,15 +144,15 @@ def amended_newcomer(seed: int) -> None:
     assert cluster.disagreement() <= 1e-6
 
 
-#: Effects that a peer carries out in some two rounds, before and after the change; ticks that it is away.
+#: Effects that a peer carries out in some two rounds, before and after the change; ticks for which it is away.
 AROUND, AWAY = 120, 30.0
-#: Tick at which one is cut off that has not heard of the next contract.
+#: Tick at which a peer that has not received the next contract is cut off.
 CUT = 400.0
 
 
 def amended_killed(seed: int) -> None:
-    """Killed after any effect around the change, once or twice, and started again: mass is exact at every step, all go
-    by the new contract in the end, and nobody by the old one after it has begun the new one."""
+    """A peer is killed after any effect around the change, once or twice, and restarted: mass is exact at every step,
+    all peers use the new contract in the end, and none uses the old one after it has begun the new one."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     faults = Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)), heal=400.0)
     cluster = Amended(world(4, **before), world(4, **after), faults)
@@ -169,8 +169,8 @@ def amended_killed(seed: int) -> None:
 
 
 def amended_groups(seed: int) -> None:
-    """Change the contract where a coordinator leads each group: each round has one mean, no peer is left behind, and
-    where the contracts differ in what concerns a group, no mean is of updates that were sent under both."""
+    """The contract changes where a coordinator leads each group: each round has one mean, no peer is left behind, and
+    where the contracts differ in something that concerns a group, no mean is of updates that were sent under both."""
     changed = ({"learning__batch_size": 4}, {"gossip__exchanges": 3})[seed % 2]
     before, after = groups_world(), groups_world(**changed)
     links = LinkRules(delay=0.2, jitter=0.3 * (seed % 3), loss=0.05 * (seed % 4))
@@ -192,7 +192,7 @@ def amended_groups(seed: int) -> None:
     said = simulator.on_effect
 
     def mixed(peer: str, effect: Effect) -> None:
-        """By which contract each update was sent, and each mean made."""
+        """Record under which contract each update is sent, and check that each mean is of updates under its own."""
         said(peer, effect)
         match effect:
             case Send(message=Update(group=group, round=round, content=content)):
@@ -205,7 +205,7 @@ def amended_groups(seed: int) -> None:
 
     simulator.stepped, simulator.on_effect = look, mixed
     simulator.start()
-    late = STARTS - 2 + seed % 4  # some hear of it when they are past the round from which it holds
+    late = STARTS - 2 + seed % 4  # some receive it when they are past the round from which it holds
     assert cluster.reach(late, OVER_TICKS), {each: cluster.rounds(each) for each in cluster.groups}
     cluster.run(max(simulator.now, CUT + 10.0 if cuts else 0.0))
     teller = rest[seed // 2 % 4]
@@ -220,5 +220,5 @@ def amended_groups(seed: int) -> None:
     assert all(numbers == sorted(numbers) for numbers in told.values())
 
 
-#: By name.
+#: Scenarios by name.
 AMENDED = {scenario.__name__: scenario for scenario in (amended, amended_newcomer, amended_killed, amended_groups)}

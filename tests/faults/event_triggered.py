@@ -1,8 +1,8 @@
-"""Averaging by drift under faults: whole peers that move at different paces, and sleep where they have not.
+"""Averaging triggered by drift, under faults: whole peers that move at different paces, and sleep when they have not.
 
-Each goes a little further in its own direction with every training, one of them ten times as fast as the others. What
-may be apart when faults are over follows from the threshold alone: nobody goes further than `DRIFT` from where its last
-averaging left it without calling for the next one, in which all are woken.
+Each peer moves a little further in its own direction with every training, one of them ten times as fast as the others.
+The distance that may remain after the faults follows from the threshold alone: no peer moves further than `DRIFT` from
+the result of its last averaging without calling for the next one, which wakes all peers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 
-#: The threshold, and what a training moves, in lengths of what is moved.
+#: The threshold, and the distance that a training moves, as fractions of the length of the moved vector.
 DRIFT, FAST, SLOW = 0.05, 0.02, 0.002
-#: What five exchanges on a ring leave of a disagreement, and more where the threshold was passed a round late.
+#: Disagreement that five exchanges on a ring leave, and more where the threshold was passed a round late.
 LEFT = 0.02
 
 
@@ -32,7 +32,7 @@ def drifting_world(peers: int = 4, **settings: object) -> World:
 
 @dataclass(frozen=True, eq=False)
 class Wanderer(AddingTrainer):
-    """Adds the same step (n,) in each training."""
+    """A trainer that adds the same step (n,) in each training."""
 
     step_n: Tensor = field(default_factory=lambda: torch.zeros(0))
 
@@ -41,10 +41,10 @@ class Wanderer(AddingTrainer):
 
 
 class Drifting(PeerCluster):
-    """One run.
+    """One run of peers that average by drift.
 
     Attributes:
-        said  by sender, transfers that were said with something in them and with nothing, by whether there was nothing
+        said  by sender, the number of transfers that were sent, by whether they were empty
     """
 
     def __init__(self, made: World, faults: Faults) -> None:
@@ -54,7 +54,7 @@ class Drifting(PeerCluster):
         self.simulator.on_effect = self._said
 
     def _trainer(self, peer: str, adding: AddingTrainer) -> AddingTrainer:
-        """All begin together, and go where their draws say."""
+        """Return a trainer that begins where all begin, and moves in a drawn direction."""
         draws = Draws(self.seed)
         start_n = torch.from_numpy(draws.numpy("together").uniform(0.5, 1.5, len(adding.start_n))).float()
         way_n = torch.from_numpy(draws.numpy("way", peer).normal(size=len(start_n))).float()
@@ -68,13 +68,13 @@ class Drifting(PeerCluster):
                 self.said[peer][share.nothing] += 1
 
     def apart(self) -> float:
-        """The furthest that two estimates are apart, in lengths of the first."""
+        """Return the largest distance between two estimates, in lengths of the first."""
         (group,) = self.groups
         estimates = [durable.estimate_D(group) for durable in self.durable_states().values()]
         return max(float((one_D - other_D).norm() / one_D.norm()) for one_D in estimates for other_D in estimates)
 
     def judge_drift(self, exchanges: int) -> None:
-        """After heal: so many exchanges later all are as near as the threshold says, and stay so."""
+        """Check that, so many exchanges after the faults, all are as near as the threshold allows, and stay so."""
         self.healed()
         self.exchange(exchanges)
         for _ in range(4):

@@ -1,6 +1,6 @@
 """Messages with bytes flipped, cut out, doubled and put in: each is a valid message or a named rejection.
 
-They are those that are recorded, and for each seed one of every kind in every version, drawn from its declaration.
+The messages are the recorded ones and, for each seed, one of every kind in every version, drawn from its declaration.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from fedpeer.rejection import Rejection
 from tests.peer.examples import SPOKEN, frame
 from tests.peer.frames import MESSAGES, POLICY, framed
 
-#: Messages of one seed.
+#: Messages per seed.
 EACH = 1000
 
 
 def fuzzed(seed: int) -> None:
-    """P10: whatever bytes come, the decoder gives a message or a refusal that the table knows."""
+    """P10: For any bytes the decoder returns a message or a rejection that the table lists."""
     draws = Draws(seed).numpy("fuzz")
     frames = [framed(message) for message in MESSAGES.values()]
     frames += [frame(kind, version, draws) for version, kind in SPOKEN]
@@ -30,7 +30,7 @@ def fuzzed(seed: int) -> None:
 
 
 def spoilt(data: bytearray, draws: np.random.Generator) -> bytes:
-    """Up to four changes, most of them in the first bytes, where the structure is."""
+    """Return the data with up to four changes, most of them in the first bytes, where the structure is."""
     for _ in range(draws.integers(1, 5)):
         at = int(min(draws.exponential(60), max(len(data) - 1, 0)))
         match draws.integers(5):

@@ -1,10 +1,10 @@
-"""Whole peers whose groups average through coordinators and that learn nothing: what a round has to give is known.
+"""Whole peers that learn nothing and whose groups average through coordinators: the result of a round is known.
 
-Training adds numbers that no two trainings have in common, so bytes that are made again are noticed. Of each group and
-round there may be one mean; it is that of the updates of which it says that they count, one of each peer; and it is
-what every peer of the group that took it over has in the place of its own values.
+No two trainings add the same numbers, so bytes that are made again are noticed. Each group and round may have only one
+mean; it is the mean of the updates that it lists as counted, one of each peer; and every peer of the group that took it
+over has it in the place of its own values.
 
-A `GroupCluster` looks at every effect that is carried out, and at every node after each of its steps.
+A `GroupCluster` checks every effect that is carried out, and every node after each of its steps.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tests.faults.peer_cluster import AUTHORITY, ENDLESS, STEPS
 from tests.reference import judges
 from tests.sims import worlds
 
-#: Ticks within which all that live are in one round of all their groups, after the end of all faults: a group that was
-#: left behind comes up to the others, some ten ticks a round.
+#: Ticks after the end of all faults within which all living peers are in one round of all their groups: a group that
+#: was left behind catches up with the others, some ten ticks a round.
 TOGETHER_TICKS = 3000.0
 #: Bytes of a weight before the float32 values of an update.
 WEIGHT_BYTES = 8
-#: Who implements what. Each group has a majority without one of its members.
+#: Partial models and the peers that implement them. Each group has a majority without any one of its members.
 MODELS = {
     "everyone": {"neurons": {"input": "all", "hidden1": 2, "output": "all"}},
     "left": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer1", "peer2", "peer3"]},
@@ -55,7 +55,7 @@ MODELS = {
 
 @cache
 def world(**settings: Any) -> World:
-    """Five small peers in three groups, whose rounds have a deadline of 80 ticks."""
+    """Return a world of five small peers in three groups, whose rounds have a deadline of 80 ticks."""
     return worlds.world(
         worlds.federation(
             **{
@@ -76,7 +76,7 @@ def world(**settings: Any) -> World:
 
 @dataclass(eq=False)
 class Restless(Training):
-    """A trainer each of whose trainings adds other numbers, even of one round."""
+    """A trainer that adds different numbers in each training, even in trainings of the same round."""
 
     me: str
     start_n: Tensor
@@ -103,14 +103,14 @@ Place = tuple[str, int]
 
 @dataclass
 class Seen:
-    """What was said and done.
+    """Record of the effects and states of a run.
 
-    models     by place, the contents that anybody applied
+    models     by place, the contents that any peer applied
     sent       by (peer, place), the updates that were sent
-    closed     by place, what coordinators took means of
-    accepted   (peer, group, term, round) that somebody said
-    leads      by (group, term), who said that it coordinates
-    wrong      what must not be, in words
+    closed     by place, the updates of which coordinators took means
+    accepted   (peer, group, term, round) of each Accept that was sent
+    leads      by (group, term), the peers that sent heartbeats as its coordinator
+    wrong      violations, in words
     """
 
     models: dict[Place, set[bytes]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Seen:
 
 
 class GroupCluster:
-    """One run."""
+    """One run of peers whose groups have coordinators."""
 
     def __init__(self, made: World, faults: Faults, *, roster: Sequence[str] | None = None) -> None:
         self.made = made
@@ -140,13 +140,13 @@ class GroupCluster:
         self._last: dict[tuple[str, str], tuple[Node, int]] = {}
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the cluster's authority."""
+        """Return a roster of these peers, signed by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
 
     def admit(self, roster: Roster, peers: Sequence[str]) -> None:
-        """From their next start on these go by this roster."""
+        """Let these peers use this roster from their next start on."""
         self.admitted = tuple(peers)
         for peer in peers:
             self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
@@ -155,7 +155,7 @@ class GroupCluster:
 
     @property
     def groups(self) -> dict[str, Set[str]]:
-        """Their members, by the newest roster that peers were admitted by."""
+        """Members of each group, by the newest roster with which peers were admitted."""
         circles = [self.node_factory.setups[peer].peer_groups for peer in self.admitted]
         return {
             group: consensus.members
@@ -171,7 +171,7 @@ class GroupCluster:
         return found
 
     def rounds(self, group: str) -> dict[str, int]:
-        """By living member, the round of the group that it took over."""
+        """Return, by living member, the round of the group that it took over."""
         return {
             peer: node.durable.consensus_states[group].settled
             for peer, node in self.nodes().items()
@@ -196,7 +196,7 @@ class GroupCluster:
         return self.simulator.run(until, done)
 
     def reach(self, round: int, ticks: float) -> bool:
-        """Let everybody who lives come to this round of all groups."""
+        """Run until every living peer has reached this round of all groups."""
         return self.run(
             self.simulator.now + ticks, lambda: all(min(self.rounds(group).values()) >= round for group in self.groups)
         )
@@ -218,7 +218,7 @@ class GroupCluster:
         self._look_at_values(peer, machine)
 
     def _look_at_values(self, peer: str, node: Node) -> None:
-        """What was taken over is in the parameters, until they are trained."""
+        """Check that a mean that was taken over is in the parameters until they are trained."""
         if node.durable.trained:
             return
         for group, consensus_state in node.durable.consensus_states.items():
@@ -236,7 +236,7 @@ class GroupCluster:
                 )
 
     def _weigh(self, place: Place, content: bytes, length: int) -> None:
-        """A mean is that of the updates of which it says that they count."""
+        """Check that a mean is that of the updates that it lists as counted."""
         found = split_leaves(content, 4 * length)
         assert found is not None, "what is applied is a model"
         counted = {peer for peer, last in found[0].items() if last == place[1]}
@@ -267,7 +267,7 @@ class GroupCluster:
                 voters = self.nodes()[peer].durable.consensus_states[group].voter_sets[proposal.roster].voters
                 if 2 * len(authors) <= len(voters) or not voters >= set(authors):
                     seen.wrong.append(f"round {proposal.round} of {group} is in force by {authors}")
-                if len(silent) > 1:  # the coordinator's own is never said
+                if len(silent) > 1:  # the coordinator's own acceptance is never sent
                     seen.wrong.append(f"round {proposal.round} of {group}: {silent} did not accept it")
             case Send(message=ConsensusMessage(group=group, message=Heartbeat(leader_certificate))):
                 seen.leads.setdefault((group, leader_certificate.term), set()).add(peer)
@@ -275,7 +275,7 @@ class GroupCluster:
     # ---- judgement
 
     def judge(self, *, strangers: Sequence[str] = ()) -> None:
-        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
+        """Raise AssertionError with all that is wrong; rejections by or of strangers may have any name."""
         seen = self.seen
         rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"{place} has {len(models)} means" for place, models in seen.models.items() if len(models) > 1]
@@ -291,7 +291,7 @@ class GroupCluster:
             assert rounds == list(range(1, len(rounds) + 1)), f"{group}: a round is left out"
 
     def settle_down(self) -> None:
-        """Let time pass until faults are over and all are in one round of all groups, and hold the laws against it."""
+        """Run until faults are over and all peers are in one round of all groups, and check the run."""
         if self.simulator.faults.heal < math.inf:
             self.run(self.simulator.faults.heal)
         goal = 2 + max(round for group in self.groups for round in self.rounds(group).values())

@@ -1,6 +1,6 @@
-"""What goes wrong where groups average through coordinators, and what has to be true all the same.
+"""Scenarios under faults where groups average through coordinators.
 
-Each is a scenario like those of `scenarios.py`, of peers that a `GroupCluster` looks at.
+Each is a scenario like those of `scenarios.py`, with peers that a `GroupCluster` checks.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from tests.faults.group_cluster import GroupCluster, world
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS
 
-#: Ticks in which all meet, elect and begin.
+#: Ticks in which all peers meet, elect coordinators and begin.
 CALM = 200.0
-#: Ticks behind it in which anything may happen.
+#: Ticks after `CALM` in which any fault may happen.
 STORM = 300.0
-#: Links that are quick and not quite even.
+#: Links with a short delay and a little jitter.
 QUICK = LinkRules(delay=0.2, jitter=0.2)
-#: Effects that a coordinator of two groups carries out in a round and a half.
+#: Effects that a coordinator of two groups carries out in one and a half rounds.
 ROUND = 105
 
 
 def group_coordinator_killed(effects: int) -> None:
-    """P5, P6: killed after any effect of a round, the coordinator of a group is soon replaced in it; no round of any
-    group is lost, done twice or has two means; the groups in which it has no part go on; back again, it does too."""
+    """P5, P6: A coordinator of a group that is killed after any effect of a round is soon replaced; no round of any
+    group is lost, done twice or has two means; the groups that it is not in go on, and so does the peer after its
+    restart."""
     cluster = GroupCluster(world(), Faults(seed=effects, links=QUICK))
     simulator, group = cluster.simulator, sorted(cluster.groups)[effects % 3]
     simulator.start()
@@ -49,7 +50,7 @@ def group_coordinator_killed(effects: int) -> None:
 
 
 def groups_coordinated(seed: int) -> None:
-    """P6: whatever happens, a round of a group has one mean, which each takes over once and in order."""
+    """P6: Under any faults a round of a group has one mean, which each member takes over once and in order."""
     made = world()
     faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
     faults = replace(
@@ -64,8 +65,8 @@ def groups_coordinated(seed: int) -> None:
 
 
 def group_minority(seed: int) -> None:
-    """A group most of whose voters are gone pauses, and no other one does: who is left goes on in those, says once that
-    it does so, and takes part in all of them when the others are back."""
+    """A group that has lost most of its voters pauses, and no other group does: the remaining member goes on in the
+    others, reports this once, and takes part in all of its groups when the others are back."""
     made, away = world(), 800.0
     pair = (("peer1", "peer2"), ("peer4", "peer5"))[seed % 2]
     group, other = (("left", "right"), ("right", "left"))[seed % 2]
@@ -91,8 +92,8 @@ def group_minority(seed: int) -> None:
 
 
 def group_terms_lied_about(seed: int) -> None:
-    """P5: one member says higher terms in all of its groups, or stands in them, at each tick from the first one on:
-    each group has a coordinator whom nobody deposes, and goes on."""
+    """P5: One member sends higher terms in all of its groups, or is a candidate in them, at each tick from the first
+    one on: each group has a coordinator that is not deposed, and goes on."""
     cluster = GroupCluster(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
     liar = f"peer{1 + seed // 3 % 5}"
     cluster.simulator.start()
@@ -109,7 +110,7 @@ def group_terms_lied_about(seed: int) -> None:
 
 
 def groups_end(seed: int) -> None:
-    """All peers finish all rounds and end with the last mean of each of their groups, whatever is lost on the way."""
+    """All peers finish all rounds and end with the last mean of each of their groups, whatever messages are lost."""
     rounds = 4
     made = world(learning__rounds=rounds, gossip__deadline=10.0)
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
@@ -133,9 +134,9 @@ def groups_end(seed: int) -> None:
 
 
 def group_members_change(seed: int) -> None:
-    """One is invited, then another put out, while rounds go on: each roster counts in each group by committed round; a
-    group
-    that has two members only now begins, and comes up to the others; one that has lost a member goes on."""
+    """One peer is invited and then another revoked while rounds go on: each roster takes effect in each group by
+    committed round; a group that has two members only now begins, and catches up with the others; a group that has lost
+    a member goes on."""
     made = world()
     first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]
     cluster = GroupCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)), roster=first)
@@ -161,7 +162,7 @@ def group_members_change(seed: int) -> None:
 
 
 def _all_go_on(cluster: GroupCluster, number: int) -> None:
-    """All members of all groups come to go by this roster, and three rounds further."""
+    """Assert that all members of all groups come to use this roster, and finish three more rounds."""
 
     def there() -> bool:
         consensus_states = [
@@ -178,7 +179,7 @@ def _all_go_on(cluster: GroupCluster, number: int) -> None:
     assert cluster.reach(goal, 1500.0), {each: cluster.rounds(each) for each in cluster.groups}
 
 
-#: By name.
+#: Scenarios by name.
 GROUP_SESSIONS = {
     scenario.__name__: scenario
     for scenario in (

@@ -1,7 +1,7 @@
-"""A peer, or two of five, that nobody answers for a while: what the others lose by it, before and after.
+"""A peer, or two of five, without any answers for a while: what the others lose by it, before and after.
 
-Each seed is one combination of what happens, how long, and how the peers average. The rate of rounds before the fault
-is what the rates afterwards are held against. `isolated` plays synchronous gossip, `isolated_coordinated` groups with
+Each seed is one combination of the fault, its duration, and how the peers average. The rates of rounds after the fault
+are compared with the rate before it. `isolated` runs synchronous gossip, `isolated_coordinated` groups with
 coordinators.
 """
 
@@ -24,19 +24,19 @@ from tests.faults.peer_cluster import PeerCluster, world
 BEGIN, MEASURED = 400.0, 250.0
 #: Ticks in a second.
 SECOND = 40.0
-#: Seconds after the heal in which everything has to be as before; two undisturbed rounds, where that is longer.
+#: Seconds after the fault within which everything has to be as before; two undisturbed rounds, where they take longer.
 BACK_S = 10.0
-#: Of the undisturbed rate of rounds.
+#: Least rate of rounds, as a fraction of the undisturbed rate.
 RATE = 0.8
-#: Weight that a peer has at the end of a round, in parts of what it began with.
+#: Least and most weight of a peer at the end of a round, as fractions of its first weight.
 LEAST, MOST = 0.2, 2.0
-#: Rounds that a peer alone may have gone on in, however long it was alone, beyond those in which it hears the others:
-#: whoever hears them without being heard follows them, and uses up none.
+#: Rounds that an isolated peer may use up, however long it is alone, beyond the rounds that it receives of the others:
+#: a peer that receives from the others without reaching them follows them, and uses up none.
 ALONE_ROUNDS = 2
 
 KINDS = ("cut:1", "cut:1+2", "oneway:1", "oneway:1,direction=in", "freeze:1", "apart")
 SECONDS, EXCHANGES, DEADLINES, GRAPHS = (5.0, 30.0), (1, 4, 10), (2.0, 30.0), ("complete", "ring")
-#: All combinations; a seed is a number of one, and beyond them the same with other links.
+#: All combinations; a seed is the number of one, and larger seeds repeat them with other links.
 COMBINATIONS = tuple(product(KINDS, SECONDS, EXCHANGES, DEADLINES, GRAPHS))
 #: The same for groups with coordinators.
 COORDINATED = tuple(product(KINDS[:5], SECONDS, DEADLINES))
@@ -44,7 +44,7 @@ COORDINATED = tuple(product(KINDS[:5], SECONDS, DEADLINES))
 
 @dataclass
 class Watch:
-    """The rounds that peers finish, and the weights that they have then."""
+    """The rounds that peers finish, and their weights at that time."""
 
     simulator: Simulator
     rounds: list[tuple[float, str, int, Mapping[str, float]]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Watch:
         self.simulator.on_effect = said
 
     def rate(self, begin: float, end: float, among: Sequence[str] = ()) -> float:
-        """Rounds a tick of the slowest peer of all, or of these."""
+        """Return the rounds per tick of the slowest peer of all, or of these."""
         peers = among or self.simulator.peers
         done = [sum(begin <= tick < end for tick, peer, *_ in self.rounds if peer == each) for each in peers]
         return min(done) / (end - begin)
@@ -71,7 +71,7 @@ class Watch:
 
 
 def faults_of(kind: str, seconds: float, peers: tuple[str, ...], seed: int) -> Faults:
-    """The fault from `BEGIN` on, over quick links."""
+    """Return the fault from `BEGIN` on, over quick links."""
     at = f"at={BEGIN / SECOND:g},for={seconds:g}"
     named = [f"cut:{number + 1},{at}" for number in range(len(peers))] if kind == "apart" else [f"{kind},{at}"]
     links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4)
@@ -79,7 +79,8 @@ def faults_of(kind: str, seconds: float, peers: tuple[str, ...], seed: int) -> F
 
 
 def isolated(seed: int) -> None:
-    """Soon after a cut, a one-way cut or a freeze, rounds go on as before, and nobody has lost or won weight."""
+    """Soon after a cut, a one-way cut or a freeze, rounds go on as before, and no peer has lost or gained much
+    weight."""
     kind, seconds, exchanges, deadline, graph = COMBINATIONS[seed % len(COMBINATIONS)]
     isolate(kind, seconds, exchanges, deadline, graph, seed)
 
@@ -91,7 +92,7 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
         gossip__deadline=deadline,
         gossip__topology=graph,
     )
-    # Other scenarios look at every step of a cut; here each look at every step is a third of a run's time.
+    # Other scenarios check every step of a cut; here checks of every step would take a third of a run's time.
     cluster = PeerCluster(made, faults_of(kind, seconds, made.peers, seed), look_every=1.0)
     watch = Watch(cluster.simulator)
     cluster.simulator.start()
@@ -103,7 +104,7 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
         node = cluster.node(peer)
         heard = max(node.state.others.round_of(other) for other in made.peers if other != peer)
         alone = node.durable.round - max(before[peer], heard)
-        # A moment of it may pass before the others are thought dead.
+        # A part of a short isolation may pass before the others are considered dead.
         assert alone <= ALONE_ROUNDS or seconds <= 5.0, f"{peer} alone used up {alone} rounds"
     since = _as_before(cluster.simulator, watch, cluster.run)
     weights = watch.weights(since)
@@ -115,7 +116,8 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
 
 
 def isolated_coordinated(seed: int) -> None:
-    """The same where groups average through coordinators: who is alone pauses, and the others do not wait for it."""
+    """Groups with coordinators go on as before after an isolation: an isolated peer pauses, and the others do not wait
+    for it."""
     kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
     made = clusters.world(gossip__deadline=deadline)
     cluster = clusters.GroupCluster(made, faults_of(kind, seconds, made.peers, seed))
@@ -131,7 +133,8 @@ def isolated_coordinated(seed: int) -> None:
 
 
 def _as_before(simulator: Simulator, watch: Watch, run: Callable[[float], bool]) -> float:
-    """The tick at which all has to be as before; the rate of rounds from then on is held against that before."""
+    """Return the tick at which everything has to be as before, and check the rate of rounds from then on against the
+    rate before the fault."""
     usual = watch.rate(BEGIN - MEASURED, BEGIN)
     since = simulator.now + max(BACK_S * SECOND, 2 / usual)
     until = since + max(BACK_S * SECOND, 12 / usual)
@@ -145,5 +148,5 @@ def _rounds(nodes: Mapping[str, Node]) -> dict[str, int]:
     return {peer: node.durable.round for peer, node in nodes.items()}
 
 
-#: By name.
+#: Scenarios by name.
 ISOLATIONS = {scenario.__name__: scenario for scenario in (isolated, isolated_coordinated)}

@@ -1,8 +1,10 @@
-"""One of four members lies, or two of eight, in one way or in all of them: what the honest lose by it.
+"""Lying members, one of four or two of eight, with one lie or with all of them: what honest peers lose by it.
 
-Each seed is a lie, a size and links. The liars do their part besides, and say their lies to everybody every other tick.
+Each seed is a lie, a size and links. The liars also follow the protocol, and send their lies to everybody every other
+tick.
 
-Coordinators' terms are lied about where groups have coordinators (`liars`, lie `term`); all else is said among equals.
+Lies about coordinators' terms are sent where groups have coordinators (`liars`, lie `term`); all others are sent among
+peers without a server.
 """
 
 from __future__ import annotations
@@ -21,26 +23,27 @@ from tests.faults.isolation import Watch
 from tests.faults.peer_cluster import EXACT, PeerCluster, world
 from tests.reference import audit, judges
 
-#: Ticks of an undisturbed run before which nothing is measured, and at which lies begin; of lies, half as many among
-#: eight.
+#: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last, half as many
+#: among eight.
 MEASURED, BEGIN, LIED = 150.0, 350.0, 800.0
-#: Of the undisturbed rate of rounds.
+#: Least rate of rounds, as a fraction of the undisturbed rate.
 RATE = 0.5
-#: Ticks for which an honest peer may think another one dead (P8).
+#: Ticks for which an honest peer may consider another one dead (P8).
 BURIED = 200.0
-#: Shares of one neighbor in one group that may wait.
+#: Number of shares of one neighbor in one group that may wait.
 WAITING = 256
-#: Ticks in which groups with coordinators go on by five rounds.
+#: Ticks within which groups with coordinators advance by five rounds.
 PATIENCE = 400.0
-#: Lies that no honest peer can say: whoever says them is not listened to in the end.
+#: Lies that no honest peer can send: in the end honest peers do not listen to a peer that sends them.
 PROVABLE = ("life", "weight", "exchange", "value", "contract", "roster")
 
-#: By the number of a seed: what is lied, of all that is said among equals.
+#: Lies by the number of a seed, of all lies among peers without a server.
 SAID: tuple[tuple[str, ...], ...] = (*((lie,) for lie in LIES if lie != "term"), tuple(LIES))
 
 
 def liars(seed: int) -> None:
-    """Honest peers go on, nobody of them is blocked, buried, loaded or born again, and who provably lies is blocked."""
+    """Honest peers go on, none of them is blocked, declared dead, overloaded or made a new incarnation, and a peer that
+    provably lies is blocked."""
     lies = (*SAID, ("term",))[seed % (len(SAID) + 1)]
     if lies == ("term",):
         _about_terms(seed)
@@ -74,7 +77,8 @@ def liars(seed: int) -> None:
 def _assert_unharmed(
     cluster: PeerCluster, honest: Sequence[str], false: Sequence[str], closed: Collection[tuple[str, str]]
 ) -> None:
-    """What lies must not do to the honest, at any moment; closed are those to whom somebody did not listen so far."""
+    """Assert that lies have not harmed honest peers so far; `closed` holds each (peer, peer to which it did not listen)
+    up to now."""
     tick = f"tick {cluster.simulator.now:.0f}"
     assert set(honest) <= cluster.nodes().keys(), f"{tick}: ended: {cluster.simulator.stopped}"
     durable_states = {peer: cluster.node(peer).durable for peer in honest}
@@ -100,7 +104,7 @@ def _judge(cluster: PeerCluster, honest: Sequence[str], *, poisoned: bool) -> No
 
 
 def _closed(cluster: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]:
-    """(who, whom): each of the honest, and those to whom it does not listen now."""
+    """Return all (honest peer, peer to which it does not listen now)."""
     lives = {peer: node.state for peer, node in cluster.nodes().items() if peer in honest}
     return {
         (one, other) for one, state in lives.items() for other in cluster.made.peers if not state.others.listens(other)
@@ -108,8 +112,8 @@ def _closed(cluster: PeerCluster, honest: Sequence[str]) -> set[tuple[str, str]]
 
 
 def _far(durable_states: Mapping[str, DurableState], false: Sequence[str]) -> list[float]:
-    """By group, the part of the weight among these that is missing, or twice, when what each of them gave to those who
-    lie, less what it took of them, is counted by name."""
+    """Return, by group, the part of the weight among these peers that is missing or there twice, when the weight that
+    each of them gave to the liars, less the weight that it took from them, is counted in."""
     found = []
     for group, (there, put) in audit.weights(durable_states).items():
         given = sum(_given(durable, group, liar) for durable in durable_states.values() for liar in false)
@@ -124,7 +128,7 @@ def _given(durable: DurableState, group: str, liar: str) -> float:
 
 
 def _waiting(durable: DurableState) -> int:
-    """The most shares of one neighbor that wait in one group."""
+    """Return the largest number of shares of one neighbor that wait in one group."""
     kept = [
         sum(place[2] == peer for place in (*holding.waiting, *holding.nothing))
         for holding in durable.groups.values()
@@ -134,7 +138,7 @@ def _waiting(durable: DurableState) -> int:
 
 
 def _about_terms(seed: int) -> None:
-    """One of five in three groups, each with a coordinator."""
+    """Run one liar about terms among five peers in three groups, each with a coordinator."""
     made = guild_world(gossip__gather=2.0)
     liar = made.peers[seed % 5]
     lying = (Lying(0.0, 10_000.0, liar, ("term",)),)
@@ -142,7 +146,7 @@ def _about_terms(seed: int) -> None:
     cluster.simulator.start()
 
     def reach(goal: int) -> bool:
-        """Let time pass until every honest peer is in this round of each of its groups."""
+        """Run until every honest peer is in this round of each of its groups."""
         ends = cluster.simulator.now + PATIENCE
         return cluster.run(ends, lambda: all(each >= goal for each in _rounds(cluster, liar).values()))
 
@@ -154,7 +158,7 @@ def _about_terms(seed: int) -> None:
 
 
 def _rounds(cluster: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
-    """By group and honest peer."""
+    """Return the round by group and honest peer."""
     return {
         (group, peer): round
         for group in cluster.groups
@@ -163,5 +167,5 @@ def _rounds(cluster: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
     }
 
 
-#: By name.
+#: Scenarios by name.
 LIARS = {liars.__name__: liars}

@@ -1,7 +1,8 @@
-"""Phases of noise under faults: whole peers that tell masked shares first, and whose masses are exact all the same.
+"""Noise phases under faults: whole peers that send masked shares first, and whose masses stay exact.
 
-What peers hold in the middle of an average means nothing by itself, so estimates are looked at where they are used:
-when a round is over. Each average begins with noise of its own, so they are as near to the mean as one brings them.
+The value that a peer holds in the middle of an averaging means nothing by itself, so estimates are checked where they
+are used: when a round is over. Each averaging begins with noise of its own, so estimates come as near to the mean as
+one averaging brings them.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.world import World
 from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, world
 
-#: As large as what the values are apart.
+#: Noise as large as the differences between the peers' values.
 NOISE = "noise,pushes=2,scale=1.0"
-#: How many times as long as others they train, for fewer rounds in the same time.
+#: Factor by which training takes longer than in other clusters, for fewer rounds in the same time.
 PACE = 4.0
-#: Rounds after heal in which shares of earlier averages may still come.
+#: Rounds after the end of the faults in which shares of earlier averagings may still arrive.
 STRAGGLING = 4
 
 
 def noise_phase_world(peers: int = 4, **settings: object) -> World:
-    """Everybody with everybody, so that one exchange behind the phase gives the mean."""
+    """Return a world on a complete graph, so that one exchange after the noise phase gives the mean."""
     options = {"gossip__topology": "complete", "gossip__exchanges": 2, "gossip__privacy": NOISE}
     return world(peers, **(options | {"learning__evaluate_every": 1} | settings))
 
@@ -45,11 +46,11 @@ class Said:
 
 
 class NoisePhaseCluster(PeerCluster):
-    """One run.
+    """One run of peers with noise phases.
 
     Attributes:
         used  by (peer, round), the parameters (n,) that it was evaluated with
-        told  all shares, in the order in which they were said
+        told  all shares, in the order in which they were sent
     """
 
     def __init__(self, made: World, faults: Faults) -> None:
@@ -69,15 +70,15 @@ class NoisePhaseCluster(PeerCluster):
                 self.told.append(Said(peer, to, share.round, share.exchange, value_D / share.weight))
 
     def masked_shares(self) -> Iterator[Said]:
-        """Shares of the first exchange of each round."""
+        """Return the shares of the first exchange of each round."""
         return (each for each in self.told if each.exchange == 0)
 
     def value_D(self, peer: str) -> Tensor:
-        """(D,) what this peer brought in."""
+        """Return the value (D,) that this peer put in."""
         return self.start[peer][self._places(peer, self.groups[0])].double()
 
     def judge_means(self, rounds: int = 2) -> None:
-        """After heal: so many rounds, after which all use the mean of what was brought in."""
+        """Check that after the faults all peers use the mean of the values put in, for so many rounds."""
         self.healed()
         first = max(node.durable.round for node in self.nodes().values()) + STRAGGLING
         wanted = {(peer, first + number) for peer in self.made.peers for number in range(rounds)}

@@ -1,10 +1,10 @@
 """Whole peers that learn nothing, in a simulated network: what they average is known, so the truth is a closed form.
 
 Every peer begins with values of its own and training leaves them as they are (or adds a known drift), so each group's
-true average is the mean of what its members began with, and all that is ever there is what they put in. A `PeerCluster`
-looks at all durable states after every step in which one has changed (or less often, where a scenario says so): of the
-living as they are in memory, of the dead as they are on disk. A run in which anything is missing, or there twice, ends
-at that step.
+true average is the mean of its members' first values, and what is there is always what they put in. A `PeerCluster`
+checks all durable states after every step in which one has changed (or less often, where a scenario asks for it): those
+of living peers in memory, those of dead peers on disk. A run in which anything is missing, or there twice, ends at that
+step.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from fedpeer.topology.prediction import predicted_rounds
 from tests.reference import audit, judges
 from tests.sims import worlds
 
-#: Signs the rosters of scenarios in which they change.
+#: Key that signs the rosters of scenarios in which they change.
 AUTHORITY = Ed25519PrivateKey.from_private_bytes(bytes(32))
-#: Rounds that no run comes near: everybody stays, so that every durable state can be looked at.
+#: More rounds than any run reaches: all peers stay, so that every durable state can be checked.
 ENDLESS = 100_000
 #: Relative error of weights and values that are sums of some ten thousand float64 numbers of size 1.
 EXACT = 1e-9
 #: Rounding of float32 values of size 1, through some hundred shares.
 HULL_SLACK = 1e-5
-#: Of a round, so that training takes 10 ticks: about as long as averaging.
+#: Training steps of a round, so that training takes 10 ticks: about as long as averaging.
 STEPS = 250
-#: Ticks after the end of all faults in which every edge delivers again: a Hello is said at least every 400, a repeat
-#: every 200, and whoever was thought dead has to be heard first.
+#: Ticks after the end of all faults within which every edge delivers again: a Hello is sent at least every 400, a
+#: repeat every 200, and a message of a peer that was considered dead has to arrive first.
 BACK_TICKS = 800.0
-#: Ticks after that in which all are in the same round: one that ran ahead while it was alone waits a deadline in each
-#: of its rounds until the others have come to it, since nobody follows one alone.
+#: Ticks after that within which all peers are in the same round: a peer that ran ahead while it was alone waits a
+#: deadline in each of its rounds until the others have reached it, since no peer follows a single one.
 TOGETHER_TICKS = 1600.0
 
 
 @cache
 def world(peers: int = 4, **settings: Any) -> World:
-    """Peers of some hundred weights in one group on a ring, that exchange five times in a round."""
+    """Return a world of peers of some hundred weights in one group on a ring, with five exchanges in a round."""
     return worlds.world(
         worlds.federation(
             **{
@@ -98,10 +98,10 @@ class AddingTrainer(Training):
 
 @dataclass
 class Standings:
-    """What each thinks of each other, as it says when that changes.
+    """The states that peers assign to one another, from their notes of each change.
 
-    now      by (who, of whom), since when and what
-    dead     (who, of whom, how long) of those who were thought dead and came back
+    now      by (peer, other peer), the tick since which the state holds, and the state
+    dead     (peer, other peer, ticks) of each other peer that was considered dead and came back
     """
 
     now: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
@@ -119,19 +119,20 @@ class Standings:
         return sum(after == state for _, after in self.now.values())
 
     def burials(self, now: float, among: Collection[str] | None = None) -> list[float]:
-        """Ticks for which somebody was thought dead by one other, until now if that is not over; of these."""
+        """Return the ticks for which one peer considered another one dead, until now if it still does; both of these
+        peers, if `among` is given."""
         dead = [*self.dead, *((*key, now - since) for key, (since, state) in self.now.items() if state == "dead")]
         return [ticks for *pair, ticks in dead if among is None or set(pair) <= set(among)]
 
 
 class PeerCluster:
-    """One run.
+    """One run of whole peers without a server.
 
     Attributes:
-        forgetful  somebody may lose memory: weights are right only once all have met again, so `look` is left to the
-                   scenario, and values are not compared
-        look_every  ticks between two looks at what is there; 0 looks after every step that changed something
-        far        the furthest that weights and values, relatively, were from what was put in
+        forgetful  whether a peer may lose memory: weights are right only once all have met again, so `look` is left to
+                   the scenario, and values are not compared
+        look_every  ticks between two checks of what is there; 0 checks after every step that changed something
+        far        the largest relative distance of weights and values from what was put in
     """
 
     def __init__(
@@ -178,16 +179,17 @@ class PeerCluster:
         self._hull = {group: self._reach(group) for group in groups}
 
     def _drawn(self, peer: str, like_n: Tensor) -> Tensor:
-        """Between 0.5 and 1.5: apart, but not further apart than the estimates are long, which is implausible."""
+        """Draw values between 0.5 and 1.5: apart, but by less than the length of the estimates, since more is
+        implausible."""
         draws = Draws(self.seed).numpy("values", peer)
         return torch.from_numpy(draws.uniform(0.5, 1.5, len(like_n))).float()
 
     def _trainer(self, peer: str, adding: AddingTrainer) -> AddingTrainer:
-        """What a peer trains with, in clusters where that is more than standing still."""
+        """Return the trainer of a peer; clusters whose training does more than `adding` override this."""
         return adding
 
     def _reach(self, group: str) -> tuple[Tensor, Tensor]:
-        """(D,) least and most of what anybody begins with, in a roster of today or of later."""
+        """Return the least and the most (D,) of all first values, of peers in the present or a later roster."""
         values_MD = torch.stack([self.start[p][self._places(p, group)].double() for p in self.made.peers])
         return values_MD.amin(0), values_MD.amax(0)
 
@@ -195,13 +197,13 @@ class PeerCluster:
         return self.node_factory.setups[peer].peer_groups.groups[group].index_D
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the cluster's authority."""
+        """Return a roster of these peers, signed by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
 
     def admit(self, roster: Roster, peers: Iterable[str]) -> None:
-        """From their next start on these go by this roster."""
+        """Let these peers use this roster from their next start on."""
         for peer in peers:
             self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
 
@@ -216,7 +218,7 @@ class PeerCluster:
         return {peer: self.node(peer) for peer in self.simulator.machines()}
 
     def durable_states(self) -> dict[str, DurableState]:
-        """Return the states of the living as they are, of the others as they are on disk."""
+        """Return the states of living peers in memory, and those of the others on disk."""
         living = self.simulator.machines()
         for peer in self.simulator.peers:
             if peer in living:
@@ -258,7 +260,7 @@ class PeerCluster:
             self._compare(group, "value", float((there_D - put_D).abs().max()))
 
     def _watched(self, fact: Callable[[str, Effect], object]) -> Callable[[str, Effect], object]:
-        """Let the true mean follow a late joiner, which puts in the value that it adopts and not its own."""
+        """Let the true mean follow a late joiner, which puts in the value that it adopts instead of its own."""
 
         def watch(peer: str, effect: Effect) -> object:
             if isinstance(effect, Persist) and effect.kind == "entry" and peer in self._joining:
@@ -272,7 +274,7 @@ class PeerCluster:
         return watch
 
     def _count_adopted(self, peer: str, group: str, change: Mass) -> None:
-        """The change is that of the peer's own part alone, which is now a value between those of the others."""
+        """Add to the true mean the change of this peer's own part, which is now a value between those of the others."""
         (least_D, most_D), own_D = self._hull[group], self.start[peer][self._places(peer, group)].double()
         assert float(change.weight) == 0.0
         put_D = own_D + change.value_D / self.node(peer).durable.rules.start_weight
@@ -285,7 +287,7 @@ class PeerCluster:
         assert far <= EXACT, f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
 
     def _stay_inside(self, peer: str, durable: DurableState) -> None:
-        """No element of an estimate leaves the hull of what the members began with."""
+        """Record every estimate of which an element is outside the hull of the members' first values."""
         for group, (least_D, most_D) in self._hull.items():
             estimate_D = durable.estimate_D(group)
             out = float(torch.maximum(least_D - estimate_D, estimate_D - most_D).max())
@@ -298,7 +300,8 @@ class PeerCluster:
         return self.simulator.run(until, done)
 
     def together(self) -> bool:
-        """Whether all live and learn in about the same round, and know that all whom they share a group with do."""
+        """Return whether all peers live and learn in about the same round, and consider all others available in their
+        groups."""
         nodes = self.nodes()
         rounds = [node.durable.round for node in nodes.values()]
         if len(nodes) < len(self.simulator.peers) or max(rounds) - min(rounds) > 1:
@@ -315,7 +318,7 @@ class PeerCluster:
         )
 
     def exchanged(self) -> dict[str, int]:
-        """By peer, how many exchanges it has closed, at least, of its groups."""
+        """Return, by peer, the least number of exchanges that it has closed in any of its groups."""
         found = {}
         for peer, node in self.nodes().items():
             per_round = {group: node.state.peer_groups.averaging[group].exchanges for group in node.durable.groups}
@@ -325,7 +328,7 @@ class PeerCluster:
         return found
 
     def all_edges(self) -> set[tuple[str, str]]:
-        """(sender, receiver) along all overlays."""
+        """Return all (sender, receiver) along all overlays."""
         edges = set()
         for peer, setup in self.node_factory.setups.items():
             for policy in setup.peer_groups.averaging.values():
@@ -335,7 +338,7 @@ class PeerCluster:
         return edges
 
     def healed(self) -> None:
-        """Let time pass until faults are over and every edge has delivered a share once more."""
+        """Run until faults are over, every edge has delivered a share again, and all peers are together again."""
         self.run(self.simulator.faults.heal)
         waiting, seen = self.all_edges(), len(self.simulator.rows)
 
@@ -353,7 +356,7 @@ class PeerCluster:
         assert again, f"{TOGETHER_TICKS:.0f} ticks later they are still in different rounds: {self.phases()}"
 
     def exchange(self, times: int) -> None:
-        """Let everybody close so many more exchanges; each takes a deadline at most."""
+        """Run until every peer has closed so many more exchanges; each takes a deadline at most."""
         begun = self.exchanged()
         patience = times * self.made.federation.gossip.deadline / self.made.federation.gossip.tick
 
@@ -364,12 +367,12 @@ class PeerCluster:
         assert self.run(self.simulator.now + patience, done), f"no progress after {patience:.0f} ticks: {self.phases()}"
 
     def predicted(self, tolerance: float) -> int:
-        """Exchanges after which disagreement is below this, by the graphs alone."""
+        """Return the number of exchanges after which disagreement is below this tolerance, from the graphs alone."""
         policies = self.node_factory.averaging()
         return max(predicted_rounds(policy.overlay, policy.mixing, tolerance) for policy in policies)
 
     def error(self) -> float:
-        """The furthest that anybody's estimate is from the true mean, in any element of any group."""
+        """Return the largest distance of an estimate from the true mean, in any element of any group."""
         return max(
             float((durable.estimate_D(group) - self.truth[group]).abs().max())
             for durable in self.durable_states().values()
@@ -377,7 +380,7 @@ class PeerCluster:
         )
 
     def disagreement(self) -> float:
-        """The furthest that two estimates are apart, in any element of any group."""
+        """Return the largest distance between two estimates, in any element of any group."""
         durable_states = self.durable_states().values()
         return max(
             float((torch.stack(each).amax(0) - torch.stack(each).amin(0)).max())
@@ -385,18 +388,18 @@ class PeerCluster:
         )
 
     def weight(self, peers: Iterable[str], group: str) -> float:
-        """What these peers hold, and what waits with them, in one group."""
+        """Return the weight that these peers hold, and that waits with them, in one group."""
         durable_states = self.durable_states()
         return sum(durable_states[peer].groups[group].weight for peer in peers)
 
     def notes(self, what: str, since: float = 0.0) -> list[tuple[float, str]]:
-        """(tick, peer) of all notes of this name."""
+        """Return (tick, peer) of all notes of this name since a tick."""
         return [
             (row[0], row[2]) for row in self.simulator.rows if row[1] == "note" and row[3] == what and row[0] >= since
         ]
 
     def standings(self) -> Standings:
-        """What the peers think of each other from now on."""
+        """Return a record of the states that the peers assign to one another from now on."""
         found = Standings()
         self.simulator.on_effect = lambda peer, effect: found.on_event(self.simulator.now, peer, effect)
         return found
@@ -407,7 +410,7 @@ class PeerCluster:
     # ---- judgement
 
     def judge(self, *, also: Iterable[str] = (), strangers: Iterable[str] = ()) -> None:
-        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
+        """Raise AssertionError with all that is wrong; rejections by or of strangers may have any name."""
         rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         channels = [] if self.forgetful else judges.taken_once_and_in_order(judges.durable(rows))
         judges.judged(

@@ -1,6 +1,6 @@
-"""Members that lie about terms: whole peers that do their part, and say more than that at each tick.
+"""Members that lie about terms: whole peers that follow the protocol, and also send lies at each tick.
 
-What they say goes the way of all messages: as bytes, through the codec and the policy of whoever hears it.
+The lies travel like all messages: as bytes, through the codec and the policy of the receiver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedpeer.sims.network.simulator import Simulator
 
 
 def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
-    """From now on these say so to everybody, in each group of theirs, at each tick until this one."""
+    """Let each liar send its lies to all other members of each of its groups, at each tick from now until this one."""
     for peer, lies in liars.items():
         machine = simulator.machines().get(peer)
         assert machine is None or isinstance(machine, Node)

@@ -1,4 +1,4 @@
-"""Somebody is put out and let in again under the same name, with another key: on its old disk, or on an empty one."""
+"""A peer is revoked and readmitted under the same name, with another key: on its old disk, or on an empty one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedpeer.sims.network.faults import Act, Faults, Kind
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.peer_cluster import AUTHORITY, BACK_TICKS, PeerCluster, world
 
-#: Ticks at which it goes, in which the others hear of the roster without it, and at which it comes again.
+#: Tick at which the peer goes, ticks in which the others receive the roster without it, and ticks until it comes again.
 GOES, HEARD, COMES = 200.0, 150.0, 300.0
 KINDS: Sequence[Kind] = ("kill", "lose", "old")
 
 
 def readmitted(seed: int) -> None:
-    """It comes back as a later incarnation or as a new peer, all meet it and average with it, and its weight is
-    accounted for; also those who were away meanwhile, and those who hear of both rosters at once."""
+    """A readmitted peer comes back as a later incarnation or as a new peer; all others meet it and average with it,
+    including those that were away meanwhile or receive both rosters at once, and its weight is accounted for."""
     made = world(4, gossip__topology=("complete", "ring")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
     acts = [Act(GOES, KINDS[seed // 2 % 3], "peer2", COMES)]
     if seed % 2:

@@ -1,10 +1,10 @@
 """Switches that each break one rule of the protocol, and the scenario that must then fail.
 
-A test that cannot fail shows nothing. `SABOTAGE` names for each rule a way to break it, in the code that keeps it, and
-the play (scenario and seeds) that has to notice. That a new coordinator ignores what was accepted is broken where the
-mathematics of committed rounds is tested (`tests/gossip/`). What an earlier incarnation says is kept off twice, by its
-number and by signatures that name incarnations, so no scenario misses one of the two: the refusals of the number are
-E12.
+A test that cannot fail shows nothing. For each rule `SABOTAGE` names a way to break it, in the code that enforces it,
+and the scenario and seeds that have to notice. A coordinator that ignores what was accepted before it is tested with
+the mathematics of committed rounds (`tests/gossip/`). Messages of an earlier incarnation are rejected twice, by its
+number and by signatures that name incarnations, so no scenario notices when one of the two is missing: the rejections
+by number are E12.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Patch = pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Switch:
-    """One rule, broken by `breaks`; `play` over `seeds` must then fail for one of them at least. What these come to
-    unbroken costs nothing where they are seeds of `test_scenarios.py`."""
+    """One rule, broken by `breaks`; `play` must then fail for at least one of `seeds`. The run with the rule unbroken
+    costs nothing where the seed is one of `test_scenarios.py`."""
 
     breaks: Callable[[Patch], None]
     play: Callable[[int], None]
@@ -49,7 +49,7 @@ class Switch:
 
 
 def _no_sums(patch: Patch) -> None:
-    """The signed sum of weights up to a number shows a broken order, too: with one rule broken, the other must be."""
+    """Ignore the signed sum of weights up to a number, which also shows a broken order: both rules must be broken."""
     patch.setattr(channels, "_unlike", lambda *known: None)
 
 
@@ -90,7 +90,7 @@ def acknowledge_before_the_save(patch: Patch) -> None:
 
 
 class Deaf(dict[str, dict[str, int]]):
-    """Nobody is ever silent."""
+    """A mapping of silent peers in which no peer is ever silent."""
 
     def get(self, key: str, default: object = None) -> dict[str, int]:
         return {}
@@ -128,7 +128,7 @@ def apply_without_a_majority(patch: Patch) -> None:
 
 
 def forget_the_update_that_was_sent(patch: Patch) -> None:
-    """What training gave is not kept before it is sent."""
+    """Do not save the result of training before it is sent."""
     write = NodeState.write
 
     def forgetful(self: NodeState, entry: Entry) -> dict[str, transfers.NumberedTransfer]:
@@ -138,7 +138,7 @@ def forget_the_update_that_was_sent(patch: Patch) -> None:
 
 
 def settle_a_round_twice(patch: Patch) -> None:
-    """What was settled waits to be settled again."""
+    """Keep a settled update pending, so that it is settled again."""
     changed = ConsensusState.changed
 
     def again(self: ConsensusState, entry: ConsensusEntry) -> ConsensusState:
@@ -158,7 +158,7 @@ def listen_to_everybody(patch: Patch) -> None:
 
 
 def believe_any_hello(patch: Patch) -> None:
-    """Believe whatever others say about this peer's past."""
+    """Believe whatever others state about this peer's past."""
     patch.setattr(handshake, "unproven_reminder", _born_again_at_once)
 
 
@@ -172,7 +172,7 @@ def take_any_weight(patch: Patch) -> None:
 
 
 def wait_for_a_process_that_has_ended(patch: Patch) -> None:
-    """That a machine refuses connections says nothing."""
+    """Ignore that a machine refuses connections."""
     patch.setattr(Election, "nobody_listens", lambda self, peer: None)
 
 
@@ -181,7 +181,7 @@ def let_heartbeats_wait_for_the_disk(patch: Patch) -> None:
 
 
 def not_finite(_: int) -> None:
-    """S06: numbers that are none are refused by that name."""
+    """S06: Values that are not numbers are rejected by that name."""
     for bad in HOSTILE:
         if bad.id.startswith("S06"):
             found = decode(bad.build(PARTY), POLICY)

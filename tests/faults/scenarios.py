@@ -1,7 +1,7 @@
-"""What goes wrong, and what has to be true all the same: one function a promise, of a seed and nothing else.
+"""Scenarios under faults, one function of a seed, and of nothing else, for each promise.
 
-Each draws the faults and their rates from the seed, lets anything happen and checks safety at every step; then faults
-end, and progress is required within a bound. `python -m tests.faults.soak NAME FIRST LAST` plays seeds again.
+Each scenario draws the faults and their rates from the seed, injects them and checks safety at every step; then the
+faults end, and progress is required within a bound. `python -m tests.faults.soak NAME FIRST LAST` repeats seeds.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tests.faults.sessions import SESSIONS
 from tests.faults.trusting import Trust, judge
 from tests.reference import audit, judges
 
-#: Ticks in which all meet and begin; messages are lost, repeated and late from the first one on.
+#: Ticks in which all peers meet and begin; messages are lost, repeated and delayed from the first one on.
 CALM = 150.0
-#: Ticks behind it in which anything may happen.
+#: Ticks after `CALM` in which any fault may happen.
 STORM = 300.0
-#: On the wire, and how far from the true mean an estimate may be once it is healed (P2).
+#: Wire formats, and the largest distance of an estimate from the true mean after the faults have ended (P2).
 FIGURES = {"float32": 1e-6, "bfloat16": 1e-3, "float64": 1e-9}
 
 
 def stormy(seed: int, peers: Sequence[str], kinds: Sequence[Kind]) -> Faults:
-    """The faults of this seed, after a calm beginning, so that everybody has put in its values before."""
+    """Return the faults of this seed after a calm beginning, in which all peers put in their values."""
     faults = draw_faults(seed, peers, STORM, kinds)
     return replace(
         faults,
@@ -50,7 +50,7 @@ def stormy(seed: int, peers: Sequence[str], kinds: Sequence[Kind]) -> Faults:
 
 
 def truth(seed: int) -> None:
-    """P1, P2: nothing is lost at any step, and after heal the average is the true one."""
+    """P1, P2: Nothing is lost at any step, and after the faults have ended the average is the true one."""
     wire = list(FIGURES)[seed % len(FIGURES)]
     made = world(4 + seed % 3, gossip__wire=wire)
     cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
@@ -64,12 +64,13 @@ def truth(seed: int) -> None:
 
 #: Effects that a peer of `killed` has carried out when it has met the others, and two rounds later.
 MET, LATER = 40, 220
-#: Ticks within which a peer that was started again exchanges again (P3).
+#: Ticks within which a restarted peer exchanges again (P3).
 BACK = 200.0
 
 
 def killed(effects: int) -> None:
-    """P3: killed after this effect and started again, a peer loses nothing and is soon back in gossip."""
+    """P3: A peer that is killed after so many effects and restarted loses nothing and soon takes part in gossip
+    again."""
     cluster = PeerCluster(world(3), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
     simulator, away = cluster.simulator, 20.0
     simulator.kill_after("peer2", effects, ticks=away)
@@ -90,7 +91,7 @@ def killed(effects: int) -> None:
 
 
 def neighbours_killed(seed: int) -> None:
-    """P4: two neighbors killed at once, each while the other is away, lose nothing."""
+    """P4: Two neighbors that are killed at once, each while the other is away, lose nothing."""
     made = world(5)
     draws = Draws(seed).numpy("two neighbors")
     at, one, other = CALM + float(draws.uniform(0, 100)), *sorted(map(float, draws.uniform(1, 300, 2)))
@@ -106,9 +107,9 @@ def neighbours_killed(seed: int) -> None:
 
 
 def forgotten(seed: int) -> None:
-    """P4: an old disk or an empty one is noticed at the first meeting, and what is written off is counted."""
+    """P4: An old or empty disk is noticed at the first meeting, and the weight that is written off is counted."""
     slow = seed % 3 == 2
-    # A deadline that is shorter than an averaging takes keeps nobody in step: five exchanges of up to two delays each.
+    # A deadline shorter than an averaging (five exchanges of up to two delays each) does not keep peers in step.
     made = world(4 + seed % 2, gossip__deadline=16.0 if slow else 2.0)
     draws = Draws(seed).numpy("forgotten")
     kind: Kind = "old" if seed % 2 else "lose"
@@ -140,14 +141,14 @@ def forgotten(seed: int) -> None:
     assert cluster.disagreement() <= 1e-6
 
 
-#: Of each peer's weight that a side of a partition still has, held or under way within it, however it is cut. A peer
-#: with two neighbors, both on other sides, has given each of them a third when it notices that they are silent, and
-#: two ninths are left where it noticed one before the other. On paths and halves it is more.
+#: Part of its peers' weight that a side of a partition still has, held or in transit within it, however it is cut. A
+#: peer with two neighbors, both on other sides, has given each of them a third when it notices that they are silent,
+#: and two ninths are left if it noticed one before the other. On paths and halves more is left.
 KEPT = 0.2
 
 
 def cut(seed: int) -> None:
-    """P7: a partition of any shape drains no side and stops nobody, and heals by itself."""
+    """P7: A partition of any shape drains no side, stops no peer, and heals without a restart."""
     draws = Draws(seed).numpy("partition")
     made = world(6)
     mixed = [made.peers[place] for place in draws.permutation(6)]
@@ -173,7 +174,7 @@ def cut(seed: int) -> None:
     patience = made.federation.gossip.deadline / made.federation.gossip.tick
     for peer, node in cluster.nodes().items():
         rounds = node.durable.round - before[peer]
-        if [peer] in sides and seed % 3 != 2:  # nobody else is there: it trains on, under the same number
+        if [peer] in sides and seed % 3 != 2:  # alone on its side, it goes on training under the same round number
             assert rounds <= ALONE_ROUNDS, f"{peer} used up {rounds} rounds alone"
             assert node.rounds.alone > 0, f"{peer} did not train while it was alone"
             continue
@@ -185,12 +186,13 @@ def cut(seed: int) -> None:
     assert cluster.error() <= 1e-6
 
 
-#: Ticks within which all keep step again, after one of them has stood still: three deadlines of 5 s.
+#: Ticks within which all peers are in step again after one of them has stood still: three deadlines of 5 s.
 IN_STEP = 600.0
 
 
 def stumbling(seed: int) -> None:
-    """One stands still for longer than a deadline, where answers take longer than training: soon all keep step."""
+    """All peers are soon in step again after one stands still for longer than a deadline, where answers take longer
+    than training."""
     delay, (deadline, ticks) = (10, 8, 6, 4)[seed % 4], ((5.0, 300), (2.0, 120), (2.0, 300))[seed // 4 % 3]
     act = Act(800.0 + seed // 12, "pause", "peer2", ticks)
     made = world(6, gossip__deadline=deadline)
@@ -206,7 +208,7 @@ def stumbling(seed: int) -> None:
 
 
 def pausing(seed: int) -> None:
-    """P18: a pause keeps everything, and the next start goes on."""
+    """P18: A pause keeps everything, and the next start continues from it."""
     cluster, draws = calm(seed)
     simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
     cluster.run(CALM + float(draws.uniform(0, 60)))
@@ -225,7 +227,8 @@ def pausing(seed: int) -> None:
 
 
 def trusting(seed: int) -> None:
-    """P1, P3: averagings that begin anew from weights in what peers keep: weights and states outlive everything."""
+    """P1, P3: Where each averaging begins anew from weights in the peers' own states, weights and states survive all
+    faults."""
     made = world(4, gossip__topology="complete", gossip__exchanges=2, learning__evaluate_every=1)
     cluster = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     cluster.simulator.start()
@@ -233,7 +236,7 @@ def trusting(seed: int) -> None:
 
 
 def masked(seed: int) -> None:
-    """P17: masses are exact through phases of noise, whatever happens, and what is used is the mean."""
+    """P17: Masses stay exact through noise phases under any faults, and the value that peers use is the mean."""
     made = noise_phase_world()
     cluster = NoisePhaseCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     cluster.simulator.start()
@@ -241,7 +244,8 @@ def masked(seed: int) -> None:
 
 
 def drifting(seed: int) -> None:
-    """P1, P2 where averages go by drift: nothing is lost, and nobody is further away than the threshold allows."""
+    """P1, P2: Where drift triggers averagings, nothing is lost, and no peer is further away than the threshold
+    allows."""
     made = drifting_world(4 + seed % 3, gossip__wire=("float32", "int8")[seed // 3 % 2])
     cluster = Drifting(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
     cluster.simulator.start()
@@ -249,7 +253,7 @@ def drifting(seed: int) -> None:
 
 
 def leaving(seed: int) -> None:
-    """P18: who leaves hands everything over, and who comes back joins late."""
+    """P18: A peer that leaves hands everything over, and joins late when it comes back."""
     cluster, draws = calm(seed)
     simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
     cluster.run(CALM + float(draws.uniform(0, 60)))
@@ -283,7 +287,8 @@ def leaving(seed: int) -> None:
 
 
 def leaving_slowly(seed: int) -> None:
-    """P18: nothing is written off where answers take long, are lost, two leave at once, or who leaves stands still."""
+    """P18: Nothing is written off where answers are slow or lost, two peers leave at once, or a leaving peer stands
+    still."""
     slow, lossy, both, still = (seed % 4 == kind for kind in range(4))
     made = world(4, gossip__topology=("ring", "complete")[seed // 4 % 2])
     loss = 0.15 if lossy else 0.05
@@ -309,14 +314,14 @@ def leaving_slowly(seed: int) -> None:
 
 
 def _under_way(cluster: PeerCluster, peers: Sequence[str]) -> float:
-    """Weight in transfers between these that nobody has taken."""
+    """Return the weight in transfers between these peers that are not taken yet."""
     (group,) = cluster.groups
     there, _ = audit.weights(cluster.durable_states())[group]
     return there - cluster.weight(cluster.simulator.peers, group)
 
 
 def joining(seed: int) -> None:
-    """A peer that comes late takes over what the others have, and their round."""
+    """A peer that comes late takes over the values of the others, and their round."""
     made = world(4, gossip__gather=2.0)
     links = LinkRules(delay=0.3, jitter=0.5, loss=0.1 * (seed % 3))
     begin = CALM + 300.0 + seed % 100
@@ -332,7 +337,7 @@ def joining(seed: int) -> None:
     assert cluster.run(simulator.now + BACK, lambda: bool(cluster.notes("joined"))), cluster.phases()
     assert [peer for _, peer in cluster.notes("joined")] == [late]
     assert cluster.node(late).durable.round >= round > 2
-    # What the early peers hold may not have come together yet, and stays between the least and the most of it.
+    # The early peers may not have converged yet; their values stay between the least and the most of them.
     taken_D = cluster.node(late).durable.estimate_D(group)
     assert bool(((taken_D >= value_PD.amin(0) - HULL_SLACK) & (taken_D <= value_PD.amax(0) + HULL_SLACK)).all())
     cluster.healed()
@@ -343,15 +348,16 @@ def joining(seed: int) -> None:
 
 
 def slow_asynchronous(seed: int) -> None:
-    """One peer ten times slower does not slow the others, where nobody waits: within 5 % of their rounds."""
+    """A peer that is ten times slower does not slow the others where nobody waits: they stay within 5 % of their
+    rounds."""
     made = world(4, learning__mode="asynchronous")
     links = LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 3))
 
     def rounds(pace: dict[str, float]) -> dict[str, int]:
-        # Who has met others later than they began comes late: it takes over their value.
+        # A peer that meets the others after they have begun is a late joiner: it takes over their value.
         cluster = PeerCluster(made, Faults(seed=seed, links=links), pace=pace)
         cluster.simulator.start()
-        cluster.run(800.0)  # some 75 rounds of who is not slow
+        cluster.run(800.0)  # some 75 rounds of a peer that is not slow
         cluster.judge()
         return {peer: node.durable.round for peer, node in cluster.nodes().items()}
 
@@ -364,7 +370,7 @@ def slow_asynchronous(seed: int) -> None:
 
 
 def slow_synchronous(seed: int) -> None:
-    """A peer later than the deadline is left out, with one line in each round, and takes part in a later one."""
+    """A peer that misses the deadline is left out, with one line in each round, and takes part in a later round."""
     made = world(4, gossip__deadline=1.0)
     slow = made.peers[seed % 4]
     cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5)), pace={slow: 10.0})
@@ -376,14 +382,14 @@ def slow_synchronous(seed: int) -> None:
     assert min(others) >= 2000 / 40 / 2, f"a round takes a deadline at most: {rounds}"
     assert cluster.notes("caught_up"), "the late one skips rounds"
     assert {peer for _, peer in cluster.notes("caught_up")} == {slow}
-    # While it trains once, the others play no more rounds than twice their mean over such a time.
+    # While it trains once, the others finish at most twice their mean number of rounds over such a time.
     training = cluster.node_factory.trainers[slow].steps * STEP_S * 10.0 / made.federation.gossip.tick
     assert max(others) - rounds[slow] <= 2 * training * max(others) / 2000, f"it is not left behind: {rounds}"
     assert cluster.error() < 0.5, "and what it has is averaged"
 
 
 def roster_changes(seed: int) -> None:
-    """In the middle of a run one is put out and another invited; the others go on, and the new one joins."""
+    """In the middle of a run one peer is revoked and another invited; the others go on, and the new one joins."""
     made = world(5)
     *first, new = made.peers
     gone = first[seed % 4]
@@ -417,13 +423,14 @@ def roster_changes(seed: int) -> None:
     assert float((estimates.amax(0) - estimates.amin(0)).max()) <= 1e-5
 
 
-#: Ticks within which all have closed their books with who was put out: 10 s.
+#: Ticks within which all peers have closed their channels with a revoked peer: 10 s.
 BOOKS_CLOSED = 400.0
 
 
 def revoked(seed: int) -> None:
-    """A revoked peer takes weight with it and leaves transfers open, whoever has heard of it and who has not yet: soon
-    nothing is open to it, and what those who stay hold is what they put in less what they wrote off, exactly."""
+    """A revoked peer takes weight with it and leaves transfers open, both with peers that know of the revocation and
+    with peers that do not yet: soon nothing is open to it, and the remaining peers hold exactly what they put in less
+    what they wrote off."""
     made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
     faults = stormy(seed, made.peers, ("kill", "pause", "full"))
     cluster = PeerCluster(made, faults, forgetful=True, roster=made.peers)
@@ -452,7 +459,8 @@ def revoked(seed: int) -> None:
 
 
 def _closed(cluster: PeerCluster, rest: Sequence[str], gone: str, since: float) -> bool:
-    """Whether faults are over, all go by the later roster, and nobody has an end of a channel with who is put out."""
+    """Return whether faults are over, all peers use the later roster, and none has an end of a channel with the revoked
+    peer."""
     if cluster.simulator.now < since or not set(rest) <= cluster.simulator.machines().keys():
         return False
     nodes = [cluster.node(peer) for peer in rest]
@@ -465,18 +473,19 @@ def _closed(cluster: PeerCluster, rest: Sequence[str], gone: str, since: float) 
     return all(node.state.peer_groups.roster.number == 2 for node in nodes) and gone not in channels
 
 
-#: Ticks within which all know of a death, and within which a false one is taken back (P8).
+#: Ticks within which all peers know of a death, and within which a false one is taken back (P8).
 KNOWN, REFUTED = 100.0, 200.0
-#: Ticks in which nobody may be buried alive.
+#: Ticks in which no living peer may be declared dead.
 WATCHED = 1500.0
 
 
 def detection(seed: int) -> None:
-    """P8: at 10 % loss a death is soon known to all and nobody is buried alive; at 30 % who was is dug out again."""
+    """P8: At 10 % loss a death is soon known to all and no living peer is declared dead; at 30 % such a declaration is
+    soon taken back."""
     made, loss = world(8), 0.3 if seed % 3 == 2 else 0.1
     links = LinkRules(delay=0.2, jitter=float(Draws(seed).numpy("detection").uniform(0, 1)), loss=loss)
-    paces = dict.fromkeys(made.peers, 5.0)  # so that most of what is said is membership's
-    # At 30 % some are met so late that they join with the values of the others, and not with their own.
+    paces = dict.fromkeys(made.peers, 5.0)  # so that most messages are those of membership
+    # At 30 % some peers are met so late that they join with the values of the others instead of their own.
     cluster = PeerCluster(made, Faults(seed=seed, links=links), pace=paces, forgetful=loss > 0.1)
     simulator, said = cluster.simulator, cluster.standings()
     simulator.start()
@@ -491,7 +500,7 @@ def detection(seed: int) -> None:
 
 
 def played(seed: int) -> str:
-    """The digest of one stormy run."""
+    """Return the digest of one stormy run."""
     made = world(4)
     cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
     cluster.simulator.start()
@@ -500,13 +509,13 @@ def played(seed: int) -> str:
 
 
 def replayed(seed: int) -> None:
-    """P14: the same seed gives the same history, row for row."""
+    """P14: The same seed gives the same history, row for row."""
     assert played(seed) == played(seed)
     assert played(seed) != played(seed + 1)
 
 
 def calm(seed: int) -> tuple[PeerCluster, np.random.Generator]:
-    """Four peers on links that lose and delay a little, and draws for what is done to them."""
+    """Return a cluster of four peers on links that lose and delay a little, and draws for what is done to them."""
     draws = Draws(seed).numpy("calm")
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
     cluster = PeerCluster(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))
@@ -514,7 +523,7 @@ def calm(seed: int) -> tuple[PeerCluster, np.random.Generator]:
     return cluster, draws
 
 
-#: By name.
+#: Scenarios by name.
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (

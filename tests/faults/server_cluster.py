@@ -1,10 +1,11 @@
-"""Whole peers under a server that learns nothing: what a round has to give is known, so the truth is a law.
+"""Whole peers under a server that learns nothing: the result of a round is known, so the truth is a law.
 
-The server holds a total, and each client one of its own; a round adds to both what each update says. Where a client
-keeps what the server counted, and nothing else, the server's total is the sum of the clients' (so do SCAFFOLD's control
-variates). No two trainings give the same update, not even of one round, so bytes that are made again are noticed.
+The server holds a total, and so does each client; a round adds the change in each update to both. If each client keeps
+what the server counted, and nothing else, the server's total is the sum of the clients' totals (as with SCAFFOLD's
+control variates). No two trainings give the same update, not even of one round, so bytes that are made again are
+noticed.
 
-A `ServerCluster` looks at every effect that is carried out, and at every node after each of its steps.
+A `ServerCluster` checks every effect that is carried out, and every node after each of its steps.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ from tests.sims import worlds
 
 #: Bytes of a server [value, total], a client [total, rounds trained] and an update [value, change]: two float64 each.
 BYTES = 16
-#: Ticks within which somebody leads again (P5).
+#: Ticks within which there is a coordinator again (P5).
 LED_TICKS = 200.0
-#: Ticks within which all that live are in the round of the furthest, after the end of all faults.
+#: Ticks after the end of all faults within which all living peers are in the round of the furthest one.
 TOGETHER_TICKS = 1600.0
 
 
 @cache
 def world(peers: int = 5, **settings: Any) -> World:
-    """Small peers whose rounds have a deadline of 80 ticks."""
+    """Return a world of small peers whose rounds have a deadline of 80 ticks."""
     return worlds.world(
         worlds.federation(
             **{
@@ -88,10 +89,10 @@ def pair(data: bytes) -> tuple[float, float]:
 
 @dataclass(eq=False)
 class VectorTrainer(Training):
-    """One peer's work: the laws at the top of this file.
+    """A trainer of one peer, which follows the laws at the top of this file.
 
     liar   rounds in which its update is not finite
-    fixed  whether its server is said to have a place for each client
+    fixed  whether its server is declared to have a place for each client
     """
 
     me: str
@@ -167,12 +168,12 @@ def round_half_up(number: float) -> int:
 
 @dataclass
 class Seen:
-    """What was said and done.
+    """Record of the effects and states of a run.
 
-    models     by round, the contents that anybody applied
+    models     by round, the digests of the contents that any peer applied
     sent       by (peer, round), the updates that were sent
-    accepted   (peer, term, round) that somebody said
-    wrong      what must not be, in words
+    accepted   (peer, term, round) of each Accept that was sent
+    wrong      violations, in words
     """
 
     models: dict[int, set[bytes]] = field(default_factory=dict)
@@ -185,7 +186,7 @@ class Seen:
 
 
 class ServerCluster:
-    """One run."""
+    """One run of peers that share a server."""
 
     def __init__(
         self,
@@ -217,14 +218,14 @@ class ServerCluster:
         self._last: dict[str, tuple[Node, int]] = {}
 
     def signed(self, number: int, peers: Sequence[str]) -> Roster:
-        """A roster of these by the cluster's authority."""
+        """Return a roster of these peers, signed by the cluster's authority."""
         public = AUTHORITY.public_key().public_bytes_raw()
         entries = tuple(entry for entry in self.everybody.entries if entry.id in peers)
         self.voters[number] = len(entries)
         return sign(replace(self.everybody, authority=public, number=number, entries=entries), AUTHORITY)
 
     def admit(self, roster: Roster, peers: Sequence[str]) -> None:
-        """From their next start on these go by this roster."""
+        """Let these peers use this roster from their next start on."""
         for peer in peers:
             self.node_factory.setups[peer] = setup_of(self.made, roster, peer, nonce=0, method=self.node_factory.method)
 
@@ -239,7 +240,7 @@ class ServerCluster:
         return {peer: self.node(peer) for peer in self.simulator.machines()}
 
     def rounds(self) -> dict[str, int]:
-        """By living peer, the round that it applied and settled."""
+        """Return, by living peer, the round that it applied and settled."""
         return {peer: node.durable.consensus_states[EVERYONE].settled for peer, node in self.nodes().items()}
 
     def leading(self) -> str | None:
@@ -256,7 +257,7 @@ class ServerCluster:
         return self.simulator.run(until, done)
 
     def reach(self, round: int, ticks: float) -> bool:
-        """Let everybody who lives come to this round."""
+        """Run until every living peer has reached this round."""
         return self.run(self.simulator.now + ticks, lambda: all(each >= round for each in self.rounds().values()))
 
     def _stepped(self, peer: str, machine: Machine) -> None:
@@ -285,7 +286,7 @@ class ServerCluster:
                 if 2 * len(authors) <= self.voters[proposal.roster]:
                     seen.wrong.append(f"round {proposal.round} is in force by {len(authors)} acceptances")
                 silent = [a for a in authors if (a, proposal.term, proposal.round) not in seen.accepted]
-                if len(silent) > 1:  # the coordinator's own is never said
+                if len(silent) > 1:  # the coordinator's own acceptance is never sent
                     seen.wrong.append(f"round {proposal.round}: {silent} did not accept it")
             case Send(message=ConsensusMessage(message=Heartbeat(leader_certificate))):
                 if not seen.leads or seen.leads[-1][1:] != (leader_certificate.term, peer):
@@ -296,7 +297,7 @@ class ServerCluster:
     # ---- judgement
 
     def law(self) -> list[str]:
-        """Whether the server's total is the sum of the clients', where all are in one round."""
+        """Return an error unless the server's total is the sum of the clients' totals, where all are in one round."""
         consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
         assert len(consensus_states) == len(self.made.peers), "everybody lives"
         assert len({(each.settled, each.holding.round) for each in consensus_states}) == 1, "all are in one round"
@@ -307,7 +308,7 @@ class ServerCluster:
         return [] if abs(total - own) < 1e-9 else [f"the server counted {total}, and the clients keep {own}"]
 
     def judge(self, *, also: Sequence[str] = (), strangers: Sequence[str] = ()) -> None:
-        """Raises AssertionError with all that is wrong; what strangers say may be refused by any name."""
+        """Raise AssertionError with all that is wrong; rejections by or of strangers may have any name."""
         seen = self.seen
         rows = [row for row in self.simulator.rows if row[1] != "refused" or not {row[2], row[-1]} & set(strangers)]
         forks = [f"round {n} has {len(models)} models" for n, models in seen.models.items() if len(models) > 1]
@@ -322,7 +323,7 @@ class ServerCluster:
         )
 
     def settle_down(self) -> None:
-        """Let time pass until faults are over and all are in one round, and hold the laws against it."""
+        """Run until faults are over and all peers are in one round, and check the run and its law."""
         if self.simulator.faults.heal < math.inf:
             self.run(self.simulator.faults.heal)
         goal = max(self.rounds().values(), default=0) + 2
@@ -336,7 +337,7 @@ class ServerCluster:
         self.judge(also=self.law())
 
     def level(self) -> bool:
-        """Whether all live, and are in one round that is over for all of them."""
+        """Return whether all peers live and are in one round that is over for all of them."""
         consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
         rounds = {round for each in consensus_states for round in (each.settled, each.holding.round)}
         return len(consensus_states) == len(self.made.peers) and len(rounds) == 1

@@ -1,6 +1,6 @@
-"""What goes wrong in coordinated rounds, and what has to be true all the same: one function a promise, of a seed.
+"""Scenarios of coordinated rounds under faults, one function of a seed for each promise.
 
-Each is a scenario like those of `scenarios.py`, of peers that a `ServerCluster` looks at.
+Each is a scenario like those of `scenarios.py`, with peers that a `ServerCluster` checks.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS, ServerCluster, world
 
-#: Ticks in which all meet, elect and begin.
+#: Ticks in which all peers meet, elect a coordinator and begin.
 CALM = 150.0
-#: Ticks behind it in which anything may happen.
+#: Ticks after `CALM` in which any fault may happen.
 STORM = 300.0
-#: Links that are quick and not quite even.
+#: Links with a short delay and a little jitter.
 QUICK = LinkRules(delay=0.2, jitter=0.2)
-#: Effects that a coordinator of three carries out in a round and a half.
+#: Effects that a coordinator of three peers carries out in one and a half rounds.
 ROUND = 60
 
 
 def coordinator_killed(effects: int) -> None:
-    """P5, P6: killed after any effect of a round, the coordinator is soon replaced; no round is lost, done twice or has
-    two results; back again, it goes on with the others."""
+    """P5, P6: A coordinator that is killed after any effect of a round is soon replaced; no round is lost, done twice
+    or has two results; after its restart the peer goes on with the others."""
     consensus_cluster = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
     simulator = consensus_cluster.simulator
     simulator.start()
@@ -57,7 +57,7 @@ def coordinator_killed(effects: int) -> None:
 
 
 def client_killed(effects: int) -> None:
-    """Killed after any effect and started again at once, a peer sends the bytes that it sent before, and keeps what the
+    """A peer that is killed after any effect and restarted at once sends the same bytes as before, and keeps what the
     server counted."""
     consensus_cluster = ServerCluster(world(3), Faults(seed=effects, links=QUICK))
     simulator, victim = consensus_cluster.simulator, "peer3"
@@ -68,8 +68,8 @@ def client_killed(effects: int) -> None:
 
 
 def coordinated(seed: int) -> None:
-    """P6: whatever happens, a round has one result, which each applies once and in order, and what clients keep is what
-    the server counted."""
+    """P6: Under any faults a round has one result, which each peer applies once and in order, and clients keep what the
+    server counted."""
     made = world(3 + seed % 3)
     faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
     faults = replace(
@@ -84,7 +84,8 @@ def coordinated(seed: int) -> None:
 
 
 def minority(seed: int) -> None:
-    """A side without a majority pauses, says so once, and goes on when the others are back; the other goes on alone."""
+    """A side without a majority pauses, reports this once, and resumes when the others are back; the other side goes on
+    alone."""
     made = world(5)
     few = [made.peers[place] for place in Draws(seed).numpy("minority").permutation(5)[:2]]
     many = [peer for peer in made.peers if peer not in few]
@@ -108,7 +109,7 @@ def minority(seed: int) -> None:
 
 
 def disk_lost(seed: int) -> None:
-    """A voter whose disk is gone takes part, and does not vote."""
+    """A voter that has lost its disk takes part, and does not vote."""
     made = world(5)
     victim = f"peer{1 + seed % 5}"
     lost = Act(CALM + 10.0 + seed % 7, "lose", victim, 20.0 + 200.0 * (seed % 2))
@@ -117,7 +118,7 @@ def disk_lost(seed: int) -> None:
     simulator.start()
     consensus_cluster.run(lost.tick + 1)
     before, since = set(consensus_cluster.seen.accepted), len(simulator.rows)
-    # What its client kept is gone with the disk, so the law does not hold any more.
+    # Its client state is lost with the disk, so `ServerCluster.law` no longer holds.
     assert consensus_cluster.run(simulator.now + 1000.0, lambda: _as_far(consensus_cluster))
     consensus_state = consensus_cluster.node(victim).durable.consensus_states[EVERYONE]
     assert consensus_state.lost == 1
@@ -133,9 +134,8 @@ def disk_lost(seed: int) -> None:
 
 
 def voters_change(seed: int) -> None:
-    """One is invited, then another put out, while rounds go on: each roster counts by committed round, for all alike;
-    who is new
-    learns under which one the coordinator was elected, takes part, and counts."""
+    """One peer is invited and then another revoked while rounds go on: each roster takes effect by committed round, for
+    all peers alike; a new peer learns under which roster the coordinator was elected, takes part, and counts."""
     made = world(5)
     *first, new = made.peers
     gone = first[seed % 4]
@@ -168,12 +168,12 @@ def voters_change(seed: int) -> None:
 
 
 def _counts(consensus_cluster: ServerCluster, peer: str, since: int) -> bool:
-    """Whether this peer has accepted anything from this round on."""
+    """Return whether this peer has accepted anything from this round on."""
     return any(who == peer and round >= since for who, _, round in consensus_cluster.seen.accepted)
 
 
 def coordinator_leaves(seed: int) -> None:
-    """A coordinator that leaves or pauses is replaced; back again it goes on where the others are."""
+    """A coordinator that leaves or pauses is replaced; after its restart it goes on where the others are."""
     made = world(5)
     consensus_cluster = ServerCluster(
         made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3, loss=0.05 * (seed % 3)))
@@ -193,7 +193,7 @@ def coordinator_leaves(seed: int) -> None:
 
 
 def ending(seed: int) -> None:
-    """All peers finish all rounds and end, whatever is lost on the way; nobody is left without the last model."""
+    """All peers finish all rounds and end, whatever messages are lost; no peer is left without the last model."""
     rounds = 4
     made = world(4, learning__rounds=rounds)
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
@@ -209,16 +209,17 @@ def ending(seed: int) -> None:
     consensus_cluster.judge()
 
 
-#: Ticks of `starved` from the first coordinator on, and in which a round comes beside its training, where five peers
-#: wait for one another, each for a standstill.
+#: Ticks of `starved` from the first coordinator on; and ticks of a round in addition to its training, where five peers
+#: wait for one another, each for one standstill.
 STARVED, A_ROUND = 600.0, 150.0
-#: Ticks until the first coordinator, beside saves: a process that has stood still first waits for
-#: `ElectionTiming.longest` of the time in which it runs, in case that somebody leads; then come one or two terms.
+#: Ticks until there is a first coordinator, saves not included: a process that has stood still first waits for
+#: `ElectionTiming.longest`, counted in the time in which it runs, in case there is a coordinator; then one or two terms
+#: follow.
 FIRST = 600.0
-#: Ticks for which machines go on standing still after the kill.
+#: Ticks for which standstills continue after the kill.
 STARVED_AFTER = 800.0
-#: Ways in which a machine has no time: ticks between two standstills and of the longest one (3 s at most), of the
-#: longest save, and how many times as long a training takes.
+#: Kinds of starved machines: mean ticks between two standstills, ticks of the longest standstill (3 s at most), ticks
+#: of the longest save, and the factor by which a training takes longer.
 STARVATIONS = (
     (60.0, 120.0, 0.0, 1.0),
     (60.0, 120.0, 60.0, 20.0),
@@ -226,20 +227,21 @@ STARVATIONS = (
     (60.0, 120.0, 0.0, 20.0),
     (NEVER, 2.0, 80.0, 1.0),
 )
-#: Ticks, beside one training, until the round after a kill: three of the shortest leases.
+#: Ticks until the round after a kill, in addition to one training: three of the shortest leases.
 NEXT_ROUND = 3 * ElectionTiming().shortest
-#: Standstills that may come in between: one in the election, one in the round. Saves one after the other: of the
-#: candidate's vote and the others', of an update, of the model and that it was accepted, by the coordinator and others.
+#: Standstills that may happen in that time: one in the election, one in the round. Saves one after the other: of the
+#: votes of the candidate and the others, of an update, of the model, and of its acceptance by the coordinator and the
+#: others.
 STANDSTILLS, SAVES = 2, 6
 
 
 def starved(seed: int, ticks: float = STARVED) -> None:
-    """P5: on machines that have no time for their processes, at most one coordinator follows another, and rounds go on;
-    killed, it is replaced all the same, and a round comes within three of the shortest leases and one training, and
-    what comes in between: a standstill or two, and saves that take long, one after the other.
+    """P5: On machines that have no time for their processes the coordinator changes at most once, and rounds go on; a
+    killed coordinator is replaced, and the next round comes within three of the shortest leases, one training, and the
+    delays in between: one or two standstills, and slow saves one after the other.
 
     Processes stand still for up to 3 s each, longer where one standstill runs into the next, and at times all together;
-    saves and trainings take long, too."""
+    saves and trainings are slow as well."""
     made = world(5, gossip__deadline=30.0)
     every, longest, save, pace = STARVATIONS[seed % len(STARVATIONS)]
     first = FIRST + 10 * save
@@ -279,9 +281,9 @@ LIED = 300.0
 
 
 def terms_lied_about(seed: int) -> None:
-    """P5: one of four members, or two of eight, say higher terms and stand in them at each tick from the first one on:
-    a coordinator is elected, nobody deposes it, rounds go on; killed, one of eight is replaced. Of honest peers nobody
-    pays."""
+    """P5: One of four members, or two of eight, send higher terms and are candidates in them at each tick from the
+    first one on: a coordinator is elected, no liar deposes it, and rounds go on; among eight, a killed coordinator is
+    replaced. No honest peer is harmed."""
     made = world(8 if seed % 3 == 2 else 4, gossip__gather=2.0)
     draws = Draws(seed).numpy("liars")
     mixed = [made.peers[place] for place in draws.permutation(len(made.peers))]
@@ -302,7 +304,7 @@ def terms_lied_about(seed: int) -> None:
     assert len(consensus_cluster.seen.leads) == leads, consensus_cluster.seen.leads
     assert _honest(consensus_cluster, honest) >= before + 3
     assert kept is not None
-    if len(made.peers) > 4:  # of four without the liar and the one that is killed there would be no majority
+    if len(made.peers) > 4:  # four members without the liar and the killed peer would have no majority
         simulator.kill(kept)
         honest = [peer for peer in honest if peer != kept]
         before = _honest(consensus_cluster, honest)
@@ -314,7 +316,7 @@ def terms_lied_about(seed: int) -> None:
 
 
 def _honest(consensus_cluster: ServerCluster, peers: Sequence[str]) -> int:
-    """The round in which all of these are."""
+    """Return the round that all of these peers have reached."""
     rounds = consensus_cluster.rounds()
     return min(rounds[peer] for peer in peers)
 
@@ -331,7 +333,7 @@ def _as_far(consensus_cluster: ServerCluster) -> bool:
     return len(rounds) == len(consensus_cluster.made.peers) and min(rounds.values()) >= 24
 
 
-#: By name.
+#: Scenarios by name.
 SESSIONS = {
     session.__name__: session
     for session in (
@@ -350,8 +352,10 @@ SESSIONS = {
 
 
 def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, longest: float = 120.0) -> Faults:
-    """A machine that has no time for its processes, until a tick: each stands still again and again, some `every`
-    ticks, for 2 to `longest` ticks, short times more often than long ones; at times all together."""
+    """Return the faults of a machine that has no time for its processes until a tick.
+
+    Each process stands still again and again, some `every` ticks apart, for 2 to `longest` ticks, short times more
+    often than long ones; at times all stand still together."""
     draws = Draws(seed).numpy("stalls")
     acts = []
     for together in (*((peer,) for peer in peers), tuple(peers)):
@@ -365,11 +369,11 @@ def stalls(seed: int, peers: Sequence[str], until: float, every: float = 60.0, l
 
 
 def standstills(acts: Sequence[Act], begin: float, end: float) -> list[float]:
-    """Ticks of all standstills of single processes between two ticks, longest first; what begins in another one goes
-    on with it."""
+    """Return the ticks of all standstills of single processes between two ticks, longest first; a standstill that
+    begins during another one extends it."""
     found: list[float] = []
     spans: dict[str, tuple[float, float]] = {}
-    for act in (act for act in acts if act.tick < end):  # by their ticks
+    for act in (act for act in acts if act.tick < end):  # in the order of their ticks
         since, until = spans.get(act.peer, (begin, begin))
         if act.tick > until:
             found.append(until - since)

@@ -1,4 +1,4 @@
-"""Scenarios over many seeds, and fuzzed messages by the million; prints what fails, with the line that plays it again.
+"""Scenarios over many seeds, and a million fuzzed messages; prints each failure with the command that repeats it.
 
 python -m tests.faults.soak                    all scenarios, 1,464 runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
@@ -20,7 +20,7 @@ from tests.faults.scenarios import SCENARIOS
 #: Seeds of each scenario: one to three seconds of one core each. All together take 85 minutes of one core, so that the
 #: whole of `make soak` stays under two hours on two.
 SEEDS = 30
-#: The same where a seed takes longer, and where lies, sizes and links make many kinds of run.
+#: The same for scenarios whose seeds take longer, or where lies, sizes and links make many kinds of run.
 OTHERWISE = {
     "neighbours_killed": 16,
     "forgotten": 16,
@@ -45,9 +45,9 @@ PLAYS: dict[str, Callable[[int], None]] = {**SCENARIOS, "fuzz": fuzzed}
 
 
 def failure(job: tuple[str, int]) -> str | None:
-    """What went wrong in this run, with how to play it again."""
+    """Return the failure of this run with the command that repeats it, or None."""
     name, seed = job
-    # A run makes no garbage that only the collector finds; looking for it takes a seventh of the time.
+    # A run makes no garbage that only the collector finds; the search for it takes a seventh of the time.
     gc.disable()
     try:
         PLAYS[name](seed)
@@ -60,7 +60,7 @@ def failure(job: tuple[str, int]) -> str | None:
 
 
 def soak(jobs: list[tuple[str, int]]) -> int:
-    """Play them on all cores; how many failed."""
+    """Run the jobs on all cores; return the number that failed."""
     failed, said = 0, time.monotonic()
     with ProcessPoolExecutor() as pool:
         for done, line in enumerate(pool.map(failure, jobs, chunksize=4), start=1):

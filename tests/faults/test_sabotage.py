@@ -1,4 +1,4 @@
-"""Each rule, when it is broken, is missed by the scenario that stands for it; unbroken, that scenario passes."""
+"""The scenario of each rule fails when the rule is broken, and passes when it is not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def first_failure(switch: Switch) -> int | None:
 
 @cache
 def assert_passes(play: Callable[[int], None], seed: int) -> None:
-    """Played once for all rules, and not at all where `test_scenarios.py` plays it."""
+    """Run a seed once for all rules, and not here where `test_scenarios.py` runs it."""
     if seed not in chain(*SEEDS.get(play.__name__, ())):
         play(seed)
 

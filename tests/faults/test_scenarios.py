@@ -1,6 +1,6 @@
 """Every promise about faults, over seeds: each kind of run here, thousands of runs in `make soak`.
 
-A seed is a whole run: it draws the rates of the faults too. A test's id is what plays it again.
+A seed determines a whole run, the rates of the faults included. The id of a test names the run to repeat.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tests.faults.isolation import KINDS, isolate
 from tests.faults.scenarios import LATER, SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
-#: By scenario: seeds at once, and seeds with the slow tests: one of each kind, and those that found a fault of a peer.
-#: `make soak` plays these and some seventy of each.
+#: By scenario, seeds that always run, and seeds that run with the slow tests: one of each kind, and those that found a
+#: bug in a peer. `make soak` runs these and more, thirty of most (`soak.py`).
 SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
-    # One comes so late that it takes over a value.
+    # A peer comes so late that it takes over a value.
     "truth": (range(1), (11,)),
     "killed": (range(111, 112), range(3, LATER, 96)),
     "neighbours_killed": (range(0), range(1)),
@@ -36,16 +36,16 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "pausing": (range(0), range(1)),
     "trusting": (range(1, 2), range(0)),
     "masked": (range(0), range(1)),
-    "drifting": (range(1), (76,)),  # 76: an averaging that went on without others, taken for a whole one
+    "drifting": (range(1), (76,)),  # 76: an averaging that went on without others was taken for a complete one
     "leaving": (range(1), range(0)),
-    # One whose three shares leave the last bit of its weight.
+    # A peer's three shares leave the last bit of its weight.
     "leaving_slowly": (range(0), (65,)),
     "joining": (range(0), range(1, 2)),
-    "slow_asynchronous": (range(0), range(10, 11)),  # one joins late and has taken shares before
+    "slow_asynchronous": (range(0), range(10, 11)),  # a peer joins late after it has taken shares
     "slow_synchronous": (range(0), range(1)),
-    # One hears of the new member before it hears of the roster.
+    # A peer learns of the new member before it learns of the roster.
     "roster_changes": (range(0), (30,)),
-    "revoked": (range(1), (79,)),  # 79: a roster that comes in the middle of a cut
+    "revoked": (range(1), (79,)),  # 79: a roster arrives in the middle of a cut
     "detection": (range(0), range(1, 2)),
     "replayed": (range(0), range(1)),
     "coordinator_killed": (range(2, ROUND, 40), range(0, ROUND, 10)),
@@ -64,15 +64,15 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "group_terms_lied_about": (range(1), (5,)),
     "groups_end": (range(0), range(3, 4)),
     "group_members_change": (range(0), range(1)),
-    # Two of five apart for 30 s, which then leap over a round that one still waits in.
+    # Two of five peers are cut off for 30 s and then skip a round in which one peer still waits.
     "isolated": (range(0), (42,)),
     "isolated_coordinated": (range(0), range(3, 4)),
-    # One of four with all lies at once; two of eight whose transfers weigh 1, and whose exchanges rise; one of three
-    # voters that lies before anybody has met it.
+    # One of four with all lies at once; two of eight, first with transfers that weigh 1, then with exchanges that rise;
+    # one of three voters that lies before anybody has met it.
     "liars": (range(0), (9, 13, 36, 65)),
     "amended": (range(1, 2), range(len(CHANGES))),
     "readmitted": (range(1), range(1, 6, 2)),
-    # One that was behind when the others went over; kills before, in and after the going over.
+    # A peer that was behind when the others switched; kills before, during and after the switch.
     "amended_groups": (range(2, 3), range(0, 6, 3)),
     "amended_killed": (range(1, 2), range(4, 36, 12)),
     "amended_newcomer": (range(1, 2), range(0)),
@@ -117,7 +117,7 @@ def test_any_bytes_are_a_message_or_a_named_refusal(seed: int) -> None:  # P10
 
 @pytest.mark.parametrize("seed", [pytest.param(1, id="D05")])
 def test_no_clock_of_the_machine_is_read(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: the history is the same with clocks that leap by an hour at each look."""
+    """P13: The history is the same with clocks that advance by an hour at each reading."""
     before = played(seed)
     hours = iter(range(10**9))
     for name in ("time", "monotonic", "perf_counter"):
@@ -132,7 +132,7 @@ def test_no_clock_of_the_machine_is_read(seed: int, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_another_process_plays_the_same_history() -> None:
-    """P14: whatever the hash seed of the interpreter, which is another one than here."""
+    """P14: The history does not depend on the hash seed of the interpreter, which differs from the one here."""
     code = "from tests.faults.scenarios import played; print(played(2))"
     environment = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     root = Path(__file__).parents[2]

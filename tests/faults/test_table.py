@@ -1,7 +1,7 @@
-"""The table of bad inputs in docs/reliability.md: the code says the same, and each row is the id of some test.
+"""The table of bad inputs in docs/reliability.md agrees with the code, and each row is the id of some test.
 
-Ids are read from the tests' sources, where pytest takes them from: `id=` and `ids=` of parameters, keys of a dict of
-cases, and the first word of a `Hostile` or a `Wrong`.
+The ids are read from the sources of the tests, where pytest finds them: `id=` and `ids=` of parameters, keys of a dict
+of cases, and the first argument of a `Hostile` or a `Wrong`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 TESTS = Path(__file__).parents[1]
 ALL = tuple(TESTS.rglob("*.py"))
 PAGE = TESTS.parent / "docs" / "reliability.md"
-#: Tests in which somebody speaks to a running peer, or something is wrong with the machine under one.
+#: Tests in which something sends to a running peer, or something is wrong with the machine under one.
 RUNNING = tuple(
     TESTS / "peer" / name
     for name in (
@@ -33,12 +33,12 @@ RUNNING = tuple(
         "runtime/test_bad_start.py",
     )
 )
-#: Kinds of those that are counted as a refusal; what is accepted, or the user's own mistake, is not.
+#: Kinds of rows that count as a rejection; accepted input and the user's own mistakes do not.
 REFUSED = "hsxo"
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """(answer, kind) by id."""
+    """Return the (answer, kind) of each row, by id."""
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"^\| ([TEMSRCD]\d\d) \| .* \| ([^|]*) \| ([^|]*) \|$", text, re.M)
     return {id: (answer, kind) for id, answer, kind in found}
@@ -68,7 +68,7 @@ def _words(*values: ast.expr | None) -> Iterator[str]:
 
 @cache
 def shown(paths: Iterable[Path]) -> set[str]:
-    """Rows that are the beginning of an id."""
+    """Return the rows that are the beginning of an id in these files."""
     return {id[:3] for path in paths for id in ids(path) if re.match(r"[A-Z]\d\d\b", id)}
 
 

@@ -1,8 +1,8 @@
-"""Peers that keep a state of their own, and begin each averaging by a weight in it: pFedVEM by gossip under faults.
+"""Peers whose own states hold the weight with which they begin each averaging: pFedVEM by gossip under faults.
 
-What each puts into an averaging is the same in all rounds, and its weight is drawn once, at its first training; from
-then on it is in its state only. So all estimates come to one weighted mean, in closed form, and a peer that forgot its
-weight, or took it for another group's, would bring them to another.
+Each peer puts the same value into every averaging, with a weight that is drawn once, at its first training, and is then
+kept in its state only. So all estimates converge to one weighted mean, in closed form; with a peer that forgot its
+weight, or confused it with that of another group, they would converge to another mean.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tests.faults.peer_cluster import HULL_SLACK, AddingTrainer, PeerCluster
 from tests.reference import audit, judges
 
 METHOD = "pfedvem-gossip"
-#: What a peer predicts with, less what it puts in: models of their own are not the estimates.
+#: The model with which a peer predicts, less the value that it puts in: the peers' own models are not the estimates.
 APART = 5.0
-#: How many times as long as others they train, for fewer rounds in the same time.
+#: Factor by which training takes longer than in other clusters, for fewer rounds in the same time.
 PACE = 4.0
 
 
 @dataclass(frozen=True, eq=False)
 class Trusted(AddingTrainer):
-    """A trainer whose state is a weight, drawn when there is none, and how often it has trained."""
+    """A trainer whose state is a weight, drawn when there is none, and the number of its trainings."""
 
     draws: np.random.Generator = field(default_factory=np.random.default_rng)
 
@@ -39,7 +39,7 @@ class Trusted(AddingTrainer):
         return self.start_n, torch.tensor([weight, times + 1], dtype=torch.float64).view(torch.uint8)
 
     def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
-        """Another one for each group."""
+        """Return the weight in the group of these places, a different one for each group."""
         return weight_of(_state(state_k)[0], place_D)
 
     def models(self, x_n: Tensor, state_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor | None]:
@@ -52,7 +52,7 @@ def _state(s_k: Tensor) -> tuple[float, float]:
 
 
 def weight_of(drawn: float, place_D: Tensor) -> float:
-    """In the group of these places."""
+    """Return the weight in the group of these places."""
     return drawn if int(place_D[0]) == 0 else 30.0 / drawn
 
 
@@ -85,7 +85,7 @@ class Trust(PeerCluster):
             assert torch.equal(effect.x_n, own_n), f"{peer} is not evaluated with its own model"
 
     def weighted(self) -> Tensor:
-        """(n,) the mean of what all put in, by the weights that each drew first."""
+        """Return the mean (n,) of all values put in, weighted by the weight that each peer drew first."""
         drawn = {peer: Draws(self.seed).numpy("weight", peer).uniform(0.2, 20.0) for peer in self.made.peers}
         mean_n = torch.empty(len(next(iter(self.start.values()))), dtype=torch.float64)
         for group in self.groups:
@@ -96,7 +96,7 @@ class Trust(PeerCluster):
         return mean_n
 
     def trained_in_turn(self) -> list[str]:
-        """Each training continues from the state that the last one left, whatever happened between them."""
+        """Return the trainings that did not continue from the state that the last one left."""
         wrong, last = [], dict.fromkeys(self.made.peers, 0)
         for tick, peer, (kind, *fact) in judges.durable(self.simulator.rows):
             if kind == "learnt":
@@ -112,12 +112,13 @@ def _fact(peer: str, effect: Effect) -> object:
     return audit.took(peer, effect)
 
 
-#: Rounds after heal until peers are in step again; by then shares of earlier averagings have come, and were added.
+#: Rounds after the faults until peers are in step again; by then shares of earlier averagings have arrived and been
+#: added.
 STRAGGLING = 8
 
 
 def judge(cluster: Trust, rounds: int = 2) -> None:
-    """After heal: soon all estimates are the weighted mean at the end of a round, and of each round from then on."""
+    """Check that soon after the faults all estimates are the weighted mean at the end of every round."""
     cluster.healed()
     first = max(node.durable.round for node in cluster.nodes().values()) + 1
     after = range(first, first + STRAGGLING + rounds)

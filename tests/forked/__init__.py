@@ -2,9 +2,9 @@
 
     subprocess.Popen([*python(), "-m", "fedpeer", "start", ...])    instead of [sys.executable, "-m", "fedpeer", ...]
 
-What is started is a client: a real process, with the folder, environment, streams and namespaces that it was given. It
-hands them to the server, whose fork runs the program, passes signals on, and ends as the program ends. Programs are
-killed with their client and, on Linux, when the tests end in whatever way.
+The process that is started is a client: a real process, with the folder, environment, streams and namespaces that it
+was given. It hands them to the server, whose fork runs the program; the client passes signals on, and ends as the
+program ends. Programs are killed with their client and, on Linux, when the tests end in any way.
 
 Importing torch takes three seconds of a core, a fork a hundredth of that. A test of what a program imports starts
 `sys.executable`.
@@ -25,7 +25,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-#: Signals to a client that kill and stop the program: one of its own that it cannot catch would leave that behind.
+#: Signals to a client that kill and stop the program: a signal that the client cannot catch would leave the program
+#: behind.
 KILL, STOP = (getattr(signal, name, signal.SIGTERM) for name in ("SIGUSR1", "SIGUSR2"))
 
 
@@ -42,8 +43,8 @@ def fedpeer_command(*words: str) -> list[str]:
 
 
 def as_executable(folder: Path) -> Path:
-    """Return a program in this folder that stands for `sys.executable` where our own code starts one."""
-    words = python()  # before anybody takes its place
+    """Return a program in this folder that replaces `sys.executable` where our own code starts one."""
+    words = python()  # before `sys.executable` is replaced
     assert os.fsdecode(multiprocessing.spawn.get_executable()) == sys.executable, "workers start as ever"
     file = folder / "python"
     file.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
@@ -53,7 +54,7 @@ def as_executable(folder: Path) -> Path:
 
 @cache
 def _server() -> str:
-    """Start the server, once in each process that tests; the path of its socket."""
+    """Start the server, once in each process that tests; return the path of its socket."""
     path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "socket")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     server = subprocess.Popen(

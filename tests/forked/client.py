@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 
-#: Which signal the program gets for one of the client's.
+#: The signal that the program gets for each signal of the client.
 PASSED_ON = {
     **{each: each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCONT)},
     signal.SIGUSR1: signal.SIGKILL,
@@ -50,7 +50,7 @@ def number(line: socket.socket) -> int:
 
 
 def received(line: socket.socket, count: int) -> bytes:
-    """So many bytes; where the other side is gone, this process ends."""
+    """Return so many bytes; end this process if the other side is gone."""
     found = b""
     while len(found) < count:
         more = line.recv(count - len(found))

@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.forked.client import NAMESPACES, NUMBER_BYTES, number_bytes, received
 
-#: What programs use. A process may only import before it forks: no thread of ours runs, no tensor was touched.
+#: Modules that programs use. The server may only import before it forks: no thread of ours runs, no tensor is touched.
 PRELOADED = (
     "sklearn.datasets",
     "fedpeer.sims.vector.preload_autograd",
@@ -66,7 +66,7 @@ def _serve(path: str) -> list[str]:
 
 
 def _watch(line: socket.socket) -> list[str]:
-    """Start a client's program, tell the client its number and how it ends; return in the program."""
+    """Start a client's program, send the client its number and how it ends; return in the program."""
     _end_with_parent()
     head, descriptors, _, _ = socket.recv_fds(line, NUMBER_BYTES, 3 + len(NAMESPACES))
     request = json.loads(received(line, int.from_bytes(head, "big")))
@@ -82,7 +82,7 @@ def _watch(line: socket.socket) -> list[str]:
 
     def end_with_client() -> None:
         with suppress(ConnectionError):
-            line.recv(1)  # it says nothing more
+            line.recv(1)  # the client sends nothing more
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -120,7 +120,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _run(words: list[str]) -> None:
-    """Do what `python WORDS` does, of which there may be `-P`, `-W ACTION`, and `-m MODULE`, `-c CODE` or a file."""
+    """Do what `python WORDS` does, where WORDS may be `-P`, `-W ACTION`, and `-m MODULE`, `-c CODE` or a file."""
     safe = False
     while words[0] in ("-P", "-W"):
         if words[0] == "-P":

@@ -1,4 +1,4 @@
-"""The client in the place of Python is a program like any other, and no program outlives it or the tests."""
+"""The client that replaces Python is a program like any other, and no program outlives it or the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.forked import KILL, ROOT, python
 
 PATIENCE_S = 120.0
-#: Says that it runs, and goes on until something ends it.
+#: A program that prints that it runs, and goes on until something ends it.
 ENDLESS = "import signal; print('ready', flush=True); signal.pause()"
 
 

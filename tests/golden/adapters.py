@@ -1,6 +1,6 @@
-"""From golden inputs to fedpeer's own functions and back: one function for each case, `(inputs) -> computed`.
+"""Adapters from golden inputs to fedpeer's own functions and back: one function per case, `(inputs) -> computed`.
 
-An adapter reshapes and names, in float64; it holds no mathematics of its own.
+An adapter reshapes and renames, in float64; it contains no mathematics of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Case = dict[str, Any]
 
 
 def push_sum_atomic(inputs: Case) -> Case:
-    """01a"""
+    """Compute case 01a."""
     peers = _peers(inputs["x0"], inputs["w0"])
     found: Case = {"s_after": [], "w_after": [], "estimate_after": []}
     found["true_mean"] = weighted_mean(_stacked(peers)).tolist()
@@ -54,7 +54,7 @@ def push_sum_atomic(inputs: Case) -> Case:
 
 
 def push_sum_synchronous(inputs: Case) -> Case:
-    """01b"""
+    """Compute case 01b."""
     graph = nx.DiGraph([(int(a), b) for a, targets in inputs["out_neighbours"].items() for b in targets])
     matrix = push_sum_matrix(graph)
     now_PD = Mass.of(torch.tensor(inputs["x0"], dtype=torch.float64))
@@ -70,7 +70,7 @@ def push_sum_synchronous(inputs: Case) -> Case:
 
 
 def push_sum_asynchronous(inputs: Case) -> Case:
-    """01c"""
+    """Compute case 01c."""
     peers, flight = _peers(inputs["x0"]), dict[str, tuple[int, int, Mass]]()
     log: list[Case] = []
     for act, *rest in inputs["operations"]:
@@ -90,7 +90,7 @@ def push_sum_asynchronous(inputs: Case) -> Case:
 
 
 def push_pull_pairwise(inputs: Case) -> Case:
-    """01d"""
+    """Compute case 01d."""
     peers = _peers(inputs["x0"])
     found: Case = {"true_mean": weighted_mean(_stacked(peers)).tolist(), "values_after": [], "variance_after": []}
     for i, j in inputs["exchanges"]:
@@ -102,7 +102,7 @@ def push_pull_pairwise(inputs: Case) -> Case:
 
 
 def mixing_matrices(inputs: Case) -> Case:
-    """09; without the algebraic connectivity, for which fedpeer has no use."""
+    """Compute case 09, without the algebraic connectivity, which fedpeer does not need."""
     return {name: _mixing(case) for name, case in inputs.items()}
 
 
@@ -134,13 +134,13 @@ def _stacked(peers: Sequence[Mass]) -> Mass:
 
 
 def network_of(sizes: list[int]) -> NetworkMap:
-    """The plain network of the golden cases: parts "input", "0", "1", ..., tensors in order weight, bias."""
+    """Return the plain network of the golden cases: parts "input", "0", "1", ..., tensors in order weight, bias."""
     layers = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
     return trace(layers, torch.zeros(1, sizes[0]))
 
 
 def averaged(plan: Plan, start: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every group's exact mean in the place of its members' values."""
+    """Return all peers' values with every group's exact mean in the place of its members' values."""
     value = {peer: x_n.clone() for peer, x_n in start.items()}
     for group in plan.groups:
         index = {peer: torch.from_numpy(index_D) for peer, index_D in group.indices.items()}
@@ -152,7 +152,7 @@ def averaged(plan: Plan, start: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def graph_of(inputs: Case) -> ModelGraph:
-    """Peer number p is "p"; it implements the models that its layout names."""
+    """Return the graph of models: peer number p is called "p" and implements the models that its layout names."""
     named = [{model for layer in peer for model, _ in layer} for peer in inputs["layout"]]
     return ModelGraph(
         PartialModel(
@@ -165,7 +165,7 @@ def graph_of(inputs: Case) -> ModelGraph:
 
 
 def assigned(inputs: Case, graph: ModelGraph, peer: str, network: NetworkMap) -> Assignment:
-    """The neurons of a peer as its layout lists them."""
+    """Return the assignment of a peer's neurons as its layout lists them."""
     layers = zip(network.parts, inputs["layout"][int(peer)], strict=True)
     return layout_of_slices(
         network, graph, {part.name: [(model, index) for model, index in layer] for part, layer in layers}
@@ -173,19 +173,19 @@ def assigned(inputs: Case, graph: ModelGraph, peer: str, network: NetworkMap) ->
 
 
 def flat(inputs: Case, peer: str) -> Tensor:
-    """One peer's flat vector: the weights of each layer, then its activation parameters."""
+    """Return one peer's flat vector: the weights of each layer, then its activation parameters."""
     layers = zip(inputs["weights"][int(peer)], inputs["q"][int(peer)], strict=True)
     return torch.cat([torch.tensor(tensor, dtype=torch.float64).ravel() for layer in layers for tensor in layer])
 
 
 def by_layer(network: NetworkMap, x_n: Tensor) -> tuple[list[Any], list[Any]]:
-    """The weights of each layer, and the activation parameters of each, as nested lists."""
+    """Return the weights and the activation parameters of each layer, as nested lists."""
     tensors = [tensor.tolist() for tensor in FlatLayout.of(network).unflatten(x_n).values()]
     return tensors[::2], tensors[1::2]
 
 
 def partial_averaging(inputs: Case) -> Case:
-    """02a, 02b, 02c, 02e"""
+    """Compute case 02a, 02b, 02c or 02e."""
     graph, peers = graph_of(inputs), [str(p) for p in range(len(inputs["layout"]))]
     networks = {peer: network_of([len(layer) for layer in inputs["layout"][int(peer)]]) for peer in peers}
     assignments = {peer: assigned(inputs, graph, peer, networks[peer]) for peer in peers}
@@ -208,7 +208,7 @@ def partial_averaging(inputs: Case) -> Case:
 
 
 def reduced_model_sets(inputs: Case) -> Case:
-    """02d"""
+    """Compute case 02d."""
     depends_on = {name: tuple(on) for name, on in inputs["depends_on"].items()}
     names = {*depends_on, *(name for on in depends_on.values() for name in on)}
     graph = ModelGraph(PartialModel(name, depends_on.get(name, ())) for name in names)
@@ -219,7 +219,7 @@ def reduced_model_sets(inputs: Case) -> Case:
 
 
 def random_slicing(inputs: Case) -> Case:
-    """13"""
+    """Compute case 13."""
     parts = [part.tolist() for part in cut_examples(np.array(inputs["order"], dtype=np.int64), inputs["cut_indices"])]
     return {"parts": parts, "sizes": [len(part) for part in parts]}
 

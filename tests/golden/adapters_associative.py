@@ -1,4 +1,4 @@
-"""The golden cases of the associative network: completion and learning (07a), the generator of vectors (07b)."""
+"""Adapters of the associative network's golden cases: completion and learning (07a), the generator of vectors (07b)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Case = dict[str, Any]
 
 
 def associative_network(inputs: Case) -> Case:
-    """07a"""
+    """Compute case 07a."""
     hidden_HV, output_VH = _double(inputs["hidden_weight"]), _double(inputs["visible_weight"])
     module = Associative(len(output_VH), len(hidden_HV), threshold=inputs["threshold"]).double()
     weights = {"hidden.weight": hidden_HV, "output.weight": output_VH}
@@ -46,7 +46,7 @@ def associative_network(inputs: Case) -> Case:
 
 
 def vector_generator(inputs: Case) -> Case:
-    """07b"""
+    """Compute case 07b."""
     return {"cases": [_generated(**case) for case in inputs["cases"]]}
 
 

@@ -1,6 +1,6 @@
-"""Golden cases of MOCHA: from their inputs to fedpeer's own functions and back, as `adapters` does it.
+"""Adapters of MOCHA's golden cases, from their inputs to fedpeer's own functions and back, like `adapters`.
 
-The cases have W and V as (features, tasks) and examples as columns; fedpeer has one row a task and one row an example.
+The cases have W and V as (features, tasks) and examples as columns; fedpeer has one row per task and per example.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.reference.mocha import State
 
 Case = dict[str, Any]
 
-#: Of the smallest subproblem and problem alike; the looser tolerance of the cases is met long before.
+#: Limits for minimising subproblems and problems; the looser tolerance of the cases is met long before.
 PASSES, ROUNDS_MAX, GAP = 20_000, 20_000, 1e-14
 
 
@@ -55,7 +55,7 @@ def _optimum(problem: DualProblem, state: State) -> tuple[State, Case]:
 
 
 def _subproblems(problem: DualProblem, state: State, orders: Sequence[Order]) -> tuple[list[float], list[list[float]]]:
-    """G_t of every task after steps in that order, and delta alpha."""
+    """Return G_t of every task after steps in the given order, and delta alpha."""
     sigma_T = dual.sigma_prime(problem.coupling_TT).expand(len(problem.tasks))
     after = reference.round_of(problem, state, sigma_T, orders)
     constant = dual.conjugate_regulariser(state.v_TF, problem.coupling_TT).item() / len(problem.tasks)
@@ -67,7 +67,7 @@ def _subproblems(problem: DualProblem, state: State, orders: Sequence[Order]) ->
 
 
 def _coordinates(problem: DualProblem, state: State, inputs: Case) -> Case:
-    """What both conventions ask of single coordinates."""
+    """Return the values for single coordinates that both conventions require."""
     at, index = inputs["coordinate"]["task"], inputs["coordinate"]["index"]
     sigma, w_TF = dual.sigma_prime(problem.coupling_TT), dual.w_of(state.v_TF, problem.coupling_TT)
     curvature_T = (sigma * problem.coupling_TT.diagonal()).tolist()
@@ -90,7 +90,7 @@ def _coordinates(problem: DualProblem, state: State, inputs: Case) -> Case:
 
 
 def paper_convention(inputs: Case) -> Case:
-    """06a"""
+    """Compute case 06a."""
     a_TT = omega.penalty(_tensor(inputs["Omega"]), inputs["lambda1"], inputs["lambda2"])
     problem, state = _problem(inputs, DualTask.summed, omega.coupling_of_penalty(a_TT))
     coupling_TT = problem.coupling_TT
@@ -128,7 +128,7 @@ def _rounds(problem: DualProblem, state: State, sigma_T: Tensor, dropped_steps: 
 
 
 def trace_constrained(inputs: Case) -> Case:
-    """06b; its dual is maximised, so its sign is turned."""
+    """Compute case 06b; its dual is maximised, so the sign is flipped."""
     sigma_TT = _tensor(inputs["Sigma"])
     problem, state = _problem(inputs, DualTask.averaged, omega.coupling_of_covariance(sigma_TT, inputs["lam"] / 2))
     best, optimum = _optimum(problem, state)
@@ -153,7 +153,7 @@ def trace_constrained(inputs: Case) -> Case:
 
 
 def omega_updates(inputs: Case) -> Case:
-    """06c"""
+    """Compute case 06c."""
     w_TF = _tensor(inputs["W"]).mT
     found = omega.clustered(w_TF, inputs["eta"], inputs["k"])
     mean = omega.mean_regularised(inputs["m"]).tolist()

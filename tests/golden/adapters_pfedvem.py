@@ -1,4 +1,4 @@
-"""Golden cases 05 and 11: confidences and aggregation of pFedVEM, and the metrics."""
+"""Adapters of golden cases 05 and 11: confidences and aggregation of pFedVEM, and the metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Case = dict[str, Any]
 
 @dataclass(frozen=True)
 class Handed(PFedVEM):
-    """What local training makes of the heads is given, by the round."""
+    """pFedVEM whose trained heads are given for each round, instead of learned."""
 
     trained: tuple[Head, ...] = ()
 
@@ -37,7 +37,7 @@ class Handed(PFedVEM):
 
 
 def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
-    """05; the second heads are frozen where the joint maximiser of w and tau is looked for."""
+    """Compute case 05; the second heads are frozen in the search for the joint maximiser of w and tau."""
     at = [Head(_tensor(inputs[f"mu{t}"]), _tensor(inputs[f"pi{t}"])) for t in range(3)]
     found = _two_rounds(inputs, at)
     w1, tau1 = found["w1"], found["tau1"]
@@ -45,7 +45,7 @@ def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
     kl_J = kl_of_heads(trained, w1, tau1)
     gradient_mu, gradient_pi = torch.autograd.grad(kl_J.sum(), (trained.mu_D, trained.pi_D))
     w = w1
-    for _ in range(200):  # as often as it takes to 1e-6, and more
+    for _ in range(200):  # more often than 1e-6 requires
         tau = confidence(at[1], w)
         w = weighted_mean(at[1].mu_D, tau)
     found["sigma1"] = at[1].sigma_D
@@ -58,7 +58,7 @@ def pfedvem_confidence_and_aggregation(inputs: Case) -> Case:
 
 
 def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
-    """The algorithm itself, on a network whose head has D - 1 features and one class."""
+    """Run two rounds of the algorithm itself, on a network whose head has D - 1 features and one class."""
     features = inputs["D"] - 1
     module = nn.Sequential(nn.Linear(1, features), nn.Linear(features, 1)).double()
     context = TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice())
@@ -75,7 +75,7 @@ def _two_rounds(inputs: Case, at: Sequence[Head]) -> dict[str, Tensor]:
 
 
 def metrics_s_and_mt(inputs: Case) -> Case:
-    """11"""
+    """Compute case 11."""
     names = ("correct_by_server_model", "correct_by_own_model", "test_sizes")
     found = scores(*(torch.tensor(inputs[name]) for name in names))
     (final_mt, best_mt), (final_s, best_s) = (

@@ -1,4 +1,4 @@
-"""From the golden inputs of the server baselines to fedpeer's own functions and back."""
+"""Adapter from the golden inputs of the server baselines to fedpeer's own functions and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 
 def server_baselines(inputs: Case) -> Case:
-    """08; without the minimiser, for which fedpeer has no use."""
+    """Compute case 08, without the minimiser, which fedpeer does not need."""
     module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
     choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
     context = TrainingContext.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
@@ -52,7 +52,10 @@ def _rounds(inputs: Case, algorithm: Algorithm, controlled: bool) -> list[Case]:
 
 
 def _quadratic(inputs: Case, i: int, steps: int) -> Batches:
-    """0.5 (w - c)^T H (w - c) as a mean squared error: with H = L L^T, inputs sqrt(D/2) L^T and their values at c."""
+    """Return batches with mean squared error 0.5 (w - c)^T H (w - c).
+
+    With H = L L^T, the inputs are sqrt(D/2) L^T, and the targets are their values at c.
+    """
     H_DD, c_D = (torch.tensor(inputs[name][i], dtype=torch.float64) for name in ("H", "c"))
     x_DD: Tensor = torch.linalg.cholesky(H_DD).T * (len(c_D) / 2) ** 0.5
     return Batches(x_DD, torch.arange(len(c_D)).repeat(steps, 1), (x_DD @ c_D).repeat(steps, 1))

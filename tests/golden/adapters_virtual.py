@@ -1,4 +1,4 @@
-"""Golden cases of VIRTUAL: Gaussian factors, free energy, Bayesian and lateral layers."""
+"""Adapters of VIRTUAL's golden cases: Gaussian factors, free energy, Bayesian and lateral layers."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ Case = dict[str, Any]
 
 
 def tensor(numbers: Any) -> Tensor:
-    """In float64."""
+    """Return the numbers as a tensor in float64."""
     return torch.tensor(numbers, dtype=torch.float64)
 
 
 def gaussian(inputs: Case, stem: str, *, mu: str = "{}_mu", sigma: str = "{}_sigma") -> Gaussian:
-    """The distribution whose means and standard deviations stand under names made from a stem."""
+    """Return the distribution whose means and standard deviations are under names made from a stem."""
     return Gaussian.of(tensor(inputs[mu.format(stem)]), tensor(inputs[sigma.format(stem)]))
 
 
 def natural(factor: Gaussian) -> Case:
-    """Natural parameters under the names of the cases."""
+    """Return the natural parameters under the names of the cases."""
     return {"chi": factor.chi_D.tolist(), "xi": factor.xi_D.tolist()}
 
 
 def told(factor: Gaussian) -> Case:
-    """Also the moments."""
+    """Return the natural parameters and the moments under the names of the cases."""
     return {**natural(factor), "mu": factor.mu_D.tolist(), "sigma": factor.sigma_D.tolist()}
 
 
 def gaussian_product_ratio(inputs: Case) -> Case:
-    """03a"""
+    """Compute case 03a."""
     one, two = (gaussian(inputs, number, mu="mu{}", sigma="sigma{}") for number in "12")
     return {
         "chi1": one.chi_D.tolist(),
@@ -62,7 +62,7 @@ RULES: dict[str, virtual.Exponent] = {"v1_full_prior": "1", "v2_prior_1_over_K":
 
 
 def virtual_round(inputs: Case) -> Case:
-    """03b; the server's precision stays far from any floor, so that all of the deltas is taken."""
+    """Compute case 03b; the server's precision stays far from any floor, so that the deltas are taken whole."""
     old, new, prior = (gaussian(inputs, stem) for stem in ("factor", "new_factor", "prior"))
     server, active = product(old), inputs["active"]
     cavity = virtual.cavity(server, old[inputs["client"]])
@@ -94,7 +94,7 @@ def _reference(inputs: Case, cavity: Gaussian, prior: Gaussian, rule: virtual.Ex
 
 
 def negative_precision(inputs: Case) -> Case:
-    """03c"""
+    """Compute case 03c."""
     old = gaussian(inputs, "old")
     delta = virtual.delta(gaussian(inputs, "new"), old)
     server = Gaussian(tensor(inputs["server_chi"]), tensor(inputs["server_xi"]))
@@ -111,7 +111,7 @@ def negative_precision(inputs: Case) -> Case:
 
 
 def snr_pruning(inputs: Case) -> Case:
-    """03d; fedpeer sees a tensor as its flat vector."""
+    """Compute case 03d; fedpeer takes a tensor as a flat vector."""
     shape = tensor(inputs["new_mu"]).shape
     old, new = (Gaussian(g.chi_D.flatten(), g.xi_D.flatten()) for g in (gaussian(inputs, s) for s in ("old", "new")))
     delta = virtual.delta(new, old)
@@ -133,7 +133,7 @@ def snr_pruning(inputs: Case) -> Case:
 
 
 def free_energy(inputs: Case) -> Case:
-    """04"""
+    """Compute case 04."""
     cavity = Gaussian(tensor(inputs["cavity_chi"]), tensor(inputs["cavity_xi"]))
     shared, private = cavity * gaussian(inputs, "factor"), gaussian(inputs, "private")
     found: Case = {"shared_posterior_mu": shared.mu_D.tolist(), "shared_posterior_sigma": shared.sigma_D.tolist()}
@@ -167,7 +167,7 @@ def _energies(inputs: Case, cavity: Gaussian, shared: Gaussian, private: Gaussia
 
 
 def _design(inputs: Case) -> tuple[Tensor, Tensor]:
-    """Shared weights first, then the private ones."""
+    """Return the inputs, for shared weights first and then for private ones, and the targets."""
     return torch.cat([tensor(inputs["A"]), tensor(inputs["B"])], 1), tensor(inputs["y"])
 
 
@@ -180,7 +180,7 @@ def _likelihood(inputs: Case, shared: Gaussian, private: Gaussian) -> Tensor:
 
 
 def local_reparametrisation(inputs: Case) -> Case:
-    """10; without the moments of the rectified activations, for which fedpeer has no use."""
+    """Compute case 10, without the moments of the rectified activations, which fedpeer does not need."""
     plain = MLP([len(inputs["W1_mu"]), len(inputs["W2_mu"]), len(inputs["b2_mu"])], activation="relu").double()
     net = bayesian(plain, estimator="local", sigma=1.0)
     x, eps1, eps2 = (tensor(inputs[name]) for name in ("x", "eps1", "eps2"))
@@ -202,7 +202,7 @@ def local_reparametrisation(inputs: Case) -> Case:
 
 
 def out_in(numbers: Any) -> Tensor:
-    """The cases' weights are (in, out), torch's are (out, in); vectors stay."""
+    """Return a case's weights (in, out) as torch's (out, in); vectors stay as they are."""
     return tensor(numbers).mT if isinstance(numbers[0], list) else tensor(numbers)
 
 
@@ -213,7 +213,7 @@ def _layer(net: nn.Module, name: str) -> BayesianLayer:
 
 
 def lateral_connections(inputs: Case) -> Case:
-    """12"""
+    """Compute case 12."""
     server, client = inputs["server"], inputs["client"]
     net = LateralMLP([len(inputs["x"][0]), *(len(layer["b"]) for layer in server)], activation="relu").double()
     names = [*(f"hidden{depth}" for depth in range(1, len(server))), "output"]

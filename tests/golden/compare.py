@@ -1,6 +1,6 @@
-"""What fedpeer computed against what a golden case expects, leaf by leaf.
+"""Comparison of fedpeer's results with the expected values of a golden case, leaf by leaf.
 
-The rules are those of the README beside the golden cases, section "The runner". Nothing here knows fedpeer.
+The rules are those of the README beside the golden cases, section "The runner". This module does not depend on fedpeer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-#: Contrasts that the product has no use for: an adapter may leave them out.
+#: Contrasts that the product does not need: an adapter may leave them out.
 CONTRASTS = (
     "naive_limit",
     "jensen_lower_bound",
@@ -19,7 +19,7 @@ CONTRASTS = (
     "relu_*",
     "minimiser_of_weighted_sum",
 )
-#: Names of models (or of those who implement one), in no order.
+#: Names of leaves that list models, or the peers that implement a model, in any order.
 SETS = ("R", "closure", "dependency_closure", "implementers")
 #: Quantities that come out of an iteration have a looser tolerance of their own, where the file gives one.
 LOOSER = {
@@ -34,7 +34,7 @@ _WRONG = "_WRONG"
 
 
 class _Missing:
-    """Stands where the adapter returned nothing."""
+    """A stand-in for a value that the adapter did not return."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -45,7 +45,7 @@ _MISSING = _Missing()
 
 @dataclass(frozen=True)
 class Leaf:
-    """One compared value: where it stands, whether it agrees, and what was expected and found."""
+    """One compared value: its place, whether it agrees, the expected value, and the value found."""
 
     place: str
     agrees: bool
@@ -57,7 +57,7 @@ class Leaf:
 
 
 def compare(expected: Mapping[str, Any], found: Any, tolerance: Mapping[str, Any]) -> list[Leaf]:
-    """All leaves of `expected`, each compared with what stands in the same place of `found`."""
+    """Return all leaves of `expected`, each compared with the value at the same place of `found`."""
     return list(_compare(expected, found, tolerance, ()))
 
 
@@ -89,7 +89,7 @@ def _compare_named(
     if plain == name:
         yield from _compare(expected, item, tolerance, (*path, name))
         return
-    # What a known mistake produces: somewhere in it the right answer must differ.
+    # The value that a known mistake produces: the right answer must differ from it somewhere.
     differs = not all(leaf.agrees for leaf in _compare(expected, item, tolerance, (*path, plain)))
     yield Leaf(_spelled((*path, name)), item is not _MISSING and differs, f"anything but {expected}", item)
 

@@ -1,4 +1,4 @@
-"""What the mutation tests of golden cases share: one mistake in what an adapter calls has to turn its case red."""
+"""Helpers for mutation tests of golden cases: one mistake in a function that an adapter calls turns its case red."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ needs_golden = pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not 
 
 
 def name_of(value: Any) -> str:
-    """As the ids of tests show it, the same in every process."""
+    """Return the name of a value for the ids of tests, the same in every process."""
     found = value.fget if isinstance(value, property) else value
     return str(getattr(found, "__name__", found))
 
 
 def played(stem: str) -> tuple[bool, str]:
-    """Whether the case comes out right, and the runner's line."""
+    """Return whether the case comes out right, and the runner's line."""
     return run(load(Path(FOLDER or ""))[stem], ADAPTERS[stem], stem, {})
 
 
 @cache
 def right(stem: str) -> bool:
-    """Whether the case comes out right by itself; asked before a mutant is in its place, and played once."""
+    """Return whether the case is right by itself; call this before a mutant is in place, and the case runs once."""
     return played(stem)[0]
 
 
 def assert_red(stem: str) -> None:
-    """The case is wrong in a number, which is not an error."""
+    """Assert that the case fails with a wrong number, not with an error."""
     is_right, line = played(stem)
     assert not is_right
     assert "first at" in line, f"a wrong number, not an error: {line}"
 
 
 def assert_turned_red(stem: str, target: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The case is right, and red with the mutant in place of the target."""
+    """Assert that the case is right, and red with the mutant in place of the target."""
     assert right(stem)
     monkeypatch.setattr(target, mutant)
     assert_red(stem)

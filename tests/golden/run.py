@@ -1,8 +1,8 @@
-"""Runs golden cases: `python -m tests.golden.run DIR [OUT]`, as the README beside the cases says.
+"""Runner of golden cases: `python -m tests.golden.run DIR [OUT]`, as described in the README beside the cases.
 
-Each `DIR/STEM.json` goes through fedpeer by the adapter of that name and is compared leaf by leaf. One line a file,
-then `N passed, M failed`; with OUT also a file `{STEM: computed}`. Exit code 0, 1 after any failure, 2 where there is
-nothing to run or a file is not a case.
+Each `DIR/STEM.json` is computed with fedpeer by the adapter of that name, and the result is compared leaf by leaf. The
+runner prints one line per file, then `N passed, M failed`; with OUT it also writes a file `{STEM: computed}`. The exit
+code is 0, or 1 after any failure, or 2 if there is nothing to run or a file is not a case.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NotACaseError(Exception):
 
 
 def main(arguments: Sequence[str], adapters: Mapping[str, Callable[[Case], Case]] = ADAPTERS) -> int:
-    """Run a folder of cases, print what came out, and return the exit code."""
+    """Run a folder of cases, print the results, and return the exit code."""
     if len(arguments) not in (1, 2):
         print(USAGE, file=sys.stderr)
         return 2
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str], adapters: Mapping[str, Callable[[Case], Case]
 
 
 def load(folder: Path) -> dict[str, Case]:
-    """The cases of a folder by stem, in order.
+    """Return the cases of a folder by stem, in order.
 
     Raises:
         NotACaseError: no folder, no file, a stem that is not in the table, or a file that is not a case.
@@ -102,15 +102,15 @@ def _read(path: Path) -> Case:
 
 
 def run(case: Case, adapter: Callable[[Case], Case] | None, stem: str, computed: Case) -> tuple[bool, str]:
-    """Compute one case into `computed`, and compare it: whether all is right, and the line to print.
+    """Compute one case into `computed`, compare it, and return whether all is right and the line to print.
 
-    The adapter sees the inputs alone, so that it cannot copy an answer.
+    The adapter gets only the inputs, so that it cannot copy an answer.
     """
     if adapter is None:
         return False, "no adapter yet"
     try:
         computed[stem] = adapter(case["inputs"])
-    except Exception as problem:  # whatever is wrong with one case, the others are run
+    except Exception as problem:  # an error in one case must not stop the others
         return False, f"failed: {type(problem).__name__}: {problem}"
     leaves = compare(case.get("expected", {}), computed[stem], case.get("tolerance", {}))
     wrong = [leaf for leaf in leaves if not leaf.agrees]

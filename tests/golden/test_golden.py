@@ -38,7 +38,7 @@ def test_the_table_of_stems_is_that_of_the_cases() -> None:
 
 
 def folder_of(path: Path, **cases: Case | str) -> str:
-    """A folder of cases by stem; the digits first in a stem are written behind an underscore here."""
+    """Write a folder of cases by stem and return its path; stems that begin with a digit get an underscore here."""
     for name, case in cases.items():
         text = case if isinstance(case, str) else json.dumps(case)
         (path / f"{name.removeprefix('_')}.json").write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""MOCHA's golden cases once more, played as rounds of the algorithm behind the contract instead of by its functions.
+"""MOCHA's golden cases again, run as rounds of the algorithm behind the contract instead of through its functions.
 
-What a case gives of a server and its clients in the middle of a run is put into their states; everything that is then
-compared comes out of `open`, `train`, `close`, `settle` and `statistics`.
+A case gives a server and its clients in the middle of a run, and these values are put into their states; everything
+that is then compared comes out of `open`, `train`, `close`, `settle` and `statistics`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.golden.mutating import FOLDER, name_of, needs_golden
 from tests.golden.run import Case, load
 
 PAPER, TRACE, OTHERS = "06a_mocha_paper_convention", "06b_mocha_trace_constrained", "06c_mocha_omega_updates"
-#: A round of so many passes each; related tasks come to the optimum in far fewer.
+#: Passes in each round, and the most rounds; related tasks reach the optimum in far fewer.
 PASSES, ROUNDS = 50.0, 400
 
 
@@ -60,7 +60,7 @@ class Run:
         return Mocha(self.tasks.context, **(self.settings | settings))
 
     def round(self, each: Sequence[Mocha]) -> None:
-        """One round, in which client t is under `each[t]`: budgets that the case prescribes."""
+        """Run one round in which client t uses `each[t]`, with the budget that the case prescribes."""
         told = each[0].open(self.server, 1)
         trained = [
             algorithm.train(client, told, self.tasks.batches(t), (t,))
@@ -74,7 +74,7 @@ class Run:
         ]
 
     def told(self, name: str) -> float:
-        """The sum over the clients of what they tell of the beginning of their last round."""
+        """Return the sum over the clients of a statistic, which describes the beginning of their last round."""
         return sum(self.made().statistics(client, self.server)[name].item() for client in self.clients)
 
     @property
@@ -131,7 +131,7 @@ def paper_convention(inputs: Case) -> Case:
 
 
 def trace_constrained(inputs: Case) -> Case:
-    """Its dual is maximised, so its sign is turned."""
+    """Compute case 06b, whose dual is maximised, so that the sign is flipped."""
     lam = inputs["lam"]
     coupling_TT = omega.coupling_of_covariance(tensor(inputs["Sigma"]), lam / 2)
     run = Run(inputs, coupling_TT, lam=lam)
@@ -152,7 +152,7 @@ def trace_constrained(inputs: Case) -> Case:
 
 
 def after(run: Run, w_TF: Tensor, **settings: Any) -> Tensor:
-    """The coupling that a round closes with in which nobody moved and W was this one."""
+    """Return the coupling after a round in which no client moved and W was the given one."""
     v_TF = torch.linalg.solve(run.server.coupling.matrix_TT, w_TF)
     nothing = MochaUpdate(torch.zeros_like(v_TF), torch.arange(len(v_TF)))
     closed = run.made(inner=1, **settings).close(replace(run.server, v_TF=v_TF), nothing)
@@ -179,7 +179,7 @@ PLAYED: dict[str, Callable[[Case], Case]] = {
 
 
 def wrong(stem: str) -> list[str]:
-    """What does not agree, of all that a round can show."""
+    """Return the leaves that do not agree, of all that a round can show."""
     case = load(Path(FOLDER or ""))[stem]
     found = PLAYED[stem](case["inputs"])
     expected = {name: value for name, value in case["expected"].items() if name in found}
@@ -217,7 +217,7 @@ def without_others(coupling_TT: Tensor) -> Tensor:
 
 
 def steps_forgotten(*arguments: Any, once: bool = False) -> tuple[Tensor, Tensor]:
-    """What is sent does not belong to what is kept."""
+    """Send a change that does not belong to the dual variables that are kept."""
     new_S, delta_v_F = SOLVE(*arguments, once=once)
     return new_S, delta_v_F * 1.01
 

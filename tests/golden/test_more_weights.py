@@ -1,6 +1,6 @@
-"""Case 04 with other numbers of weights than its own two and two: the adapter follows what the case says.
+"""Case 04 with other numbers of weights than its own two and two: the adapter takes the numbers from the case.
 
-Expected values are closed formulas in plain floats and numpy, without anything of the product.
+Expected values come from closed formulas in plain floats and numpy, without any code of the product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def case(shared: int, private: int) -> Case:
-    """Inputs of a case 04 with so many weights, drawn once."""
+    """Return inputs of a case 04 with these numbers of weights, drawn from a fixed seed."""
     draw = np.random.default_rng(1000 * shared + private)
     points = 7
     return {
@@ -41,13 +41,13 @@ def case(shared: int, private: int) -> Case:
 
 
 def divergence(mu: Floats, sigma: Floats, other_mu: Floats | float, other_sigma: Floats | float) -> float:
-    """KL of one diagonal Gaussian from another."""
+    """Return the KL divergence of one diagonal Gaussian from another."""
     log = np.log(other_sigma / sigma)
     return float((log + (sigma**2 + (mu - other_mu) ** 2) / (2 * np.square(other_sigma)) - 0.5).sum())
 
 
 def expected(inputs: Case) -> Case:
-    """All leaves of a case 04, by the formulas of its description."""
+    """Return all leaves of a case 04, by the formulas of its description."""
     x = np.concatenate([np.array(inputs["A"]), np.array(inputs["B"])], axis=1)
     y, noise, points = np.array(inputs["y"]), inputs["sigma_y"], len(inputs["y"])
     cavity_chi, cavity_xi = np.array(inputs["cavity_chi"]), np.array(inputs["cavity_xi"])

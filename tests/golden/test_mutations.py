@@ -1,6 +1,6 @@
-"""Each golden case turns red when one thing that its adapter calls has a wrong sign, order or index.
+"""Each golden case turns red when one function that its adapter calls has a wrong sign, order or index.
 
-A mutation is put around a function of fedpeer's own, so that it is shown that the case depends on that function.
+A mutation wraps one of fedpeer's own functions, which shows that the case depends on that function.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.reference.push_sum import share_of
 from tests.reference.synchronous import synchronous_round
 
 HERE = "tests.golden.adapters"
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 REDUCED, EXCHANGE = ModelGraph.reduced, push_pull.exchange
 
 
 def share_the_rest(held: Mass, fraction: float) -> tuple[Mass, Mass]:
-    """What should be kept is sent."""
+    """Send the share that should be kept."""
     kept, sent = share_of(held, fraction)
     return sent, kept
 
@@ -51,7 +51,7 @@ def sends_by_rows(mass: Mass, matrix: Tensor) -> Mass:
 
 
 def reply_after_merging(asking: Mass, answering: Mass) -> tuple[Mass, Mass]:
-    """The responder merges before it replies, so that the two do not meet in the middle."""
+    """Let the responder merge before it replies, so that the two do not meet in the middle."""
     merged, _ = EXCHANGE(asking, answering)
     return EXCHANGE(asking, merged)[0], merged
 
@@ -73,7 +73,7 @@ def other_algorithm(*arguments: Any, cross_model: bool) -> Plan:
 
 
 def by_position(network: Any, graph: ModelGraph, layers: dict[str, list[tuple[str, int]]]) -> Any:
-    """Neurons of a slice are matched by where they stand on the peer, not by their index in the slice."""
+    """Match neurons of a slice by their position on the peer, not by their index in the slice."""
     counted: dict[str, list[tuple[str, int]]] = {}
     for part, neurons in layers.items():
         models = [model for model, _ in neurons]
@@ -82,7 +82,7 @@ def by_position(network: Any, graph: ModelGraph, layers: dict[str, list[tuple[st
 
 
 def dependencies_kept(graph: ModelGraph, names: Iterable[str]) -> frozenset[str]:
-    """The models on which others depend, where those should go."""
+    """Keep the models on which others depend, although these should be removed."""
     names = frozenset(names)
     return names - REDUCED(graph, names) or names
 

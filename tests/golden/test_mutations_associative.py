@@ -1,4 +1,4 @@
-"""The cases of the associative network turn red when one thing that their adapters call is wrong."""
+"""The cases of the associative network turn red when one function that their adapters call is wrong."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedpeer.networks.associative import Associative, associate_, fires
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
 MODULE = "fedpeer.networks.associative"
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 LEARN, VECTORS = Associative.learn_, vectors
 
 
 def either_end_active(weight_OI: Tensor, source_I: Tensor, target_O: Tensor, rate: float) -> None:
-    """As the paper's prose says, and not its listing: links weaken too where only their target is active."""
+    """Follow the paper's prose and not its listing: links also weaken where only their target is active."""
     associate_(weight_OI, source_I, target_O, rate)
     only_target = (1 - source_I).unsqueeze(-2) * target_O.unsqueeze(-1)
     weight_OI.sub_(only_target * rate / 2 * (1 + weight_OI))
@@ -40,7 +40,7 @@ def below_the_threshold(x_MI: Tensor, weight_OI: Tensor, threshold: float) -> Te
 
 
 def all_at_once(self: Associative, tensors: Mapping[str, Tensor], patterns: Tensor, rate: float) -> None:
-    """Every pattern of a batch meets the weights as they were before the batch."""
+    """Let every pattern of a batch learn on the weights as they were before the batch."""
     before = {name: tensor.clone() for name, tensor in tensors.items()}
     for pattern in patterns:
         after = {name: tensor.clone() for name, tensor in before.items()}
@@ -75,7 +75,7 @@ def noise_on_the_whole_only(number_K: Any, **settings: Any) -> Any:
 
 
 def half_of_the_completion(number_K: Any, *, m: int, changed_K: Any, **settings: Any) -> Any:
-    """As the paper's example may be read: half of the ones to be completed are others."""
+    """Follow a possible reading of the paper's example: half of the ones to be completed are other ones."""
     usual = VECTORS(number_K, m=m, changed_K=np.zeros_like(changed_K), **settings)
     other = VECTORS(number_K, m=m, changed_K=changed_K, **settings)
     columns = np.arange(settings["n"]) % 2 == 0
@@ -89,7 +89,7 @@ def test_a_wrong_generator_is_seen(mutant: object, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_unit_fires_at_its_threshold_itself() -> None:
-    """The case has no exact tie: here are some."""
+    """The golden case has no exact tie, so this test has some."""
     x_2I = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]], dtype=torch.float64)
     weight_OI = torch.tensor([[0.25, 0.25, 0.0], [0.25, 0.125, 0.125], [0.5, 0.0, 2.0**-50]], dtype=torch.float64)
     assert associative.fires(x_2I, weight_OI, 0.5).tolist() == [[1, 0, 1], [0, 0, 1]]

@@ -1,4 +1,4 @@
-"""MOCHA's golden cases turn red when one thing that their adapters call has a wrong sign, factor, order or index."""
+"""MOCHA's golden cases turn red when one function that their adapters call has a wrong sign, factor, order or index."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.reference.mocha import State
 
 ROOM, WHOLE = "fedpeer.algorithms.mocha", "tests.reference.mocha"
 PAPER, TRACE, OTHERS = ADAPTERS
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 W_OF, ROUND, SOLVE, SIGMAS, THETA = dual.w_of, reference.round_of, sdca.solve, dual.sigma_primes, dual.theta
 SUBPROBLEM, TRACED, CLUSTERED, MEAN = dual.subproblem, omega.trace_constrained, omega.clustered, omega.mean_regularised
 PENALTY, COUPLING, COVARIANCE = omega.penalty, omega.coupling_of_penalty, omega.coupling_of_covariance
 
 
 def without_the_half(a_TT: Tensor) -> Tensor:
-    """The slides' M = A^-1, also for w(alpha)."""
+    """Use the slides' M = A^-1, also for w(alpha)."""
     return 2 * COUPLING(a_TT)
 
 
@@ -40,7 +40,7 @@ def tasks_unrelated(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
 
 
 def sigma_prime_of_the_others(coupling_TT: Tensor) -> Tensor:
-    """A task's own entry left out."""
+    """Leave out a task's own entry."""
     return SIGMAS(coupling_TT).amax(-1) - 1
 
 
@@ -53,7 +53,7 @@ def backwards(loss: Any, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature
 
 
 def from_the_next(problem: DualProblem, state: State, sigma_T: Tensor, orders: Sequence[Order]) -> State:
-    """What the nodes tell is added to the rows of others."""
+    """Add the changes that the nodes send to the rows of other nodes."""
     after = ROUND(problem, state, sigma_T, orders)
     return replace(after, v_TF=state.v_TF + (after.v_TF - state.v_TF).roll(1, 0))
 
@@ -64,7 +64,7 @@ def delta_v_subtracted(problem: DualProblem, state: State, sigma_T: Tensor, orde
 
 
 def conjugate_of_minus(alpha_S: Tensor, y_S: Tensor) -> Tensor:
-    """The sign of -alpha lost."""
+    """Lose the sign of -alpha."""
     return y_S * alpha_S
 
 
@@ -81,7 +81,7 @@ def theta_of_what_was_gained(reached: float, start: float, optimum: float) -> fl
 
 
 def of_the_squares(w_TF: Tensor, floor: float = 0.0) -> Tensor:
-    """W W^T where its root belongs."""
+    """Use W W^T where its root belongs."""
     return (w_TF @ w_TF.mT) / (w_TF @ w_TF.mT).trace() if w_TF.any() else TRACED(w_TF)
 
 
@@ -98,7 +98,7 @@ def eta_twice(w_TF: Tensor, eta: float, clusters: float) -> omega.Clustering:
 
 
 def inverted(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.0) -> Tensor:
-    """Omega taken for Sigma."""
+    """Use Omega where Sigma belongs."""
     return COVARIANCE(reference.precision_of(sigma_TT), lambda1, lambda2)
 
 
@@ -134,7 +134,7 @@ MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
 def test_one_mistake_turns_the_case_red(
     stem: str, target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A mistake in the steps may mean that the optimum is never reached; it need not be waited for.
+    # With a mistake in the steps the optimum may never be reached, so the number of rounds is limited.
     monkeypatch.setattr("tests.golden.adapters_mocha.ROUNDS_MAX", 200)
     monkeypatch.setattr(target, mutant)
     assert_red(stem)

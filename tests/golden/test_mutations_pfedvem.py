@@ -1,4 +1,4 @@
-"""Golden cases 05 and 11 turn red when one thing that they call has a wrong sign, order or index."""
+"""Golden cases 05 and 11 turn red when one function that they call has a wrong sign, order or index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.reference.metrics import Scores, final_and_best, scores
 HERE = "tests.golden.adapters_pfedvem"
 SERVER = "fedpeer.algorithms.servers.pfedvem"
 VEM, METRICS = "05_pfedvem_confidence_and_aggregation", "11_metrics_s_and_mt"
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 OVER_CLIENTS, POOLED = metrics.over_clients, metrics.pooled
 TRAIN, CLOSE = PFedVEM.train, PFedVEM.close
 

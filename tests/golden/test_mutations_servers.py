@@ -1,4 +1,4 @@
-"""The case of the server baselines turns red when one thing that its adapter calls has a wrong sign or weight."""
+"""The case of the server baselines turns red when one function that its adapter calls has a wrong sign or weight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 
 SERVERS = "fedpeer.algorithms.servers"
 STEM = "08_fedavg_fedprox_scaffold_quadratic"
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 TRAIN, CLOSE, FEDAVG_CLOSE = Scaffold.train, Scaffold.close, FedAvg.close
 
 
@@ -40,7 +40,7 @@ def away_from(anchor_n: Tensor, strength: float) -> Correction:
 
 
 def twice_the_pull(anchor_n: Tensor, strength: float) -> Correction:
-    """The penalty without its half."""
+    """Apply the penalty without its half."""
     return Correction(-2 * strength * anchor_n, 2 * strength)
 
 
@@ -51,7 +51,7 @@ def drift_negated(
 
 
 def control_over_the_sampled(self: Scaffold, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
-    """The server's control variate moves by the mean of those who took part, and not by |S| / N of it."""
+    """Move the server's control variate by the mean over the participants, and not by |S| / N of it."""
     return CLOSE(replace(self, context=replace(self.context, clients=len(updates.model_n))), server, updates)
 
 
@@ -65,7 +65,7 @@ def weighted_like_fedavg(self: Scaffold, server: ControlledModel, updates: Scaff
 def without_the_servers_control(
     self: Scaffold, client: ControlledModel, *arguments: Any
 ) -> tuple[ControlledModel, ScaffoldUpdate]:
-    """The server's control variate is not taken off the client's."""
+    """Do not subtract the server's control variate from the client's."""
     kept, sent = TRAIN(self, client, *arguments)
     server: ControlledModel = arguments[0]
     return replace(kept, control_n=kept.control_n + server.control_n), sent

@@ -1,4 +1,4 @@
-"""The golden cases of VIRTUAL turn red when one thing that their adapters call has a wrong sign, order or index."""
+"""The golden cases of VIRTUAL turn red when one function that their adapters call has a wrong sign, order or index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.reference.virtual import FreeEnergy, aggregate
 HERE = "tests.golden.adapters_virtual"
 VIRTUAL = "fedpeer.algorithms.virtual"
 GAUSSIAN = "fedpeer.algorithms.gaussian.Gaussian"
-#: As they were before any mutation.
+#: The functions as they were before any mutation.
 DELTA, DAMPED, CLIENT_DELTA, AGGREGATE, REFERENCE = (
     virtual.delta,
     virtual.damped,
@@ -41,13 +41,13 @@ def kl_reversed(posterior: Gaussian, reference: Gaussian) -> Tensor:
 
 
 def kl_with_the_mean_by_the_wrong_precision(posterior: Gaussian, reference: Gaussian) -> Tensor:
-    """The published program's slip."""
+    """Repeat the mistake of the published program."""
     wrong = Gaussian(reference.chi_D / posterior.xi_D * reference.xi_D, reference.xi_D)
     return gaussian_kl(posterior, wrong)
 
 
 def sum_of_moments(one: Gaussian, other: Gaussian) -> Gaussian:
-    """A product that adds means and deviations."""
+    """Multiply by adding means and deviations."""
     return Gaussian.of(one.mu_D + other.mu_D, one.sigma_D + other.sigma_D)
 
 

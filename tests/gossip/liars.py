@@ -1,7 +1,7 @@
-"""Members that lie about a peer that lives: forged verdicts in every message, on every tick, as fast as they can.
+"""Members that lie about a living peer: they send forged verdicts in every message, on every tick, at full rate.
 
-A liar signs with its own key, knows what everybody knows, and plays the protocol otherwise, or not even that. What the
-others think of the victim is sampled on every tick.
+A liar signs with its own key and has the information that every member has. Apart from its lies it follows the
+protocol, or not even that. The status that the other honest peers give the victim is sampled on every tick.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.membership import Out, SendProbe
 from tests.gossip.swim import World, a_claim
 
-#: dead, suspect: verdicts about the victim's newest statement, to everybody and to the victim itself on every tick.
-#: silent: never answers a ping, and never a request to ping somebody. denying: answers each request that it heard
-#: nothing. replaying: says everything that the victim, and others of it, ever signed, again.
+#: dead, suspect: sends verdicts about the victim's newest statement to all honest peers, the victim included, on every
+#: tick. silent: never answers a ping or a request to ping another peer. denying: answers each such request by stating
+#: that it received nothing. replaying: sends again what the victim, and others about it, ever signed.
 LIES = ("dead", "suspect", "silent", "denying", "replaying")
-#: Old claims that a liar keeps to say again.
+#: Number of old claims that a liar keeps for replaying.
 KEPT = 200
 
 
@@ -30,7 +30,7 @@ class Liars(World):
     liars   how many
     lies    of `LIES`
 
-    `thought` counts what honest others held of the victim, one count each on each tick.
+    `thought` counts the statuses that the other honest peers give the victim: one sample per peer and tick.
     """
 
     liars: int = 1
@@ -55,7 +55,7 @@ class Liars(World):
         return self.roster[: -self.liars]
 
     def lie(self, ticks: int) -> None:
-        """Let time pass while they lie."""
+        """Run for this many ticks while the liars lie."""
         self.lying = True
         for _ in range(ticks):
             self.run(1)
@@ -65,7 +65,7 @@ class Liars(World):
                 self.thought[self.peers[peer].status(self.victim)] += 1
 
     def share(self, status: str) -> float:
-        """Return the share of all samples."""
+        """Return the share of the samples that have this status."""
         return self.thought[status] / self.thought.total()
 
     def _forge(self, liar: str) -> None:
@@ -107,7 +107,7 @@ class Liars(World):
 def lied_about(
     count: int, liars: int, lies: tuple[str, ...], *, seed: int, loss: float, ticks: int, **settings: Any
 ) -> Liars:
-    """A world in which all have met, and then so many ticks of lies."""
+    """Return a world in which all peers have found one another, after this many ticks of lies."""
     world = Liars(count, seed, liars=liars, lies=lies, loss=loss, **settings)
     assert world.run(1_000, world.all_alive), f"replay with seed={seed}"
     world.run(200)

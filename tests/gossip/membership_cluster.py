@@ -1,7 +1,7 @@
 """A small simulator for tests of channels: peers that only average, and a network that loses, repeats, delays and cuts.
 
-One seed decides everything. It is not a peer: no training, no saving; what a message is and when it comes is the
-simulator's, what a transfer does to masses and channels is `gossip/transfers.py`'s.
+One seed decides everything. These are not full peers: they do not train or save. The simulator decides what a message
+is and when it arrives; `gossip/transfers.py` decides what a transfer does to masses and channels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REGULAR: Builder = partial(GRAPHS["k-regular"], degree=4)
 
 @dataclass(frozen=True)
 class Letter:
-    """A share, or an acknowledgement (a number), with the incarnations of both as the sender knows them."""
+    """A share, or an acknowledgement (a number), with the incarnations of both ends as the sender knows them."""
 
     edge: Edge
     incarnations: tuple[int, int]
@@ -36,7 +36,7 @@ class Letter:
 
 @dataclass
 class Weather:
-    """What the network does to each letter. `cut`: directed edges on which nothing passes."""
+    """Faults that the network applies to each letter. `cut`: directed edges on which nothing passes."""
 
     loss: float = 0.0
     repeat: float = 0.0
@@ -45,7 +45,7 @@ class Weather:
 
 
 class TransferSimulator:
-    """Peers "0", "1", ..., 5 to 16 unless said otherwise; values standard normal, weights 1."""
+    """A simulator of the peers "0", "1", ..., 5 to 16 unless given; values are standard normal, weights are 1."""
 
     def __init__(
         self, seed: int, form: Form, *, peers: int | None = None, length: int = 5, graph: Builder = REGULAR
@@ -61,7 +61,7 @@ class TransferSimulator:
         self.put = dict.fromkeys(self.peers, 1.0)
         self.written_off = dict.fromkeys(self.peers, 0.0)
         self.incarnation = dict.fromkeys(self.peers, 1)
-        self.known = {(p, q): 1 for p in self.peers for q in self.near[p]}  # p knows q by this incarnation
+        self.known = {(p, q): 1 for p in self.peers for q in self.near[p]}  # the incarnation by which p knows q
         self.out = {(p, q): Outgoing() for p in self.peers for q in self.near[p]}
         self.into = {(p, q): Incoming() for p in self.peers for q in self.near[p]}  # at q, from p
         self.weather, self.now = Weather(), 0
@@ -69,19 +69,19 @@ class TransferSimulator:
         self.verdicts: Counter[str] = Counter()
 
     def storm(self, share: float = 1.0) -> None:
-        """Loss and repeats up to 30 %, delays up to 20 rounds, some edges cut in one direction."""
+        """Start faults: loss and repeats up to 30 %, delays up to 20 rounds, some edges cut in one direction."""
         edges = [edge for edge in self.out if self.rng.random() < 0.15 * share]
         loss, repeat = self.rng.random(2) * 0.3 * share
         self.weather = Weather(loss, repeat, int(self.rng.integers(0, 21) * share), frozenset(edges))
 
     def heal(self) -> None:
-        """Faults stop, and what is under way arrives or is dropped."""
+        """Stop the faults; each letter in transit arrives now or is dropped."""
         self.weather = Weather()
         late, self.mail = [letter for due in self.mail.values() for letter in due], {}
         self.mail[self.now] = [letter for letter in late if self.rng.random() < 0.5]
 
     def step(self, *, give: bool = True) -> None:
-        """A round: everyone gives and repeats, what is due arrives in any order and is answered."""
+        """Run a round: each peer gives and repeats open transfers; due letters arrive in any order and are answered."""
         for peer in self.peers:
             if give:
                 self._give(peer)
@@ -94,13 +94,16 @@ class TransferSimulator:
         self.now += 1
 
     def settle(self) -> None:
-        """Nobody gives any more, until nothing is open; after `heal` that takes WINDOW rounds."""
+        """Run without new transfers until none is open; after `heal` this takes WINDOW rounds."""
         for _ in range(transfers.WINDOW + 1):
             self.step(give=False)
         assert not any(channel.open for channel in self.out.values())
 
     def everything(self, peers: Iterable[str] | None = None) -> Mass:
-        """Held by all, and open and not yet taken: what a sender would get back if the receiver were gone."""
+        """Return the mass that these peers hold plus that of their open transfers that are not yet taken.
+
+        An open transfer counts as what its sender would get back if the receiver were gone.
+        """
         total = Mass.of(torch.zeros(self.length), 0.0)
         for peer in peers or self.peers:
             total = total + self.held[peer]
@@ -110,7 +113,7 @@ class TransferSimulator:
         return total
 
     def distance(self) -> float:
-        """The largest error of any estimate, against the mean of what was put in at first."""
+        """Return the largest error of any estimate, against the mean of the initial values."""
         mean_D = torch.stack(list(self.x.values())).mean(0)
         return max(float((mass.estimate_D - mean_D).abs().max()) for mass in self.held.values())
 

@@ -1,7 +1,7 @@
-"""A tiny network for the membership machines: virtual ticks, lost, late and repeated messages, cuts, kills, pauses.
+"""A small network of `Membership` state machines: virtual ticks, lost, late, repeated messages, cuts, kills, pauses.
 
-One seed draws everything. Nothing is shared between the machines but frozen messages. `World.history` keeps every
-change that any machine reported.
+One seed draws everything. The state machines share nothing except frozen messages. `World.history` keeps every change
+that any of them reported.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fedpeer.rejection import Rejection
 FEDERATION = bytes(range(16))
 
 
-#: Ticks after which a kernel says again what was lost: TCP waits 200 ms at least.
+#: Ticks after which a kernel sends a lost message again: TCP waits at least 200 ms.
 RESENT = 8
 
 
 def signature(peer: str, text: bytes) -> bytes:
-    """A keyed hash in the place of Ed25519: 64 bytes that only fit this peer and text."""
+    """Return a keyed hash in place of an Ed25519 signature: 64 bytes that fit only this peer and text."""
     return blake2b(text, key=peer.encode(), digest_size=64).digest()
 
 
@@ -59,11 +59,11 @@ class World:
     """Peers and the links between them.
 
     loss, repeat   chance of each message to be lost, or to arrive twice
-    delay          ticks one way: 1 to this many, uniformly; so messages overtake one another
-    again          chance of each message to be said again by the kernel, RESENT ticks later, and of that one too; then
-                   nothing overtakes it on its way
-    slow           ticks more for every message to and from a peer
-    cut            whether a message from one peer to another is lost for sure
+    delay          ticks one way, drawn uniformly from 1 to this many; so messages overtake one another
+    again          chance of each message to be lost and sent again by the kernel, RESENT ticks later, and of each
+                   repetition too; unless it is 0, no message overtakes another of the same link
+    slow           extra ticks for every message to and from a peer
+    cut            whether a message from one peer to another is always lost
     """
 
     count: int
@@ -95,9 +95,9 @@ class World:
             self.start(peer)
 
     def start(self, peer: str, incarnation: int = 1) -> Membership:
-        """First start or restart: a new life, with nothing in memory but the incarnation."""
+        """Start or restart a peer: a new generation, with nothing in memory except the incarnation."""
         self.lives[peer] += 1
-        self.offset[peer] = int(self.draws.integers(1_000))  # nobody's ticks begin with anybody else's
+        self.offset[peer] = int(self.draws.integers(1_000))  # so that the peers' ticks do not begin together
         machine = Membership(
             peer,
             federation=FEDERATION,
@@ -117,7 +117,7 @@ class World:
             del self.peers[peer]
 
     def run(self, ticks: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time pass, at most so much; whether `until` came true."""
+        """Run for at most this many ticks; return whether `until` became true."""
         for _ in range(ticks):
             self.now += 1
             while self.under_way and self.under_way[0][0] <= self.now:
@@ -134,7 +134,7 @@ class World:
         return False
 
     def resume(self, peer: str) -> None:
-        """What came while it was paused is in its sockets, and is read before its clock is."""
+        """Resume a paused peer: it reads the messages that wait in its sockets before it reads its clock."""
         self.paused.discard(peer)
         for sender, say in self.held_back.pop(peer, []):
             self.deliver(sender, peer, say)
@@ -171,7 +171,7 @@ class World:
         assert len(say.claims) <= 8
         late = int(self.draws.integers(1, self.delay + 1)) + self.slow.get(sender, 0) + self.slow.get(say.to, 0)
         if self.draws.random() >= self.loss and not self.cut(sender, say.to):
-            self.made += 1  # of two messages that arrive together, the one made first
+            self.made += 1  # of two messages that are due together, the first made arrives first
             due = self.now + late
             if self.again:
                 while self.draws.random() < self.again:
@@ -182,7 +182,7 @@ class World:
     # ----------------------------------------------------------------------------------------------- what to look at
 
     def all_hold(self, about: str, *standings: str) -> bool:
-        """Whether every other running peer holds this of a peer."""
+        """Return whether every other running peer gives the peer one of these statuses."""
         return all(m.status(about) in standings for peer, m in self.peers.items() if peer != about)
 
     def all_alive(self) -> bool:
@@ -190,15 +190,17 @@ class World:
 
 
 def settled(count: int, seed: int, **settings: Any) -> World:
-    """A world in which everybody has found everybody."""
+    """Return a world in which all peers have found one another."""
     world = World(count, seed, **settings)
     assert world.run(1_000, world.all_alive), f"replay with seed={seed}"
     return world
 
 
 def burials(world: World, but: Collection[str] = ()) -> list[int]:
-    """How long each burial of a living peer lasted in one of the others; those that did not end yet, until now. What
-    these think is left out."""
+    """Return for how many ticks each false verdict of death on a living peer stood, at each peer that held it.
+
+    A verdict that has not ended yet counts until now. The verdicts of the peers in `but` are left out.
+    """
     begun: dict[tuple[str, str], int] = {}
     lasted = []
     for when, by, change in world.history:
@@ -212,7 +214,7 @@ def burials(world: World, but: Collection[str] = ()) -> list[int]:
 
 
 def detection(count: int, seed: int, loss: float) -> int:
-    """Ticks from a kill at a random moment until all others hold it for dead."""
+    """Return the ticks from a kill at a random moment until all other peers have declared the peer dead."""
     world = settled(count, seed, loss=loss)
     world.run(int(world.draws.integers(200, 400)))
     victim = world.roster[int(world.draws.integers(count))]
@@ -223,7 +225,7 @@ def detection(count: int, seed: int, loss: float) -> int:
 
 
 def a_claim(about: str, state: str, *, author: str, version: int = 1, incarnation: int = 1, **other: Any) -> Claim:
-    """A claim with a good signature of its author."""
+    """Return a claim with a valid signature of its author."""
     own = advert(about, **other) if author == about else None
     claim = Claim(
         about=about,

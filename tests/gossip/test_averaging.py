@@ -1,4 +1,4 @@
-"""A whole averaging: played message by message it is the matrix, it reaches the true mean, traffic is what is sent."""
+"""A whole averaging: run message by message it equals the matrix, it reaches the true mean, traffic is what is sent."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def dense(of: Averaging, round: int) -> Tensor:
 def play(
     of: Averaging, round: int, mass_PD: Mass, order: random.Random, wire: torch.dtype = torch.float64
 ) -> tuple[Mass, list[int]]:
-    """Deliver all messages in a random order: (masses, messages sent by each)."""
+    """Deliver all messages in a random order; return (masses, messages sent by each peer)."""
     names = of.overlay.members
     members, post, count = {}, list[tuple[str, Sent]](), dict.fromkeys(names, 0)
     for i, peer in enumerate(names):
@@ -113,7 +113,7 @@ def test_rounding_for_the_wire_loses_no_mass(name: str, wire: torch.dtype) -> No
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_it_reaches_the_true_weighted_mean_within_the_tolerance(name: str, protocol: Protocol) -> None:
-    """Weights of 1, so that the prediction's promise is literal; push-pull's is in root mean square, hence the 3."""
+    """With weights of 1 the prediction holds literally; push-pull's holds in root mean square, hence the factor 3."""
     of = policy(name, 10, protocol, tolerance=1e-3)
     mass_PD = Mass.of(values(10, 30, 11))
     left_PD = synchronous_round(mass_PD, dense(of, 0)).estimate_D - mass_PD.estimate_D.mean(0)
@@ -135,7 +135,7 @@ def test_samples_as_weights_give_the_weighted_mean_round_after_round(protocol: P
 
 
 def test_averaging_what_arrives_agrees_on_something_else() -> None:
-    """Row-stochastic averaging, the plain mean over oneself and one's in-neighbors, is biased where degrees differ."""
+    """Row-stochastic averaging (the plain mean over a peer and its in-neighbors) is biased where degrees differ."""
     of = policy("star", 8, "push-sum", exchanges=1)
     adjacent = adjacency(of.overlay.phases[0]).toarray() + np.eye(8)
     naive_PP = torch.from_numpy(np.linalg.matrix_power(adjacent / adjacent.sum(1, keepdims=True), 500))
@@ -150,7 +150,7 @@ def test_averaging_what_arrives_agrees_on_something_else() -> None:
 
 
 def test_a_directed_graph_of_unequal_degrees_reaches_the_true_mean_too() -> None:
-    """No builder makes one: 0 sends to two and hears from one. The weights, no longer 1, put the bias right."""
+    """No builder makes such a graph: 2 sends to three and receives from two. Weights other than 1 correct the bias."""
     members = tuple(f"peer{i + 1}" for i in range(5))
     graph = nx.DiGraph([(0, 1), (0, 2), (1, 2), (2, 3), (2, 0), (2, 4), (3, 4), (4, 0)])
     of = Averaging.of(Overlay(members, (graph,)), "push-sum", tolerance=1e-8, draws=drawn)

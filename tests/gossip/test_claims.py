@@ -1,4 +1,4 @@
-"""The signed text, the waits and the table's limits, against closed formulas and bytes written down once."""
+"""Tests of the signed text, the waits and the table's limits, against closed formulas and bytes recorded once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CLAIMS = st.builds(
 
 @given(CLAIMS, CLAIMS)
 def test_no_two_claims_have_one_text(first: Claim, second: Claim) -> None:
-    same = repr(first) == repr(second)  # 0.0 and -0.0 are equal, and two different claims all the same
+    same = repr(first) == repr(second)  # 0.0 and -0.0 are equal, but the claims differ
     assert (claim_text(FEDERATION, first) == claim_text(FEDERATION, second)) is same
 
 
@@ -138,7 +138,7 @@ def test_waits_follow_how_long_answers_take(took: list[int]) -> None:
         assert not trips.answered(number, "peer002", clock), "once"
     assert 1 <= trips.slowness("peer002", 8) <= GROWTH_MAX
     assert min(took) <= trips.mean["peer002"] <= max(took)
-    if max(took) <= 4:  # a deviation is below the largest time, too
+    if max(took) <= 4:  # a deviation is also below the largest time
         assert trips.slowness("peer002", 8) == 1
     if min(took) > 12:
         assert trips.slowness("peer002", 8) > 1
@@ -194,7 +194,7 @@ def test_only_so_many_suspicions_of_one_peer_are_kept() -> None:
 
 
 def test_a_verdict_of_its_own_is_found_and_not_told() -> None:
-    """One that comes back from others may be from an earlier generation."""
+    """A verdict of its own that comes back from others may be from an earlier generation."""
     table = member_table(16)
     table.take(a_claim("peer002", "alive", author="peer002"))
     assert table.take(a_claim("peer002", "dead", author="peer001")) == "known"
@@ -211,7 +211,7 @@ def test_marks_fade_and_who_has_too_many_is_not_believed() -> None:
     assert credit.of("peer002", HALF_TICKS) == pytest.approx(1.5)
     assert credit.believes("peer002", HALF_TICKS)
     believed = 0
-    for clock in range(10 * HALF_TICKS):  # who never stops
+    for clock in range(10 * HALF_TICKS):  # peer003 never stops
         if credit.believes("peer003", clock):
             believed += 1
             credit.refuted("peer003", clock)

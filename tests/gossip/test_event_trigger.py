@@ -1,4 +1,7 @@
-"""Averaging where a slice has drifted: who sleeps keeps all, who is woken gives, and nothing is lost whoever sleeps."""
+"""Averaging only where a slice has drifted.
+
+A sleeping peer keeps its whole mass, a woken peer gives, and nothing is lost whichever peers sleep.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def policy(
 
 
 def played(of: Averaging, round: int, masses_P2: NDArray[np.float64], active_P: Awake) -> tuple[Any, list[int], Awake]:
-    """The slow obvious twin: everybody by name, one exchange after the other. (masses, full messages of each, awake)"""
+    """Average slowly and obviously: peer by peer, by name, one exchange after the other.
+
+    Return (masses, full messages of each peer, awake).
+    """
     names = of.overlay.members
     held = {peer: masses_P2[i].copy() for i, peer in enumerate(names)}
     active = {peer for i, peer in enumerate(names) if active_P[i]}

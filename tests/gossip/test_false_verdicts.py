@@ -1,7 +1,7 @@
-"""Nobody is buried by what others say: members that sign false verdicts about a peer that lives, at full rate.
+"""Members that sign false verdicts about a living peer at full rate: no peer is declared dead on others' word alone.
 
-Judged by samples of what each honest peer thinks of the accused on each of 1,000 ticks; `make soak` has 3,000 of each
-of many seeds.
+The tests sample the status that each honest peer gives the accused on each of 1,000 ticks; `make soak` runs 3,000 ticks
+for each of many seeds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tests.gossip.swim import burials
 TICKS = 1_000
 #: Ticks within which a false death is taken back at 30 % loss (P8).
 REFUTED = 200
-#: Of all samples, in how many the accused may be suspect: some verdicts are checked before their author's count for
-#: nothing, and one in 500 ticks from then on, each for the time of a question and its answer.
+#: Share of all samples in which the accused may be suspect: some verdicts are checked before those of their author are
+#: ignored, and one in 500 ticks from then on; each check takes the time of a question and its answer.
 SUSPECT = 0.05
-#: Messages of an honest peer on each tick beside its answers to the liars' own: 0.2 in peace.
+#: Messages that an honest peer may send per tick besides its answers to the liars' own: 0.2 without liars.
 SENT = 2.0
 
 
@@ -45,7 +45,7 @@ def test_false_verdicts_bury_nobody(count: int, liars: int, loss: float) -> None
 def test_without_marks_the_accused_is_suspect_most_of_the_time_and_not_dead_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sabotage of the test above: two rules hold it, and each alone does a part."""
+    """Sabotage of the test above: two rules together make it pass, and each alone does only a part."""
     monkeypatch.setattr(Credit, "believes", lambda *_: True)
     world = lied_about(4, 1, LIES, seed=1, loss=0.1, ticks=TICKS)
     assert world.thought["dead"] == 0
@@ -74,7 +74,7 @@ def test_false_verdicts_over_many_seeds(count: int, liars: int, lies: tuple[str,
 
 @pytest.mark.slow
 def test_lies_do_not_hide_a_death() -> None:
-    """Liars who deny, are silent and repeat what is old: who is killed is found dead by all who are honest."""
+    """All honest peers find a killed peer dead although liars deny, are silent and repeat old claims."""
     world = lied_about(8, 2, LIES, seed=2, loss=0.1, ticks=300)
     world.kill(world.victim)
     began = world.now

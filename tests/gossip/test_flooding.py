@@ -1,4 +1,4 @@
-"""Spreading against members that play it exchange by exchange, and against what paths on the graph say."""
+"""Flooding compared with members simulated exchange by exchange, and with the paths in the graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def drawn(build: object, members: int, seed: int = 0) -> Overlay:
 
 
 def played(graph: nx.Graph, sources: Collection[int]) -> tuple[int, list[int], list[int]]:
-    """Exchanges, messages and things told, by members each of whom knows what it was told and by whom."""
+    """Simulate members that each know what they received and from which neighbors.
+
+    Return (exchanges, messages of each member, items sent by each member).
+    """
     knows: list[dict[int, set[int]]] = [{member: set()} if member in sources else {} for member in range(len(graph))]
     new = [set(each) for each in knows]
     exchanges, messages, items = 0, [0] * len(graph), [0] * len(graph)
@@ -65,7 +68,7 @@ def test_all_have_everything_after_the_diameter_and_no_edge_tells_anything_twice
     assert found.exchanges == nx.diameter(made.union)
     degree_P = np.array([made.union.degree(member) for member in range(members)])
     assert (found.items_P <= members * degree_P).all()
-    # All must hear of all others, and what is told in vain crosses another telling of it on the same edge.
+    # Each member must receive every other's item, and an item sent in vain crosses the same item on the same edge.
     assert members * (members - 1) <= found.items_P.sum() <= members * 2 * made.union.number_of_edges()
 
 
@@ -73,7 +76,7 @@ def test_on_a_tree_everything_goes_along_each_edge_once() -> None:
     made = drawn(star, 7)
     found = flood_along(made)
     assert found.items_P.sum() == 7 * 6
-    assert found.items_P.tolist() == [6 + 6 * 5, *[1] * 6]  # the centre's own to six, and each of theirs to five
+    assert found.items_P.tolist() == [6 + 6 * 5, *[1] * 6]  # the centre sends its own to six, theirs to five each
 
 
 def test_bytes_are_those_of_the_things_and_of_a_head_a_message() -> None:

@@ -1,4 +1,4 @@
-"""One machine spoken to by hand: claims that are wrong, old or forged, its own answers, and what a flood leaves."""
+"""One `Membership` driven by hand: wrong, old or forged claims, its own answers, and the state that a flood leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verif
 
 
 def machine(peers: int = 4, *, generation: int = 1, nonce: int = 5, incarnation: int = 1) -> Membership:
-    """peer001 of a few, to be spoken to by hand."""
+    """Return the state machine of peer001, one of a few peers, to be driven by hand."""
     return Membership(
         "peer001",
         federation=FEDERATION,
@@ -38,7 +38,7 @@ HIDDEN = 320
 
 
 def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
-    """What a ping with these claims brings, without the pong."""
+    """Send the peer a ping with these claims; return its output without the pong."""
     *out, pong = peer.on_ping(sender, 7, claims)
     assert isinstance(pong, SendProbe)
     assert (pong.to, pong.kind, pong.number, pong.target, pong.received) == (sender, "pong", 7, "peer001", True)
@@ -148,7 +148,7 @@ def test_said_to_be_gone_a_peer_says_that_it_is_not(state: str) -> None:  # R01
 
 
 def test_nobody_is_buried_under_a_number_that_it_never_used() -> None:
-    """A liar who claims a death with the largest number would else leave no number to answer with."""
+    """Otherwise a liar that claims a death with the largest number would leave the victim no number to answer with."""
     peer = machine()
     tell(peer, a_claim("peer003", "alive", author="peer003", version=5))
     for version, incarnation in ((6, 1), (2**63 - 1, 1), (1, 2)):
@@ -214,7 +214,7 @@ def test_memory_that_was_lost_unnoticed_is_named_and_a_new_incarnation_fences_it
 
 
 def test_messages_fit_into_the_metadata_whatever_peers_advertise() -> None:
-    """With the longest names that a statement takes, and both halves of what is to be known of a dead peer."""
+    """Names are the longest that a statement takes, and each dead peer has two claims: a statement and a verdict."""
     peer = machine(peers=40)
     told: dict[str, Any] = {"models": tuple(f"{'m' * 90}{i}" for i in range(25)), "address": "a" * 200}
     for other in ids(40)[1:]:
@@ -244,7 +244,7 @@ def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
 @pytest.mark.parametrize("verdict", ["suspect", "dead"])
 @pytest.mark.parametrize("answers", [False, True])
 def test_what_others_find_is_checked_and_confirmed_which_shortens_it(answers: bool, verdict: str) -> None:
-    """Whether they suspect or are sure: who answers this peer itself is not dead."""
+    """Whether others suspect a peer or are sure of its death: if it answers this peer itself, it is not dead."""
     peer = machine(peers=5)
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
@@ -294,7 +294,7 @@ def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R1
 
 
 def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
-    """Where helpers differ, one's word counts only as long as the target was heard itself lately."""
+    """Where helpers differ, the word of one counts only if a message of the target itself arrived recently."""
     peer = machine(peers=4)
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(4)[1:]))

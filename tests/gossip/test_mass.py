@@ -1,4 +1,4 @@
-"""Single exchanges: nothing is lost, what travels is what is debited, and the average is the true one."""
+"""Single exchanges: nothing is lost, the mass that travels is the mass debited, and the average is the true one."""
 
 from __future__ import annotations
 

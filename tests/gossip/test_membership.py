@@ -1,4 +1,4 @@
-"""Membership judged by its history: who is found dead and when, who is wrongly buried, what heals, what is refused."""
+"""Membership judged by its history: deaths found and when, false deaths, what heals, and what is rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gossip.swim import (
     settled,
 )
 
-#: Promise P8, in ticks: a death is known to all; a false one is taken back.
+#: Promise P8, in ticks: until a death is known to all; until a false one is taken back.
 KNOWN = 100
 REFUTED = 200
 
@@ -70,7 +70,7 @@ def test_nobody_is_buried_alive_at_ten_percent_loss_over_many_seeds(count: int) 
 def suspicions_at_thirty_percent(
     seeds: int, *, timing: ProbeTiming | None = None, count: int = 5
 ) -> tuple[int, list[int]]:
-    """(how often somebody had to defend itself, how long burials of the living lasted) in 2,000 ticks a seed."""
+    """Return (how often a peer had to defend itself, how long each false death lasted) in 2,000 ticks per seed."""
     defended, lasted = 0, []
     for seed in range(seeds):
         world = settled(count, seed, loss=0.3, timing=timing or ProbeTiming())
@@ -80,7 +80,7 @@ def suspicions_at_thirty_percent(
     return defended, lasted
 
 
-#: Of 8 seeds; 61 with the stretch, 97 without. Where only pongs counted as signs of life it was 210.
+#: Limit of defences over 8 seeds: 61 with the stretch, 97 without. When only pongs counted as signs of life it was 210.
 DEFENDED = 80
 
 
@@ -99,7 +99,7 @@ def test_without_the_stretch_the_test_above_is_red(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_with_a_short_suspicion_the_living_are_buried_and_dig_themselves_out() -> None:
-    """The sabotage of the tests above, and the proof that false deaths are taken back: without it there are none."""
+    """Sabotage of the tests above, and proof that false deaths are taken back: without the sabotage there are none."""
     _, lasted = suspicions_at_thirty_percent(2, timing=ProbeTiming(suspicion_min=1, suspicion_max=1))
     assert len(lasted) > 10
     assert max(lasted) <= REFUTED
@@ -119,7 +119,7 @@ def test_sixty_four_peers_find_one_another_and_a_death(loss: float) -> None:
 
 def test_few_messages_when_nothing_happens() -> None:
     world = settled(16, seed=0)
-    world.run(100)  # the news of the start is told
+    world.run(100)  # the news of the start has been sent
     world.sent.clear()
     world.run(1_000)
     assert world.sent.total() / 1_000 / 16 <= 0.21, "a ping and a pong each ten ticks"
@@ -173,7 +173,7 @@ def test_a_machine_that_counts_a_pause_blames_others() -> None:
 
 
 def blamed_by_a_slow_peer() -> int:
-    """How often a peer whose messages take 1.5 s each way found another one suspect or dead, in 1,000 ticks."""
+    """Return how often a peer whose messages take 1.5 s each way found another suspect or dead, in 1,000 ticks."""
     world = settled(8, seed=0)
     world.slow["peer003"] = 60
     world.run(1_000)
@@ -184,8 +184,11 @@ def blamed_by_a_slow_peer() -> int:
 
 @pytest.mark.slow
 def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says anything lives; waits grow with what answers take; and Lifeguard's health: the helpers' nacks are
-    missing too, so the fault is its own. Each alone is enough here. Without all three it blames everybody."""
+    """Each of three rules alone is enough here; without all three the slow peer blames everybody.
+
+    Any message is a sign of life; waits grow with the time that answers take; and Lifeguard's health: the helpers'
+    nacks are also missing, so the fault is the peer's own.
+    """
     rules: list[tuple[type, str, object]] = [
         (Detector, "received", lambda *_: None),
         (RoundTrips, "slowness", lambda *_: 1.0),
@@ -201,14 +204,16 @@ def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.M
     assert blamed_by_a_slow_peer() <= 5
 
 
-#: How often four peers have to defend themselves in four times 2,000 ticks of late answers; and ticks until a death is
-#: seen there.
+#: How often four peers may have to defend themselves in four times 2,000 ticks of late answers; and ticks within which
+#: a death is found there.
 LATE, SEEN = 20, 400
 
 
 def late_by_resending(seeds: int) -> tuple[int, list[int]]:
-    """(how often somebody had to defend itself, how long burials of the living lasted) in 2,000 ticks a seed, over
-    links on which nothing is lost, and 55 % of the messages, each time, are said again by the kernel."""
+    """Return (how often a peer had to defend itself, how long each false death lasted) in 2,000 ticks per seed.
+
+    The links lose nothing, but the kernel sends 55 % of the messages again, and 55 % of the repetitions each time.
+    """
     defended, lasted = 0, []
     for seed in range(seeds):
         world = settled(4, seed, again=0.55)
@@ -220,7 +225,7 @@ def late_by_resending(seeds: int) -> tuple[int, list[int]]:
 
 @pytest.mark.slow
 def test_who_answers_late_because_the_kernel_says_it_again_is_neither_dead_nor_suspect() -> None:
-    """As over TCP where 30 % of the packets are lost: answers take half a second, and two now and then."""
+    """As over TCP with 30 % of the packets lost, answers take half a second, and now and then two seconds."""
     defended, lasted = late_by_resending(4)
     assert lasted == []
     assert defended < LATE
@@ -234,7 +239,7 @@ def test_without_round_trips_the_test_above_is_red(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_waits_grow_no_further_than_a_death_needs_to_be_seen() -> None:
-    """Where answers take seconds a death is seen in some 20 s, and not never."""
+    """Where answers take seconds, a death is still found, in some 20 s."""
     world = settled(4, seed=0, again=0.55)
     world.run(1_000)
     world.kill("peer002")
@@ -252,7 +257,7 @@ def test_answers_after_half_a_second_are_late_but_count() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("small", [1, 4])  # one alone thinks for a while that the fault is its own, and it is right
+@pytest.mark.parametrize("small", [1, 4])  # a peer alone assumes for a while, rightly, that the fault is its own
 def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     world = settled(9, seed, loss=0.1)
     island = set(world.roster[:small])
@@ -271,7 +276,7 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     [(6, 0.0, False), (4, 0.0, True), *(pytest.param(4, loss, True, marks=pytest.mark.slow) for loss in (0.1, 0.3))],
 )
 def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
-    """A member that suspects another again and again is not believed; the accused hears of it, and answers."""
+    """A member that suspects another repeatedly is not believed; the accused receives the suspicion and answers."""
     world = settled(count, seed=0, loss=loss)
     cut = [("peer001", "peer002"), *([("peer002", "peer001")] if both else [])]
     world.cut = lambda a, b: (a, b) in cut
@@ -283,7 +288,7 @@ def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
 @pytest.mark.parametrize("incarnation", [1, 2])
 def test_a_restarted_peer_outdoes_what_it_said_before_and_what_is_said_of_it(after: int, incarnation: int) -> None:
     world = settled(6, seed=1, loss=0.1)
-    for round in range(1, 6):  # versions that the next life does not know
+    for round in range(1, 6):  # versions that the next generation does not know
         world.peers["peer004"].advertise(advert("peer004", round=round, address=f"host{round}:1"))
         world.run(10)
     world.kill("peer004")
@@ -368,7 +373,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     [(0.1, 0.19), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.0, 0.0), (0.3, 0.51)))],
 )
 def test_peers_measure_the_loss(loss: float, share: float) -> None:
-    """1 - (1 - loss) ** 2 of the pings have no answer; the mean over 8 peers of some 64 samples each."""
+    """A share 1 - (1 - loss) ** 2 of the pings has no answer; the mean is over 8 peers with some 64 samples each."""
     world = settled(8, seed=0, loss=loss)
     world.run(1_500)
     measured = [machine.awareness.unanswered for machine in world.peers.values()]

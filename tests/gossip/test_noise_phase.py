@@ -1,4 +1,4 @@
-"""The phase of noise: nothing is lost, nothing is shown early, what is sent says nothing, and all must collude."""
+"""The noise phase: nothing is lost or shown early, shares reveal nothing, and all receivers must collude."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.reference.push_sum import receive, share_of
 FORMS: dict[str, Form] = {
     form.name: form for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()))
 }
-#: How far noise is from 0 on average; the values are of size 1.
+#: Scale (standard deviation) of the noise; the values are of size 1.
 SCALE = 20.0
 
 
@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 class MaskedSimulator(TransferSimulator):
-    """A simulator in which everybody begins with noise to `pushes` different neighbors, to one of them in a round."""
+    """A simulator in which each peer first sends noise to `pushes` different neighbors, one per round."""
 
     def __init__(self, seed: int, form: Form, *, pushes: int = 2, peers: int | None = None) -> None:
         super().__init__(seed, form, peers=peers)
@@ -65,7 +65,7 @@ class MaskedSimulator(TransferSimulator):
     "form", [pytest.param(name, marks=pytest.mark.slow) if "top-k" in name else name for name in FORMS]
 )
 def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
-    """The law of transfers in all weather; then the true mean, of values that were never sent while they were bare."""
+    """Transfers conserve mass under all faults, then reach the true mean of values that were never sent unmasked."""
     simulator = MaskedSimulator(7, FORMS[form], peers=6)
     begun = simulator.everything()
     simulator.storm()
@@ -106,7 +106,7 @@ def test_a_push_takes_exactly_what_it_sends(seed: int, pushes: int, copies: int,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_on_a_channel_a_push_is_the_same(form: str) -> None:
-    """Bit for bit, whatever the form: masked shares travel whole."""
+    """The two agree bit for bit in every form, because masked shares travel whole."""
     held, masking = Mass.of(normal(40)), NoisePhase(3)
     masked_shares = {"b": SCALE * normal(40, seed=1), "c": SCALE * normal(40, seed=2)}
     channels = {"b": Outgoing(), "c": Outgoing()}
@@ -164,8 +164,11 @@ DRAWS, PUSHES, FRACTION = 10_000, 3, 0.2
 @pytest.mark.parametrize("wire", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["normal", "coin", "far"])
 def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) -> None:
-    """10,000 values, each with noise of its own; a true share would say all, and the first true one says what theory
-    says: that of v among p pieces of noise."""
+    """10,000 values, each with its own noise, are uncorrelated with the shares sent.
+
+    Without the phase, the first share would reveal the value. The first true share after the phase has the correlation
+    that theory gives: that of v among p pieces of noise.
+    """
     value_D = {"normal": normal(DRAWS), "coin": normal(DRAWS).sign(), "far": 3 + normal(DRAWS)}[kind]
     held, masking = Mass.of(value_D), NoisePhase(PUSHES)
     for number in range(PUSHES):
@@ -182,7 +185,7 @@ def test_what_is_sent_says_nothing_of_the_value(kind: str, wire: torch.dtype) ->
 
 
 def guessed(held: Mass, first: Mass, seen: dict[str, Mass]) -> Tensor:
-    """The value, as those who see these shares work it out: the first true share scaled up, and what they saw added."""
+    """Return the value as observers compute it: the first true share scaled up, plus the shares they saw."""
     spread = Mass(first.value_D / FRACTION, first.weight / FRACTION)
     for mass in seen.values():
         spread = spread + mass
@@ -193,7 +196,7 @@ def guessed(held: Mass, first: Mass, seen: dict[str, Mass]) -> Tensor:
 @pytest.mark.parametrize("tau", [0.2, 0.5])
 @pytest.mark.parametrize("pushes", [1, 2, 4])
 def test_only_all_who_were_told_together_find_the_value(pushes: int, tau: float) -> None:
-    """A share tau of the neighbors is corrupted and sees the first true share too: leaks are tau ** p at most."""
+    """If a share tau of the neighbors is corrupted and also sees the first true share, leaks are at most tau ** p."""
     rng, trials, leaks = np.random.default_rng(1), 1_000, 0
     for _ in range(trials):
         held = begun = Mass.of(torch.from_numpy(rng.standard_normal(1)))

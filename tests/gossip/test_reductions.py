@@ -1,4 +1,4 @@
-"""Forms of the wire: what is restored is debited, coarse forms still find the true mean, hostile bytes are refused."""
+"""Wire forms: the restored value is debited, coarse forms still find the true mean, hostile bytes are rejected."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_payload_has_the_bytes_that_its_form_says_and_nothing_wrong_with_it(fo
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 600), weight=st.floats(1e-6, 10))
 @settings(max_examples=25, deadline=None)
 def test_what_travels_and_what_is_left_are_all(form: Form, seed: int, length: int, weight: float) -> None:
-    """And both ends compute the same numbers from the same payload, to the last bit."""
+    """Both ends also compute the same numbers from the same payload, to the last bit."""
     share_D, reference_D = weight * values(length, seed), values(length, seed + 1).float()
     payload = pack_values(form, share_D, weight, reference_D, draws(seed))
     carried_D, moved_D = restore(form, payload, length, weight, reference_D)
@@ -91,7 +91,7 @@ def test_int8_is_right_in_the_mean_and_off_by_less_than_a_step() -> None:
     form, many = int8(), 2000
     found = torch.stack([form.unpack(form.pack(value_D, draws(seed)), len(value_D)) for seed in range(many)])
     assert bool(((found - value_D).abs() <= step_D * (1 + 1e-6)).all())
-    # The deviation of one rounding is at most half a step; five deviations of the mean.
+    # The standard deviation of one rounding is at most half a step; the limit is five standard deviations of the mean.
     assert bool(((found.mean(0) - value_D).abs() <= 5 * step_D / 2 / many**0.5).all())
 
 
@@ -125,7 +125,7 @@ def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
 
 
 def test_a_difference_to_nothing_is_one_to_zero() -> None:
-    """A stranger may begin a channel so; nothing of ours stops at it."""
+    """A stranger may begin a channel in this way; our code does not fail on it."""
     payload = int8().pack(values(10), draws())
     assert torch.equal(restore(int8(), payload, 10, 0.5, None)[0], int8().unpack(payload, 10))
 
@@ -195,7 +195,7 @@ def test_a_hostile_payload_is_refused_by_name(name: str) -> None:
 
 @EACH
 def test_flipped_bits_are_refused_or_give_finite_numbers(form: Form) -> None:
-    """Nothing else ever happens to a payload of the right type."""
+    """No other outcome is possible for a payload of the right type."""
     good, rng = form.pack(values(300), draws()), draws(1)
     for _ in range(150):
         bent = good.clone()

@@ -1,4 +1,4 @@
-"""Contents with many zeros: the shorter form, against one made word by word, and what is no such form."""
+"""Contents with many zeros: the shorter form, compared with one made word by word, and bytes that are no such form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpeer.gossip.sparse_words import pack_words, packed_bytes_min, restore_wo
 
 
 def packed_slowly(content: bytes) -> bytes:
-    """Word by word, as the description says."""
+    """Pack the content word by word, as the description of the form says."""
     whole = len(content) // 4 * 4
     words = [content[at : at + 4] for at in range(0, whole, 4)]
     bitmap = bytearray((len(words) + 7) // 8)
@@ -23,7 +23,7 @@ def packed_slowly(content: bytes) -> bytes:
     return bytes(bitmap) + b"".join(word for word in words if word != bytes(4)) + content[whole:]
 
 
-#: Words of which many are zero, and up to three bytes behind them.
+#: Words, many of them zero, followed in CONTENTS by up to three bytes.
 WORDS = st.sampled_from([bytes(4), bytes(4), b"\0\0\0\x80", b"\1\0\0\0"]) | st.binary(min_size=4, max_size=4)
 CONTENTS = st.builds(lambda words, rest: b"".join(words) + rest, st.lists(WORDS), st.binary(max_size=3))
 
@@ -76,7 +76,7 @@ def test_an_update_with_nine_tenths_pruned_travels_in_an_eighth() -> None:
 
 
 def test_the_largest_of_contents_takes_its_own_memory_and_little_more() -> None:
-    """Whatever the bytes: the size was bounded before."""
+    """This holds for any bytes, because the size was bounded before."""
     size = 1 << 22
     data = pack_words(bytes(size))
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""A channel whose form changes while transfers are under way: both ends read each as it was made, and know the same."""
+"""A channel whose form changes with transfers in transit: both ends read each as it was made and stay consistent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def later(form: Form, *before: Form) -> Form:
 def test_whenever_each_end_goes_over_no_number_is_lost_and_both_know_the_same(
     first: str, second: str, seed: int
 ) -> None:
-    """The sender goes over at some time and the receiver before it takes anything that was made then; twice."""
+    """The sender changes its form at some time, the receiver before it takes anything made after that; both twice."""
     draws = np.random.default_rng(seed)
     eras = [ALL[first], later(ALL[second], ALL[first]), later(ALL[first], ALL[first], ALL[second])]
     held, channel, into = Mass.of(torch.linspace(-1, 1, LENGTH)), Outgoing(), Incoming()
@@ -64,7 +64,7 @@ def test_whenever_each_end_goes_over_no_number_is_lost_and_both_know_the_same(
 
 
 def worths(channel: Outgoing, form: Form) -> list[torch.Tensor]:
-    """The value of each open transfer, as its sender would take it back."""
+    """Return the value of each open transfer as its sender would take it back."""
     found, reference_D = [], channel.reference_D
     for share in channel.open:
         value_D, reference_D = carried(share, form, LENGTH, reference_D)

@@ -20,7 +20,7 @@ FORMS: dict[str, Form] = {
     form.name: form
     for form in (float64(), float32(), bfloat16(), int8(), top_k(share=0.3), zstd()(int8()), zstd()(float32()))
 }
-#: How far from the true mean the estimates may be after twice the predicted rounds, values of size 1.
+#: How far the estimates may be from the true mean after twice the predicted rounds, for values of size 1.
 TRUTH = {"float64": 1e-9, "float32": 1e-6, "bfloat16": 1e-3, "int8": 1e-6}
 PLAIN = [("float64", torch.float64), ("float32", torch.float32)]
 
@@ -30,7 +30,7 @@ def drawn(seed: int) -> Form:
 
 
 def assert_whole(simulator: TransferSimulator, begun: Mass) -> None:
-    """The law: relative to what was put in, values of size 1."""
+    """Assert that no mass is lost, relative to what was put in, for values of size 1."""
     now = simulator.everything()
     torch.testing.assert_close(now.value_D, begun.value_D, atol=1e-12 * len(simulator.peers), rtol=0)
     torch.testing.assert_close(now.weight, begun.weight, atol=0, rtol=1e-12)
@@ -88,7 +88,10 @@ def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_hea
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_a_cut_drains_neither_side(seed: int) -> None:
-    """Halved, in both or in one direction, for hours: each side holds a third of its weight, and then the truth."""
+    """In a network cut in half for hours, each side keeps a third of its weight, and finds the true mean afterwards.
+
+    The cut is in both directions or in one.
+    """
     simulator = TransferSimulator(seed, float64(), peers=12)
     begun = simulator.everything()
     left = set(simulator.rng.choice(simulator.peers, 6, replace=False))
@@ -110,7 +113,7 @@ def test_a_cut_drains_neither_side(seed: int) -> None:
 
 
 class Forgetful(TransferSimulator):
-    """A simulator in which one peer comes back with an older copy of all that it knew, or with nothing."""
+    """A simulator in which one peer comes back with an older copy of its whole memory, or with nothing."""
 
     old_held: Mass
     old_out: dict[Edge, Outgoing]
@@ -127,13 +130,13 @@ class Forgetful(TransferSimulator):
         self.into.update(self.old_into)
 
     def noticed(self, peer: str) -> bool:
-        """Whether the peer finds its loss by comparing, or is told that it used a number again."""
+        """Return whether the peer finds its loss by comparing, or a neighbor reports that it used a number again."""
         losses = [self.meet(peer, near) for near in self.near[peer]]
         assert all(theirs.theirs == mine.mine and not mine.theirs and not theirs.mine for mine, theirs in losses)
         return any(mine.mine for mine, _ in losses) or self.verdicts[TransferDecision.REUSED] > 0
 
     def meet(self, peer: str, near: str) -> tuple[incarnations.MemoryLoss, incarnations.MemoryLoss]:
-        """What the two find when they compare: (the peer, its neighbor)."""
+        """Compare the memories of the two; return what each finds: (the peer, its neighbor)."""
         mine = self.out[peer, near], self.into[near, peer]
         theirs = self.out[near, peer], self.into[peer, near]
         return (
@@ -149,7 +152,7 @@ class Forgetful(TransferSimulator):
             self.out[peer, near], self.into[near, peer] = Outgoing(), Incoming()
 
     def greet(self, peer: str, near: str) -> None:
-        """The neighbor hears of the new incarnation."""
+        """Make the neighbor know the peer's new incarnation and reopen its channels."""
         self.known[near, peer] = self.incarnation[peer]
         self.held[near], lost = incarnations.reopened(
             self.held[near], self.out[near, peer], self.into[peer, near], self.form
@@ -177,7 +180,7 @@ def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: 
             simulator.remember(peer)
         simulator.step()
     simulator.restore(peer)
-    if not simulator.noticed(peer):  # nobody had seen anything of what is forgotten; letters under way may yet tell
+    if not simulator.noticed(peer):  # no neighbor had seen the forgotten state; letters in transit may yet reveal it
         assert age == 1
         for _ in range(30):
             simulator.step()
@@ -188,7 +191,7 @@ def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: 
             return
 
     simulator.reborn(peer, simulator.held[peer].estimate_D)
-    for near in simulator.near[peer]:  # one after the other: meanwhile some still speak to the earlier incarnation
+    for near in simulator.near[peer]:  # one after the other: meanwhile some still send to the earlier incarnation
         simulator.greet(peer, near)
         simulator.step()
     assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
@@ -207,7 +210,10 @@ def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: 
 
 
 def test_each_account_is_exact_by_itself() -> None:
-    """Held is what was put in, less what was written off, and what came less what went on the channels as they are."""
+    """The weight held is the weight put in, less that written off, plus that received, less that sent.
+
+    Only the channels as they are now count for the weight received and sent.
+    """
     simulator = Forgetful(5, float64())
     simulator.storm(0.5)
     peer = simulator.peers[0]

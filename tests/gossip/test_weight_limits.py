@@ -1,4 +1,4 @@
-"""The three bounds of weight: no honest history comes to one, whatever is lost; liars stop at them."""
+"""The three bounds on weight: no honest history reaches one, whatever is lost; liars are stopped at them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.gossip.test_transfers import Forgetful
 
 
 class Limited(Forgetful):
-    """Peers that keep the bounds when they give, and hold others to them when they take."""
+    """Peers that keep the bounds when they give, and enforce them on others when they take."""
 
     def __init__(self, seed: int, peers: int) -> None:
         super().__init__(seed, float64(), peers=peers, length=2)
         self.limits = WeightLimits.among(len(self.peers))
         self.refused: list[tuple[str, str, str]] = []
-        #: By (who, of whom): what it got of earlier incarnations of that one, more than it gave them.
+        #: By (peer, neighbor): weight that the peer got from the neighbor's earlier incarnations, beyond what it gave.
         self.before: dict[tuple[str, str], float] = {}
 
     def greet(self, peer: str, near: str) -> None:
@@ -65,7 +65,7 @@ class Limited(Forgetful):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=4))
 def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> None:
-    """Loss, repeats, delays, edges cut in one direction, and members that lose their memory."""
+    """The faults are loss, repeats, delays, edges cut in one direction, and members that lose their memory."""
     simulator = Limited(seed, peers=3 + seed % 6)
     for round in range(80):
         if round % 20 == 0:
@@ -82,7 +82,10 @@ def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> Non
 
 
 class Lying(Limited):
-    """Some make weight out of nothing: to each neighbor as much as the two ends of the channel bear, and keep all."""
+    """A simulator in which liars create weight out of nothing.
+
+    They give each neighbor as much as the two ends of the channel allow, and keep all of their own.
+    """
 
     liars: frozenset[str] = frozenset()
 
@@ -112,8 +115,10 @@ class Lying(Limited):
 def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_themselves(
     members: int, liars: int, seed: int
 ) -> None:
-    """Only liars are charged, for what no other can induce, and what is there among the honest is what they put in and
-    the bounds let in."""
+    """Only liars are charged, for an offence that no other peer can induce.
+
+    The weight among the honest peers is at most what they put in plus what the bounds let through.
+    """
     simulator = Lying(seed, peers=members)
     simulator.liars = frozenset(simulator.peers[:liars])
     honest = simulator.peers[liars:]
@@ -130,7 +135,7 @@ def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_the
 
 @pytest.mark.parametrize("seed", range(3))
 def test_liars_that_are_born_again_and_again_load_others_no_more_than_others(seed: int) -> None:
-    """Weight from all incarnations of a liar counts; without `before` it would grow with each birth."""
+    """Weight from all incarnations of a liar counts; without `before` it would grow with each new incarnation."""
     simulator = Lying(seed, peers=4)
     simulator.liars = frozenset(simulator.peers[:1])
     (liar,), honest = simulator.peers[:1], simulator.peers[1:]

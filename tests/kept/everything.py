@@ -1,7 +1,7 @@
-"""An entry of every kind in which nothing is as it is by default, and a durable state in which nothing is as it begins.
+"""An entry of every kind without any default value, and a durable state without any initial value.
 
 Their bytes, as each release wrote them, are kept beside the states that its peers left (`entries.txt`); values here
-never change. Run as a program this writes that file: `python -m tests.kept.everything > entries.txt`.
+never change. Run as a program this module writes that file: `python -m tests.kept.everything > entries.txt`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ENTRIES: dict[str, entries.Entry] = {
 
 
 def durable() -> DurableState:
-    """A durable state in which nothing is as it begins."""
+    """Return a durable state in which nothing has its initial value."""
     reference_D = torch.tensor([9.0, 8.0, 7.0])
     holding = GroupState(
         Mass.of(torch.tensor([1.0, 2.0, 3.0]), 0.75),
@@ -115,7 +115,7 @@ def durable() -> DurableState:
 
 
 def kept_bytes() -> dict[str, bytes]:
-    """Each entry by its name, and the snapshot."""
+    """Return the bytes of each entry by its name, and of the snapshot."""
     return {name: entry_bytes(each) for name, each in ENTRIES.items()} | {"snapshot": snapshot_bytes(durable(), OWNER)}
 
 

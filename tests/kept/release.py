@@ -1,4 +1,4 @@
-"""What an earlier release left: its wheel, states, a run and frames, unpacked or installed where a test wants them.
+"""Files of an earlier release: its wheel, states, a run and frames, unpacked or installed where a test wants them.
 
 FOLDER                        the files, made as its README.md says
 unpacked("gossip", tmp_path)  a federation of three peers that were killed at work: federation.yaml, roster.json,
@@ -28,7 +28,7 @@ PEERS = ("peer1", "peer2", "peer3")
 
 
 def unpacked(name: str, place: Path) -> Path:
-    """The folder `name`, as it was left, in `place`."""
+    """Unpack the folder `name`, as it was left, into `place`."""
     with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # before 3.11.4 there is none
         archive.extractall(place)
@@ -36,7 +36,7 @@ def unpacked(name: str, place: Path) -> Path:
 
 
 def moved(folder: Path) -> Path:
-    """The federation in this folder, on free ports of this machine."""
+    """Move the federation in this folder to free ports of this machine."""
     authority = open_authority(folder)
     first = free_ports(len(PEERS))
     old = {entry.id: entry.address for entry in authority.roster.entries}
@@ -66,16 +66,16 @@ class OldRelease:
         return {**os.environ, "PYTHONPATH": str(self.place), "OMP_NUM_THREADS": "1"}
 
     def command(self, *words: str) -> list[str]:
-        """`fedpeer` with these words, to be run in that environment."""
+        """Return the command `fedpeer` with these words, to be run in `environment`."""
         return [sys.executable, "-P", "-m", "fedpeer", *words]
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """`fedpeer` with these words, in a folder."""
+        """Run `fedpeer` with these words, in a folder."""
         return subprocess.run(self.command(*words), cwd=folder, env=self.environment, text=True, capture_output=True)
 
     def start(self, config: Path) -> subprocess.Popen[str]:
-        """A running peer, whose log is its standard error. Once it has met somebody it pauses
-        when its standard input is closed; kill it otherwise."""
+        """Start a peer, whose log is its standard error. Once it has met another peer, it pauses when its standard
+        input is closed; kill it otherwise."""
         return subprocess.Popen(
             self.command("start", "--config", str(config), "--attached"),
             cwd=config.parent,

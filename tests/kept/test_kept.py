@@ -1,4 +1,4 @@
-"""What an earlier release left is read by this one: states, journal entries, a run, and its peers still start."""
+"""This release reads the states, the journal entries and a run of an earlier one, whose peers still start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WRITTEN = {
 
 # ------------------------------------------------------------------------------------------------------------- tags
 
-#: Tags and numbers, as they lie on disks and wires already. Rows may be added; none may change.
+#: Tags and numbers, as they are on disks and wires already. Rows may be added; none may change.
 ENTRY_TAGS = (
     "Started Began Learnt Opened Closed Took Acked Met Reborn Adopted Returned Left "
     "Stood Bound Stored Studied Kept Averaged Called Sworn"
@@ -69,7 +69,7 @@ def test_the_tags_of_consensus_messages_stay_and_each_kind_has_one() -> None:
 
 
 def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
-    """Which bytes follow, `wire-v1.txt` has for each kind."""
+    """Numbers of messages stay, and each kind has one; `wire-v1.txt` has the bytes that follow for each kind."""
     assert list(KINDS) == list(range(1, len(KINDS) + 1))
     assert " ".join(kind.__name__ for kind in KINDS.values()).startswith(KIND_NUMBERS)
     assert set(KINDS.values()) == set(get_args(Message))
@@ -85,7 +85,7 @@ def test_an_entry_is_written_and_read_as_the_release_did(name: str) -> None:
 
 
 def test_an_exchange_with_all_that_shares_ever_had_is_read() -> None:
-    """No peer writes it: an inactive one, with the fields of real and of masked shares as well."""
+    """An inactive exchange with the fields of real and of masked shares is read, although no peer writes it."""
     assert entry_of(WRITTEN["Opened"]) == ENTRIES["Opened-inactive"]
 
 
@@ -104,7 +104,7 @@ def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:
 
 
 def resumed(folder: Path, peer: str) -> DurableState:
-    """The durable state of a peer that is started on its kept state."""
+    """Return the durable state of a peer that is started on its kept state."""
     found: list[DurableState] = []
     config = load_peer(folder / peer / f"{peer}.yaml")
     with whole(prepare_peer(config.file, config.federation)) as running:
@@ -114,7 +114,7 @@ def resumed(folder: Path, peer: str) -> DurableState:
 
 
 def kept_rounds(folder: Path, peer: str) -> int:
-    """The round in which the peer was when it was killed, by its journal alone."""
+    """Return the round in which the peer was killed, by its journal alone."""
     with Store.open(folder / peer / f"{peer}-state") as store:
         return max(entry.round for entry in map(entry_of, store.recover().entries) if isinstance(entry, Began))
 
@@ -171,7 +171,7 @@ def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterru
 def bytes_now(row: dict[str, Any]) -> list[int]:
     """Return the bytes that this release counts for a row of the release before.
 
-    That one counted a share's head as any other, and no acknowledgement."""
+    The earlier release counted a share's head like any other, and no acknowledgement."""
     more = SHARE_EXTRA_BYTES - MESSAGE_HEAD_BYTES
     return [size + more * shares for size, shares in zip(row["bytes_sent"], row["messages_sent"], strict=True)]
 

@@ -1,6 +1,6 @@
 """A federation of the release before this one is upgraded peer by peer, while the others go on averaging.
 
-All of it are real processes over mutual TLS: keys, roster and files are made by the old release, and each peer goes on
+All peers are real processes over mutual TLS: keys, roster and files are made by the old release, and each peer goes on
 in its own folder with this one.
 """
 
@@ -29,15 +29,15 @@ from tests.forked import fedpeer_command
 from tests.kept.release import PEERS, OldRelease
 from tests.net.masses import mass_errors, state_in
 
-#: Seconds after which something hangs, on a machine that does much else.
+#: Seconds after which something counts as hanging, on a busy machine.
 PATIENCE_S = 240.0
-#: Seconds between two looks.
+#: Seconds between two polls.
 LOOK_S = 0.25
-#: Rounds that all do together before the next one is upgraded.
+#: Rounds that all peers do together before the next one is upgraded.
 TOGETHER = 5
-#: Frames in a version that an old peer does not know, which it may see from a new one before that one speaks its own.
+#: Most frames in an unknown version that an old peer may receive from a new one before that one sends in a known one.
 UNSUPPORTED_MAX = 10
-#: Lines of a log that say that a neighbor is spoken to in another version of the wire.
+#: Names of log lines about a change of the wire version that is used with a neighbor.
 SPEAKING = ("older_version", "newer_version")
 FEDERATION = """\
 name: upgraded
@@ -76,22 +76,22 @@ class Federation:
             )
 
     def pause(self, peer: str) -> None:
-        """Have a peer pause, as a service manager does; it ends well."""
+        """Pause a peer as a service manager does, and check that it exits with 0."""
         process = self.running.pop(peer)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, self.said(peer)
 
     def said(self, peer: str) -> str:
-        """The last that a peer wrote."""
+        """Return the end of a peer's output."""
         return (self.file(peer).parent / "output.txt").read_text(encoding="utf-8")[-3000:]
 
     def log(self, peer: str) -> list[dict[str, Any]]:
-        """All lines of a peer's log, of the release before and of this one."""
+        """Return all lines of a peer's log, of the release before and of this one."""
         text = (self.folder / peer / f"{peer}-state" / "log.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
     def versions(self, peer: str) -> list[tuple[str, str]]:
-        """What a peer's log says, in order, of the versions of the wire in which it speaks to the others."""
+        """Return the lines of a peer's log, in order, about the wire versions in which it sends to the others."""
         return [(line["what"], line["fields"]["peer"]) for line in self.log(peer) if line["what"] in SPEAKING]
 
     @cached_property
@@ -105,7 +105,7 @@ class Federation:
         }
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """What each running peer's dashboard says; of one that does not answer yet, nothing."""
+        """Return the status on each running peer's dashboard, without those that do not answer yet."""
         found = {}
         for peer, process in self.running.items():
             assert process.poll() is None, self.said(peer)
@@ -116,7 +116,7 @@ class Federation:
         return found
 
     def until(self, holds: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
-        """Wait until the statuses of all are as wanted."""
+        """Wait until the statuses of all are as wanted; return them."""
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             found = self.statuses()
@@ -126,8 +126,8 @@ class Federation:
         raise AssertionError({peer: (self.said(peer), self.log(peer)[-10:]) for peer in self.running})
 
     def until_rounds_go_on(self) -> dict[str, dict[str, Any]]:
-        """Wait until all have done some rounds in which each saw all others alive, went on without nobody, and refused
-        nobody's version."""
+        """Wait until all have done some rounds in which each saw all others alive, left no peer out, and rejected no
+        peer's version."""
         since = self.until(all_alive)
         began = {peer: status["round"] for peer, status in since.items()}
 
@@ -141,7 +141,7 @@ class Federation:
 
 
 def all_alive(statuses: dict[str, dict[str, Any]]) -> bool:
-    """Whether each peer sees each other one alive and has begun its rounds."""
+    """Return whether each peer sees each other one alive and has begun its rounds."""
     return all(
         status["round"] > 0 and {each["id"] for each in status["peers"] if each["state"] in ("me", "alive")} >= {*PEERS}
         for status in statuses.values()
@@ -149,7 +149,7 @@ def all_alive(statuses: dict[str, dict[str, Any]]) -> bool:
 
 
 def disturbances(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return by peer how often it went on without somebody, and how many frames of a version it refused."""
+    """Return by peer how often it went on without another one, and how many frames it rejected for their version."""
     return {peer: (status["counters"]["late"], unsupported(status)) for peer, status in statuses.items()}
 
 
@@ -159,7 +159,7 @@ def unsupported(status: dict[str, Any]) -> int:
 
 @contextmanager
 def federation(folder: Path, old: OldRelease) -> Iterator[Federation]:
-    """A new one, made by the old release; whoever still runs at the end is killed."""
+    """Yield a new federation, made by the old release; peers that still run at the end are killed."""
     (folder / "federation.yaml").write_text(FEDERATION, encoding="utf-8")
     words = ["init", "fed", "--federation", "federation.yaml", "--peers", str(len(PEERS))]
     outcome = old.run(*words, "--port", str(free_ports(len(PEERS))), folder=folder)
@@ -188,7 +188,7 @@ def test_peers_are_upgraded_one_after_the_other_while_all_go_on(old_release: Old
             found = made.until_rounds_go_on()
             assert all(found[each]["round"] > rounds[each] for each in PEERS)
             assert {each for each in PEERS if found[each]["version"] != before[each]} == {*PEERS[: number + 1]}
-            for each in PEERS[number + 1 :]:  # of the old release, and has seen each new one
+            for each in PEERS[number + 1 :]:  # these have the old release, and have received from each new one
                 assert 0 < unsupported(found[each]) <= UNSUPPORTED_MAX * (number + 1)
         assert {status["version"] for status in found.values()} == {__version__}
         assert not any(unsupported(status) for status in found.values())

@@ -1,4 +1,4 @@
-"""From settings and the form of data to a network: what is filled in, and what does not fit."""
+"""Assembly of a network from settings and the form of data: defaults, and combinations that do not fit."""
 
 from __future__ import annotations
 

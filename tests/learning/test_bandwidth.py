@@ -1,4 +1,4 @@
-"""What traffic is computed with, beside what the encoder makes of a real share and its acknowledgement."""
+"""Message sizes with which traffic is computed, against the encoding of a real share and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Ack, Transfer
 from fedpeer.peer.wire.versions import NEWEST
 
-#: Bytes of longer names and larger numbers.
+#: Bytes allowed for longer names and larger numbers.
 ROOM = 10
 
 

@@ -1,4 +1,4 @@
-"""What a real peer learns from: its part of the simulation, or a file of its own, divided by seed and id."""
+"""Data of a real peer: its part of the simulation, or a file of its own, divided by seed and id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trained models put to use: raw inputs in, the same answers from the model, its exports, and plain arithmetic."""
+"""Use of trained models: from raw inputs, the model, its exports and plain arithmetic give the same answers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
 
 
 def trained(folder: Path, made: World, peer: str) -> Model:
-    """A peer's model after a round, through its files."""
+    """Train a peer for one round, save its model, and return it as loaded from its files."""
     trainer = trainer_of(made, peer)
     x_n, _ = trainer.train(1, trainer.start(), torch.zeros(trainer.state_size), True)
     card = Card.of(made, made.dataset, {peer: made.held(made.peers.index(peer))})
@@ -148,7 +148,7 @@ def test_without_the_extra_onnx_says_what_to_install(tmp_path: Path, monkeypatch
 
 
 def test_a_state_dict_serves_plain_pytorch(tmp_path: Path) -> None:
-    """With what the card says, in a dozen lines that know nothing of fedpeer."""
+    """The card's data suffice, in a dozen lines that do not use fedpeer."""
     from collections import OrderedDict
 
     from torch import nn

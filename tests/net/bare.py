@@ -1,12 +1,12 @@
-"""The floor of a round: shares of a model between hosts, over TLS as peers speak it, and nothing else around them.
+"""The least time of a round: shares of a model between hosts, over TLS as peers use it, and nothing else around them.
 
     python tests/net/bare.py ME CERTIFICATE KEY AUTHORITY BYTES EXCHANGES WORK NAME=ADDRESS...
 
-In each exchange each host says so many bytes to each other one, and goes on when it has all of theirs and at most two
-of its own to anybody are not answered. What is not answered in time is said again on another connection, of three at
-most, after the wait that a peer's timers have (RFC 6298); connections are kept. Before each exchange it works for WORK
-seconds (it rests, and hears what comes), as a peer trains: what is late meanwhile is not waited for. Prints the seconds
-of each work and exchange on one line.
+In each exchange each host sends so many bytes to each other one, and goes on when it has the bytes of all others and at
+most two of its own shares to each of them are not answered. A share that is not answered in time is sent again on
+another connection, of three at most, after the wait that a peer's timers have (RFC 6298); connections are kept. Before
+each exchange the host works for WORK seconds (it rests, and receives what comes), as a peer trains: what is late
+meanwhile is not waited for. The program prints the seconds of each work and exchange on one line.
 
 It is started once on each host, so it imports nothing of fedpeer.
 """
@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 
 
 class Neighbor:
-    """Whom this host says shares to: its idle connections, and how long answers took."""
+    """A host to which this one sends shares: its idle connections, and how long answers took."""
 
     def __init__(self, address: str, context: ssl.SSLContext) -> None:
         self._address, self._context = address, context
@@ -44,7 +44,7 @@ class Neighbor:
         self._mean, self._deviation = 0.2, 0.05
 
     async def give(self, me: int, exchange: int, share: bytes) -> None:
-        """Say it until it is answered."""
+        """Send a share until it is answered."""
         began, wait, tries = time.monotonic(), self._wait, 0
         under_way: set[asyncio.Task[bool]] = set()
         answered = False
@@ -64,7 +64,7 @@ class Neighbor:
         return min(max(self._mean + 4 * self._deviation, WAIT_MIN_S), WAIT_MAX_S)
 
     async def _say(self, me: int, exchange: int, share: bytes) -> bool:
-        """Whether it was answered; False where the connection broke."""
+        """Send a share once; return whether it was answered, False where the connection broke."""
         try:
             reader, writer = self._idle.pop() if self._idle else await self._connect()
             writer.write(HEAD.pack(me, exchange) + share)
@@ -83,7 +83,7 @@ class Neighbor:
 
 
 class Host:
-    """This host: what came from whom, and those it gives to."""
+    """This host: the shares that came, by exchange and sender, and the neighbors to which it sends."""
 
     def __init__(self, me: int, length: int, neighbors: dict[int, Neighbor]) -> None:
         self._me, self._length, self._neighbors = me, length, neighbors
@@ -101,7 +101,7 @@ class Host:
                 writer.write(ANSWER)
 
     async def exchange(self, number: int, work: float) -> float:
-        """Work for so many seconds, then exchange with all; the seconds that both took."""
+        """Work for so many seconds, then exchange with all; return the seconds that both took."""
         began, share = time.monotonic(), bytes(self._length)
         await asyncio.sleep(work)
         for peer, neighbor in self._neighbors.items():
@@ -122,7 +122,7 @@ def as_peers_do(made: socket.socket) -> socket.socket:
 
 
 def contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """To listen, and to connect."""
+    """Return the TLS contexts to listen and to connect."""
     found = []
     for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(protocol)
@@ -148,7 +148,7 @@ async def run(
     async with asyncio.timeout(PATIENCE_S):
         await host.exchange(0, 0.0)  # all are there, and connected
     print(*[f"{await host.exchange(number, work):.4f}" for number in range(1, exchanges + 1)], flush=True)
-    await asyncio.sleep(PATIENCE_S)  # others may still have to hear an answer; whoever started this ends it
+    await asyncio.sleep(PATIENCE_S)  # others may still have to receive an answer; the caller ends this
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hosts and a federation on them for each test, and the run that nothing disturbs, once for all of them."""
+"""Hosts and a federation on them for each test, and one undisturbed run for all of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.net.hosts import Hosts, missing
 from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
 from tests.net.relay import Relay
 
-#: Of a small part of a second each; who is done waits for those who are not.
+#: Rounds of a small part of a second each; a peer that is done waits for those that are not.
 ROUNDS = 20
 #: Settings of rounds that no test waits for, each as short as it can be.
 ENDLESS: dict[str, Any] = {"rounds": 100_000, "steps": 50}
-#: Settings of rounds of about a second each, long enough that what is done to the network is felt in the middle.
+#: Settings of rounds of about a second each, long enough that a fault of the network takes effect in the middle.
 LONG: dict[str, Any] = {"steps": 4000, "lr": 0.01}
 
 
@@ -31,7 +31,7 @@ def federation(
     lr: float = 0.1,
     averaging: str = "",
 ) -> str:
-    """A federation file as a practitioner would write it; `averaging` adds settings of gossip."""
+    """Return a federation file as a practitioner would write it; `averaging` adds settings of gossip."""
     return f"""\
 name: wards
 network: {{mlp: {{layers: [64, 50, 10], activation: relu}}}}
@@ -51,7 +51,7 @@ def can_have_hosts() -> None:
 
 @pytest.fixture
 def hosts(can_have_hosts: None, request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    """The four wards' hosts, and one that belongs to nobody; with a relay between them where a test names one."""
+    """Yield the four wards' hosts and one outside the federation, with a relay between them where a test names one."""
     relay: Relay | None = getattr(request, "param", None)
     if relay and (lacks := missing(relay)):
         pytest.skip(f"no relay: {lacks}")
@@ -61,7 +61,7 @@ def hosts(can_have_hosts: None, request: pytest.FixtureRequest) -> Iterator[Host
 
 @pytest.fixture
 def made(hosts: Hosts, tmp_path: Path) -> Callable[..., dict[str, Peer]]:
-    """The wards as peers, by the settings of their federation."""
+    """Return a function that makes the wards as peers, from the settings of their federation."""
 
     def make(**settings: Any) -> dict[str, Peer]:
         return settle(hosts, tmp_path, write_tables(tmp_path), federation(**settings), LABEL)
@@ -71,7 +71,7 @@ def made(hosts: Hosts, tmp_path: Path) -> Callable[..., dict[str, Peer]]:
 
 @dataclass(frozen=True)
 class Calm:
-    """The run that nothing disturbed, when it is over; `status` as one peer told it in the middle."""
+    """The undisturbed run, when it is over; `status` is that of one peer in the middle of it."""
 
     peers: list[Peer]
     accuracy: float
@@ -92,7 +92,7 @@ def calm(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def started(peers: dict[str, Peer], round: int = 1) -> list[Peer]:
-    """All of them, once each has finished this round."""
+    """Start all of these peers; return them once each has finished this round."""
     for peer in peers.values():
         peer.start()
     for peer in peers.values():

@@ -1,9 +1,9 @@
-"""Somebody who fills the places of a peer's port: connects from several addresses, says nothing, and does so again.
+"""A client that fills the places of a peer's port: it connects from several addresses, sends nothing, and reconnects.
 
     python tests/net/flooder.py HOST PORT ADDRESS...
 
-Prints "full" once it has tried as often as it wants to hold connections; ends when its standard output is closed, or
-after `LONGEST_S`. It imports nothing of fedpeer.
+It prints "full" once it has tried as often as it wants to hold connections, and ends after `LONGEST_S`. It imports
+nothing of fedpeer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 import time
 from contextlib import suppress
 
-#: Connections that are held from each address: as many as a peer lets anybody have under way.
+#: Connections that are held from each address: as many as a peer allows each address to have in progress.
 HELD = 8
-#: Seconds between two rounds of replacing those that were ended, and after which it ends itself.
+#: Seconds between two rounds of replacing the connections that were ended, and after which it ends itself.
 PAUSE_S, LONGEST_S = 0.2, 240.0
 
 

@@ -1,6 +1,6 @@
-"""Four wards' tables: scikit-learn's handwritten digits, cut so that each ward has seen other digits more often.
+"""Tables of four wards: scikit-learn's handwritten digits, split so that each ward has other digits more often.
 
-Real data in the form in which a practitioner has them: one CSV a ward, the first line names the columns.
+They are real data in the form in which a practitioner has them: one CSV per ward, whose first line names the columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SKEW = 4.0
 
 
 def write_tables(folder: Path, groups: tuple[str, ...] = WARDS) -> dict[str, Path]:
-    """One CSV for each ward; together they are the whole data set, and no row is in two of them."""
+    """Write one CSV for each ward; together they are the whole data set, and no row is in two of them."""
     digits = load_digits()
     draws = np.random.Generator(np.random.PCG64(0))
     liking_WC = np.ones((len(groups), 10))
@@ -35,7 +35,7 @@ def write_tables(folder: Path, groups: tuple[str, ...] = WARDS) -> dict[str, Pat
 
 
 def write(path: Path, rows: list[list[float]], *, label: bool = True) -> None:
-    """A table of pixels, with or without its label column."""
+    """Write a table of pixels, with or without its label column."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*(f"pixel{number}" for number in range(64)), *([LABEL] if label else [])])

@@ -4,9 +4,9 @@
     bob 10.77.0.2 --+-- bridge, in a namespace of its own
     cyd 10.77.0.3 --+
 
-The bridge may be a `Relay` of ours, which lets packets come late, out of order, or twice. Nothing here touches the
-machine's own network: every interface, rule and address lives in a namespace of this run, and is gone when these are.
-Packets are dropped where they come in, by nftables. Needs root.
+The bridge may be a `Relay`, with which packets arrive late, out of order, or twice. Nothing here touches the machine's
+own network: every interface, rule and address is in a namespace of this run, and disappears with it. Packets are
+dropped where they come in, by nftables. The module needs root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 def missing(relay: Relay | None = None) -> str:
-    """What this machine lacks to have such hosts, with this relay between them; "" if nothing."""
+    """Return what this machine lacks to have such hosts, with this relay between them; "" if nothing."""
     if sys.platform != "linux":
         return "network namespaces need Linux"
     for tool in ("ip", "nft", "setpriv"):
@@ -50,11 +50,11 @@ def missing(relay: Relay | None = None) -> str:
 
 
 class HostsError(Exception):
-    """This machine does not let us make namespaces, or filter in them."""
+    """This machine does not allow namespaces, or filters in them."""
 
 
 class Hosts:
-    """Some hosts, by name. Use as a context manager; all that runs on them is killed at the end, or with us."""
+    """Some hosts, by name, as a context manager; all that runs on them is killed at its end, or with this process."""
 
     def __init__(self, names: Sequence[str], relay: Relay | None = None) -> None:
         run = f"fp{os.getpid()}n{next(_numbers)}"
@@ -77,7 +77,7 @@ class Hosts:
                 bridged = () if self._relay else ("master", "switch")
                 _ip("-n", self._switch, "link", "set", f"port{number}", *bridged, "up")
                 _ip("-n", space, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
-                # Packets of their own size only; veth would take 64 KiB as one, to be lost or late as one.
+                # Packets keep their own size; veth would take 64 KiB as one packet, to be lost or late as a whole.
                 _ip("-n", space, "link", "set", "eth0", "gso_max_segs", "1")
                 for link in ("lo", "eth0"):
                     _ip("-n", space, "link", "set", link, "up")
@@ -113,7 +113,7 @@ class Hosts:
         return self._run(self._space[host], command, folder=folder, out=out, err=err, env=env)
 
     def more_addresses(self, host: str, count: int) -> list[str]:
-        """All addresses of a host, after it was given so many more."""
+        """Give a host so many more addresses; return all of its addresses."""
         first = 100 + list(self.address).index(host) * 10
         more = [f"{NETWORK}.{first + number}" for number in range(count)]
         for address in more:
@@ -153,19 +153,19 @@ class Hosts:
     # ------------------------------------------------------------------------------------------------------- faults
 
     def lose(self, share: float) -> None:
-        """Each packet between two hosts is dropped with this probability."""
+        """Drop each packet between two hosts with this probability."""
         self._loss = share
         self._filter(self._space)
 
     def cut(self, *sides: Collection[str]) -> None:
-        """Nothing passes between hosts of different sides."""
+        """Let nothing pass between hosts of different sides."""
         self._apart = {
             host: {other for away in sides if away is not side for other in away} for side in sides for host in side
         }
         self._filter(self._space)
 
     def heal(self) -> None:
-        """All links are whole again."""
+        """Make all links whole again."""
         self._loss, self._apart = 0.0, {}
         self._filter(self._space)
 
@@ -184,7 +184,7 @@ class Hosts:
 
 
 def _sweep() -> None:
-    """Remove what runs have left behind that were killed themselves."""
+    """Remove the namespaces that runs left behind when they were killed."""
     names = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, timeout=COMMAND_S, check=False)
     for line in names.stdout.splitlines():
         found = re.match(r"(fp(\d+)n\d+-\S+)", line)

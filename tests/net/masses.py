@@ -1,7 +1,7 @@
-"""The law of conservation over real peers: what their state folders hold, when none of them runs.
+"""The law of conservation over real peers: the mass in their state folders, when none of them runs.
 
-Each folder is read as a peer reads it when it starts, newest snapshot and the journal after it, but from a copy: a
-start is written down in the folder, and nothing may change by being looked at.
+Each folder is read as a peer reads it when it starts, the newest snapshot and the journal after it, but from a copy:
+a start writes to the folder, and a check must change nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.reference import audit
 
 
 def state_in(file: Path) -> DurableState:
-    """The durable state of the peer with this file, as it is on its disk."""
+    """Return the durable state of the peer with this file, as it is on its disk."""
     loaded = load_peer(file, "")
     prepared = prepare_peer(loaded.file, loaded.federation)
     assembly, me = prepared.outfit.assembly, loaded.file.id

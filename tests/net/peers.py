@@ -1,7 +1,7 @@
-"""Real peers on such hosts: a federation made by `fedpeer init`, its folders copied, its peers started and watched.
+"""Real peers on `Hosts`: a federation made by `fedpeer init`, its folders copied, its peers started and watched.
 
-A peer is only ever touched as a person touches it: by commands, by signals, and by reading the files that it writes.
-Nothing here sleeps for a time; it looks again until something is there, and a limit ends every wait.
+Tests treat a peer only as a person does: by commands, by signals, and by reading the files that it writes. Nothing here
+sleeps for a fixed time; each wait polls until its condition holds, and a limit ends it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fedpeer.sims.processes.watch import JsonLinesReader
 from tests.forked import KILL, STOP, fedpeer_command
 from tests.net.hosts import Hosts
 
-#: Seconds for anything that takes some seconds on a quiet machine.
+#: Limit in seconds for anything that takes some seconds on an idle machine.
 PATIENCE_S = 120.0
-#: Seconds between two looks.
+#: Seconds between two polls.
 LOOK_S = 0.05
-#: The niceness of who steps aside: a tenth of what others get, where they want it.
+#: Niceness of a peer that steps aside: it gets a tenth of the time that others get, where they want it.
 ASIDE = 10
 #: Several peers share few cores; threads of the linear algebra would only be in each other's way.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
 
 
 def until(done: Callable[[], bool], what: str | Callable[[], str], limit_s: float = PATIENCE_S) -> None:
-    """Look until it is so."""
+    """Poll until the condition holds."""
     end = time.monotonic() + limit_s
     while not done():
         if time.monotonic() > end:
@@ -66,7 +66,7 @@ class Peer:
 
     @property
     def pid(self) -> int:
-        """The process that has done a round: that of the program, not of the client that was started."""
+        """Number of the process that has done a round: the program's, not that of the client that was started."""
         return int((self.state / "lock").read_text())
 
     # ------------------------------------------------------------------------------------------------------ commands
@@ -77,7 +77,7 @@ class Peer:
             self.process = self.hosts.start(self.host, command, folder=self.folder, err=terminal, env=ENVIRONMENT)
 
     def run(self, *words: str, limit_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """A command of fedpeer on this host, in the peer's folder."""
+        """Run a command of fedpeer on this host, in the peer's folder."""
         return run(self.hosts, self.host, self.folder, *words, limit_s=limit_s)
 
     def signal(self, number: signal.Signals) -> None:
@@ -85,11 +85,11 @@ class Peer:
         self.process.send_signal({signal.SIGKILL: KILL, signal.SIGSTOP: STOP}.get(number, number))
 
     def steps_aside(self) -> None:
-        """It goes on, and lets everything else go first: who learns without end takes all that a machine has."""
+        """Let the peer go on after everything else: a peer that learns without end takes all of a machine's time."""
         os.setpriority(os.PRIO_PGRP, self.pid, ASIDE)
 
     def kill(self) -> None:
-        """At once, as a power cut does."""
+        """Kill the peer at once, as a power cut does."""
         self.signal(signal.SIGKILL)
         assert self.process is not None, "it was started"
         self.process.wait()
@@ -99,7 +99,7 @@ class Peer:
         return self.process is not None and self.process.poll() is None
 
     def ended(self, limit_s: float = PATIENCE_S) -> int:
-        """Its exit code, once it has one."""
+        """Wait until the peer has ended; return its exit code."""
         until(lambda: not self.runs, lambda: f"{self.id} ends; it said:\n{self.said}", limit_s)
         assert self.process is not None, "it was started"
         return self.process.returncode
@@ -107,14 +107,14 @@ class Peer:
     # --------------------------------------------------------------------------------------------------------- files
 
     def look(self) -> None:
-        """Take up what it wrote since the last look."""
+        """Read the rows and lines that the peer wrote since the last call."""
         for row in self._metrics.new():
             self.rows[row["round"]] = row
         self.lines += self._log.new()
 
     @property
     def done(self) -> int:
-        """The last round that it finished."""
+        """The last round that the peer finished."""
         self.look()
         return max(self.rows, default=0)
 
@@ -125,12 +125,12 @@ class Peer:
         until(lambda: self.done >= round, told, limit_s)
 
     def logged(self, what: str, text: str = "") -> list[str]:
-        """The lines of its log by this name that have these words."""
+        """Return the texts of the log lines of this name that contain this text."""
         self.look()
         return [line["text"] for line in self.lines if line["what"] == what and text in line["text"]]
 
     def logs(self, what: str, text: str = "", limit_s: float = PATIENCE_S) -> str:
-        """The first such line, once it is there."""
+        """Wait for such a log line; return the text of the first."""
         until(
             lambda: bool(self.logged(what, text)),
             lambda: f'{self.id} logs {what} with "{text}"; it said:\n{self.said}',
@@ -140,7 +140,7 @@ class Peer:
 
     @property
     def accuracy(self) -> float:
-        """As it last measured itself."""
+        """The accuracy that the peer last measured."""
         self.look()
         return float(
             self.rows[max(round for round, row in self.rows.items() if row["accuracy"] is not None)]["accuracy"]
@@ -148,7 +148,7 @@ class Peer:
 
     @property
     def said(self) -> str:
-        """The end of its terminal."""
+        """The end of the peer's terminal output."""
         path = self.folder / "terminal.log"
         return path.read_text(errors="replace")[-4000:] if path.exists() else ""
 
@@ -156,7 +156,7 @@ class Peer:
 def run(
     hosts: Hosts, host: str, folder: Path, *words: str, limit_s: float = PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
-    """A command of fedpeer on a host, as a person gives it."""
+    """Run a command of fedpeer on a host, as a person does."""
     command = fedpeer_command(*words)
     process = hosts.start(host, command, folder=folder, out=subprocess.PIPE, err=subprocess.PIPE, env=ENVIRONMENT)
     out, err = process.communicate(timeout=limit_s)
@@ -166,7 +166,7 @@ def run(
 def settle(
     hosts: Hosts, folder: Path, tables: dict[str, Path], federation: str, label: str, *options: str
 ) -> dict[str, Peer]:
-    """`fedpeer init` on the first host, and each peer's folder and table copied to where its host has them."""
+    """Run `fedpeer init` on the first host, and copy each peer's folder and table to where its host has them."""
     (folder / "template.yaml").write_text(federation, encoding="utf-8")
     made = run(
         hosts,
@@ -187,7 +187,7 @@ def settle(
 
 
 def finish(peers: Sequence[Peer], limit_s: float = PATIENCE_S) -> None:
-    """Wait until all of them have ended, with a good end."""
+    """Wait until all of these peers have ended with exit code 0."""
     for peer in peers:
         code = peer.ended(limit_s)
         assert code == 0, f"{peer.id} ended with {code}:\n{peer.said}"
@@ -198,7 +198,7 @@ def mean_accuracy(peers: Sequence[Peer]) -> float:
 
 
 def status_of(peer: Peer) -> dict[str, Any]:
-    """What `fedpeer status --json` prints on its host."""
+    """Return what `fedpeer status --json` prints on the peer's host."""
     shown = peer.run("status", "--config", peer.file.name, "--json")
     assert shown.returncode == 0, shown.stderr
     found: dict[str, Any] = json.loads(shown.stdout)

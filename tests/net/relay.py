@@ -1,13 +1,13 @@
-"""A switch of our own: each packet between hosts comes late by a time of its own, so that some overtake others.
+"""A switch in Python: each packet between hosts is delayed by a time of its own, so that some overtake others.
 
     ann eth0 ---- port0 |                                             |
     bob eth0 ---- port1 | this process: frame in, a draw, frame out   |
     cyd eth0 ---- port2 |                                             |
 
-For kernels that have no netem. It runs in the switch's namespace in place of the bridge, and reads and writes whole
-Ethernet frames at the ports. Delay, loss and repeats are drawn for each frame and each port that it leaves by, from one
-seed; which frame meets which draw is up to the machine. Frames carry the kernel's offload header with them
-(`PACKET_VNET_HDR`), so checksums that the sending host has left to its device stay left, and are nobody's concern.
+It is for kernels that have no netem. It runs in the switch's namespace in place of the bridge, and reads and writes
+whole Ethernet frames at the ports. Delay, loss and repeats are drawn for each frame and each port that it leaves by,
+from one seed; which frame gets which draw depends on the machine. Frames carry the kernel's offload header with them
+(`PACKET_VNET_HDR`), so checksums that the sending host has left to its device stay uncomputed, and nothing needs them.
 
     python -m tests.net.relay '{"delay": [0, 0.1], "lost": 0, "repeated": 0.1, "seed": 1}' port0 port1 port2
 """
@@ -25,11 +25,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from random import Random
 
-#: What is said when packets pass.
+#: Line that is printed when packets pass.
 READY = "packets pass"
 #: Offload header (struct virtio_net_hdr), then addresses and type, then a payload of up to 64 KiB.
 HEADER, FRAME_MAX = 10, 10 + 14 + 65536
-#: Frames under way; some seconds of all that a few peers say. More are dropped, as at any switch.
+#: Most frames in transit: some seconds of all that a few peers send. More are dropped, as at any switch.
 UNDER_WAY_MAX = 20_000
 #: From linux/socket.h, linux/if_packet.h and linux/if_ether.h; the module socket has no names for them.
 SOL_PACKET, PACKET_VNET_HDR, ETH_P_ALL = 263, 15, 3
@@ -37,7 +37,7 @@ SOL_PACKET, PACKET_VNET_HDR, ETH_P_ALL = 263, 15, 3
 
 @dataclass(frozen=True)
 class Relay:
-    """What happens to a packet: seconds of delay, uniform between two; chances to be lost, and to come twice."""
+    """Faults of packets: seconds of delay, uniform between two; probabilities to be lost, and to arrive twice."""
 
     delay: tuple[float, float] = (0.0, 0.0)
     lost: float = 0.0
@@ -49,7 +49,8 @@ class Relay:
 
 
 def opened(port: str) -> socket.socket:
-    """All frames that come in at this port, and the way out of it; what is sent here is not heard here."""
+    """Open a socket for all frames that come in at this port, and to send out of it; it does not receive what it
+    sends."""
     found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     found.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     found.bind((port, ETH_P_ALL))
@@ -58,7 +59,7 @@ def opened(port: str) -> socket.socket:
 
 
 def pass_on(relay: Relay, ports: list[socket.socket]) -> None:
-    """Until the process is killed."""
+    """Pass frames on until the process is killed."""
     draws, numbers = Random(relay.seed), itertools.count()
     under_way: list[tuple[float, int, socket.socket, bytes]] = []
     behind: dict[bytes, socket.socket] = {}

@@ -1,10 +1,10 @@
-"""Kills without end: four peers on hosts of their own, packets dropped, killed one after another, the network cut.
+"""Many kills: four peers on hosts of their own are killed one after another, packets are dropped, the network is cut.
 
     python -m tests.net.soak [--kills 50] [--loss 0.3] [--cut 30] [--rounds 200] [--seed 0]
 
-Prints the mass error, the accuracy beside that of a run without any fault, and the time. Ends with 1 if mass was lost,
-if less was learned, or if the peers had finished before the last kill; with 0, having said what is missing, where there
-can be no hosts. By hand, or as a part of `make soak`; as root; many minutes.
+The program prints the mass error, the accuracy beside that of a run without any fault, and the time. It exits with 1 if
+mass was lost, if less was learned, or if the peers had finished before the last kill; where there can be no hosts, it
+prints what is missing and exits with 0. It is run by hand, or as a part of `make soak`; as root; for many minutes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from tests.net.peers import Peer, finish, mean_accuracy, settle, until
 APART_S = (1.0, 12.0)
 #: Seconds for the run, or for its end when nothing disturbs it any more.
 PATIENCE_S = 3600.0
-#: Of what was put in.
+#: Largest error, as a fraction of what was put in.
 MASS_ERROR_MAX = 1e-6
 #: One percentage point below the run without any fault.
 ACCURACY_LOSS_MAX = 0.01
 
 
 def soak(folder: Path, *, kills: int, loss: float, cut: float, seed: int, rounds: int) -> tuple[list[Peer], int]:
-    """Run the wards to their end, with so many kills on the way and the cut in their middle; how many came too late."""
+    """Run the wards to their end, with so many kills on the way and the cut in their middle; return the peers and the
+    number of kills that came too late."""
     draws, late = Random(seed), 0
 
     def kill(number: int) -> None:

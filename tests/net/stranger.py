@@ -1,9 +1,9 @@
-"""Somebody who has a key and speaks to a peer by hand: posts one frame over TLS, and prints what is answered.
+"""A client that has a key and sends to a peer by hand: it posts one frame over TLS, and prints the answer.
 
     python tests/net/stranger.py HOST PORT ROUTE CONTENT_TYPE CERTIFICATE KEY AUTHORITY FRAME
 
-Prints the status of the answer and its body in hexadecimal, or why TLS came to nothing, on one line. It is started once
-for each thing that is said, so it imports nothing of fedpeer: what it posts and what it prints means, the test knows.
+It prints the status of the answer and its body in hexadecimal, or why TLS failed, on one line. It is started once for
+each message, so it imports nothing of fedpeer: only the test knows what the posted and the printed bytes mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nobody waits: peers that train and exchange without rounds in common, one of them ten times slower than the rest."""
+"""Peers that train and exchange without rounds in common wait for no other, even if one is ten times slower."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.soak  # a minute and more, with three runs of real peer
 Made = Callable[..., dict[str, Peer]]
 #: Rounds that no test waits for.
 ENDLESS = 100_000
-#: Rounds of each of the quick ones in which the time is taken; the slow one does some of its own meanwhile.
+#: Rounds of each quick peer over which the time is taken; the slow one does some of its own meanwhile.
 WINDOW = 40
-#: Of the others' rate that is left beside the slow one. With a barrier it was 0.4 (measured); what else the machine
-#: does meanwhile changed it by a third.
+#: Least fraction of the others' rate that is left beside the slow peer. With a barrier it was 0.4 (measured); other
+#: load on the machine changed it by a third.
 KEPT = 0.6
-#: Seconds that the slow one runs or rests at a time, far below those after which a peer counts as dead.
+#: Seconds that the slow peer runs or rests at a time, far below those after which a peer counts as dead.
 SLICE_S = 0.02
 
 
@@ -35,7 +35,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 @contextmanager
 def slowed(peer: Peer, pace: Peer, times: float) -> Iterator[None]:
-    """Meanwhile this peer is stopped whenever it has had more than its part of the other's computing time."""
+    """Stop this peer, inside the context, whenever it has had more than its part of the other's computing time."""
     slow, quick, over = psutil.Process(peer.pid), psutil.Process(pace.pid), threading.Event()
     begun = cpu_s(slow), cpu_s(quick)
 
@@ -55,7 +55,7 @@ def slowed(peer: Peer, pace: Peer, times: float) -> Iterator[None]:
 
 
 def rate(peers: Sequence[Peer]) -> float:
-    """Rounds a second, of a peer in the mean, until each has done so many more."""
+    """Return the mean rounds per second of a peer, until each has done `WINDOW` more."""
     before, began = [peer.done for peer in peers], time.monotonic()
     for peer, first in zip(peers, before, strict=True):
         peer.reaches(first + WINDOW)

@@ -1,7 +1,7 @@
-"""Four hosts with a table and a key each, from `fedpeer init` to `fedpeer predict`, as the README tells it; then power
-cuts, partitions, lost packets, pauses: nothing is lost, nobody has to do anything, and as much is learned.
+"""Four hosts with a table and a key each, from `fedpeer init` to `fedpeer predict`, as in the README; then power cuts,
+partitions, lost packets and pauses: nothing is lost, no one has to intervene, and as much is learned.
 
-One run has a pause, two power cuts and packets that come late or twice. The others take a minute each: `make soak`.
+One run has a pause, two power cuts and packets that arrive late or twice. The others take a minute each: `make soak`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_a_model_is_measured_and_exported(calm: Calm) -> None:
 
 
 def judge(peers: list[Peer], calm: Calm, rounds: int = ROUNDS) -> None:
-    """All have finished; nothing was lost, and as much was learned as without any fault."""
+    """Check that all have finished, that nothing was lost, and that as much was learned as without any fault."""
     finish(peers)
     assert {peer.done for peer in peers} == {rounds}
     assert max(mass_errors([peer.file for peer in peers]).values()) < 1e-6
@@ -80,7 +80,8 @@ def judge(peers: list[Peer], calm: Calm, rounds: int = ROUNDS) -> None:
 
 @pytest.mark.parametrize("hosts", [Relay(delay=(0.0, 0.02), repeated=0.1, seed=1)], indirect=True, ids=["relay"])
 def test_killed_or_paused_in_the_middle_and_started_again(made: Made, calm: Calm) -> None:
-    """While packets come late, out of order, or twice."""
+    """Peers that are killed or paused in the middle and restarted lose nothing, while packets arrive late, out of
+    order, or twice."""
     peers = started(made(), round=3)
     pause(peers[3])
     for victim in (peers[1], peers[2]):
@@ -121,7 +122,7 @@ def alive_again(peer: Peer, other: str) -> bool:
 
 @pytest.mark.soak
 def test_three_of_ten_packets_are_dropped(made: Made, calm: Calm, hosts: Hosts) -> None:
-    """A round takes seconds instead of a fraction of one, so there are fewer of them."""
+    """Nothing is lost at 30 % loss; a round takes seconds instead of a fraction of one, so there are fewer of them."""
     peers = made(rounds=5, **LONG)
     hosts.lose(0.3)
     judge(started(peers), calm, rounds=5)

@@ -1,9 +1,10 @@
 """One host that is cut off, or one process that stands still, for half a minute or five: what the others lose by it.
 
-Ten exchanges in a complete graph and a deadline of 30 s: with these a peer that was alone used to take the weight of
-all, and to cost a deadline in every round. The same in virtual time, in many more ways: `tests/faults/isolation.py`.
+The settings are ten exchanges in a complete graph and a deadline of 30 s: with these a peer that was alone used to take
+the weight of all, and to cost a deadline in every round. `tests/faults/isolation.py` has many more cases in virtual
+time.
 
-Packets take 20 ms, so that a round takes as long as its messages: what else the machine does changes no rate.
+Packets take 20 ms, so that a round takes as long as its messages: other load on the machine changes no rate.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from tests.net.relay import Relay
 
 pytestmark = pytest.mark.soak
 
-#: Seconds in which the rate of rounds is measured, and after the heal until it is measured.
+#: Seconds in which the rate of rounds is measured, and seconds from the heal until the measurement.
 MEASURED_S, BACK_S = 20.0, 10.0
-#: Of the rate before; weights at the end of a round; rounds that a peer may go on in alone.
+#: Least fraction of the rate before; least and most weight at the end of a round; rounds that a peer may finish alone.
 RATE, LEAST, MOST, ALONE_ROUNDS = 0.8, 0.2, 2.0, 2
 
 
 def passes(seconds: float) -> None:
-    """Let real time pass: how many rounds are done in it is what is measured."""
+    """Let real time pass: the number of rounds in it is measured."""
     end = time.monotonic() + seconds
     until(lambda: time.monotonic() >= end, "time passes", seconds + 5)
 
 
 def rate(peers: list[Peer]) -> float:
-    """Rounds a second of the slowest."""
+    """Return the rounds per second of the slowest peer."""
     begin, before = time.monotonic(), [peer.done for peer in peers]
     passes(MEASURED_S)
     return min(peer.done - done for peer, done in zip(peers, before, strict=True)) / (time.monotonic() - begin)

@@ -1,8 +1,10 @@
-"""Packets dropped from the first start on: nobody who answers is buried, and a round takes little more than its bytes.
+"""Packets are lost from the first start on: no living peer stays declared dead, and a round takes little more than its
+bytes.
 
-What a round takes is held against the same bytes over the same kind of connections between the same hosts, with nothing
-of fedpeer around them (`bare.py`), after a rest as long as a round takes without loss: most of that is training, and
-what is late meanwhile delays nobody. The same loss, in the same run. Some minutes each: `make soak`.
+The time of a round is compared with that of the same bytes over the same kind of connections between the same hosts,
+with nothing of fedpeer around them (`bare.py`), after a rest as long as a round takes without loss: most of that is
+training, and what is late meanwhile delays no peer. The loss is the same, in the same run. Each test takes some
+minutes: `make soak`.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from tests.net.peers import Peer, until
 pytestmark = pytest.mark.soak
 
 Made = Callable[..., dict[str, Peer]]
-#: Rounds that are timed under loss, and afterwards without; those of the start are left out.
+#: Rounds of the start, which are left out; rounds that are timed under loss, and afterwards without.
 FIRST, TIMED, CALM = 2, 24, 12
-#: Exchanges of the floor: as many as rounds.
+#: Exchanges of `floor`: as many as timed rounds.
 EXCHANGES = TIMED
-#: Times the floor that a round may take.
+#: Most time that a round may take, as a multiple of that of `floor`.
 TIMES = 1.5
 #: Seconds of P8, 200 ticks of 25 ms, for which a false death may last; and how many there may be in the whole run.
 REFUTED_S, DEATHS_MAX = 5.0, 2
@@ -33,7 +35,7 @@ PATIENCE_S = 600.0
 
 
 def deaths(peer: Peer) -> list[float]:
-    """Seconds that each death lasted that this peer believed in; nobody has died."""
+    """Return the seconds of each time in which this peer considered another one dead, although none has died."""
     peer.look()
     told = [line for line in peer.lines if line["what"] == "membership"]
     lasted = []
@@ -45,7 +47,8 @@ def deaths(peer: Peer) -> list[float]:
 
 
 def changes(peer: Peer) -> int:
-    """How often this peer told that somebody came or went, lines that its log gathered into others included."""
+    """Return how often this peer logged that another one came or went, lines that its log gathered into others
+    included."""
     peer.look()
     told = [line for line in peer.lines if line["what"] == "membership" and line["level"] == "info"]
     return sum(1 + int(line.get("more", 0)) for line in told)
@@ -58,7 +61,7 @@ def seconds(peers: list[Peer], first: int, last: int) -> float:
 
 
 def floor(hosts: Hosts, peers: list[Peer], length: int, work: float) -> float:
-    """Seconds of so much work and an exchange of so many bytes a share, on average."""
+    """Return the mean seconds of so much work and an exchange of so many bytes a share."""
     where = [f"{peer.host}={hosts.address[peer.host]}" for peer in peers]
     running = []
     for peer in peers:
@@ -108,7 +111,8 @@ def test_a_round_takes_little_more_than_its_bytes_and_nobody_is_buried(made: Mad
 
 
 def test_at_ten_percent_loss_a_death_is_soon_known(made: Made, hosts: Hosts) -> None:
-    """The kernel of whoever is killed says so at once; here its host is cut off, which says nothing."""
+    """A death is soon known without a kernel that reports it: the kernel of a killed peer would do so at once, so its
+    host is cut off instead."""
     running = started(made(rounds=10_000, deadline=30), round=FIRST)
     hosts.lose(0.1)
     all_reach(running, running[0].done + 5)

@@ -1,4 +1,4 @@
-"""Peers come and go: by leaving, by an invitation, by being put out."""
+"""Peers come and go: they leave, are invited, and are revoked."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_one_leaves_and_one_more_is_invited_joins_late_and_is_put_out(made: Made
     assert "guest was revoked by roster 3" in guest.said
 
 
-#: Seconds within which those who stay have closed their books with who is put out.
+#: Seconds within which the remaining peers have closed their channels with a revoked peer.
 BOOKS_CLOSED_S = 10.0
 
 
 def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path: Path) -> None:
-    """At once after `fedpeer revoke` those who stay are killed: what lies in their stores is what they put in less what
-    they wrote off by name."""
+    """The remaining peers are killed soon after `fedpeer revoke`: their stores hold what they put in less what they
+    wrote off for the revoked peer."""
     everybody = made(**ENDLESS)
     peers = started(everybody, round=3)
     gone, rest = peers[-1], peers[:-1]

@@ -1,4 +1,4 @@
-"""The relay does to packets what it says, and to nothing else."""
+"""The relay does to packets what its fields state, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.net.hosts import Hosts, missing
 from tests.net.relay import Relay
 
-#: Of small packets, a millisecond apart.
+#: Number of small packets, a millisecond apart.
 PACKETS = 300
 #: Bytes in one connection: many packets.
 BYTES = 2_000_000
@@ -60,7 +60,7 @@ print(hashlib.sha256(body).hexdigest())
 
 
 def between(relay: Relay, hearer: str, speaker: str, amount: int, folder: Path) -> tuple[str, str]:
-    """What two programs on two hosts with this relay between them print."""
+    """Return the output of two programs on two hosts with this relay between them."""
     if lacks := missing(relay):
         pytest.skip(f"no relay: {lacks}")
     with Hosts(["ann", "bob"], relay) as hosts:

@@ -1,4 +1,4 @@
-"""Strangers, and members that send what they may not, are refused: the log has the reason, and so has the sender."""
+"""Strangers, and members that send forbidden messages, are rejected: the log has the reason, and so has the sender."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ STRANGER, FLOODER = (str(Path(__file__).with_name(name)) for name in ("stranger.
 
 @dataclass(frozen=True)
 class RunningPeers:
-    """One federation for all tests of this file: they disturb one peer of it, or put somebody beside it."""
+    """One federation for all tests of this file: each test disturbs one peer of it, or adds a process beside it."""
 
     hosts: Hosts
     folder: Path
     peers: dict[str, Peer]
 
     def learning(self, *names: str) -> list[Peer]:
-        """These, once each learns; where nobody has been started yet, all are."""
+        """Start these peers, or all if none has been started yet, and return these once each of them learns."""
         begun = any(peer.process for peer in self.peers.values())
         for peer in [self.peers[name] for name in (names if begun else self.peers)]:
             if not peer.runs:
@@ -59,7 +59,7 @@ def running(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 class Speaker:
-    """A peer's keys in somebody's hands, on that peer's host."""
+    """A sender with the keys of a peer, on that peer's host."""
 
     def __init__(self, hosts: Hosts, peer: Peer, federation_id: bytes) -> None:
         self._hosts, self._peer, self._federation = hosts, peer, federation_id
@@ -88,7 +88,7 @@ class Speaker:
         return self._meaning(process.communicate(timeout=60)[0].decode().strip())
 
     def _meaning(self, told: str) -> str:
-        """The code and the sentence of the refusal, "taken", or why there was no answer."""
+        """Return the code and the sentence of the rejection, "taken", or why there was no answer."""
         status, _, body = told.partition(" ")
         if status == "204":
             return "taken"
@@ -99,7 +99,7 @@ class Speaker:
 
 
 def next_transfers(peer: Peer, to: str) -> list[Transfer]:
-    """What this peer, which does not run, would say next on its channel: what is open there, and one more."""
+    """Return what this peer, which does not run, would send next on its channel: the open transfers and one more."""
     holding = state_in(peer.file).groups["everyone"]
     channel, (round, exchange) = holding.out[to], holding.at
     next_share = NumberedTransfer(
@@ -119,7 +119,7 @@ def test_forged_replayed_expired_and_foreign(running: RunningPeers) -> None:
     west.kill()
     speaker = Speaker(running.hosts, west, authority.roster.federation_id)
 
-    # A message in another's name.
+    # A message in another peer's name.
     said = speaker.say("north", Ack(group="everyone", taken=1, round=1), sender="east")
     assert said.startswith("sender_mismatch:")
     assert "west" in north.logs("sender_mismatch")
@@ -159,7 +159,7 @@ def test_forged_replayed_expired_and_foreign(running: RunningPeers) -> None:
 
 
 def test_another_federation_is_not_let_in(running: RunningPeers, tmp_path: Path) -> None:
-    """With the same file, the same names and the same hosts, but an authority of its own."""
+    """A federation with the same file, the same names and the same hosts, but another authority, is not admitted."""
     (north,), west = running.learning("north"), running.peers["west"]
     if west.runs:
         west.kill()
@@ -167,15 +167,15 @@ def test_another_federation_is_not_let_in(running: RunningPeers, tmp_path: Path)
     other = settle(running.hosts, tmp_path, write_tables(tmp_path), federation(), LABEL)["west"]
     other.start()
     assert "authority" in other.logs("link_down", "authority")
-    # It is the one who connects that sees another authority first, and breaks off; north cannot tell why.
+    # The peer that connects sees another authority first, and breaks off; north cannot tell why.
     until(lambda: len(north.logged("handshake_cut", running.hosts.address["west"])) > known, "the other one breaks off")
     other.kill()
 
 
-@pytest.mark.soak  # a real flood takes a whole core, which tests beside it do not leave
+@pytest.mark.soak  # a real flood takes a whole core, which tests that run beside it do not leave
 def test_who_fills_all_places_keeps_no_member_out(running: RunningPeers) -> None:
-    """From five addresses of a host that belongs to nobody; a member that starts meanwhile meets who is flooded, and
-    the others go on with it."""
+    """A flood from five addresses of a host outside the federation keeps no member out: a member that starts meanwhile
+    meets the flooded peer, and the others go on with it."""
     north, _, _ = running.learning("north", "east", "south")
     west, hosts = running.peers["west"], running.hosts
     if west.runs:
@@ -198,7 +198,8 @@ def test_who_fills_all_places_keeps_no_member_out(running: RunningPeers) -> None
 
 
 def test_of_two_processes_with_one_identity_the_earlier_stops(running: RunningPeers) -> None:
-    """On one folder the second does not start: it names the first."""
+    """The earlier of two processes with one identity stops; on the same folder the second does not start, and names the
+    first."""
     north, _, _ = running.learning("north", "east", "south")
     hosts = running.hosts
     copy = north.folder.parent / "copy"

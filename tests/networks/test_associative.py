@@ -1,4 +1,4 @@
-"""The associative network: Algorithms 3 and 4 of the paper as plain loops, its laws, and what slicing finds in it."""
+"""The associative network: Algorithms 3 and 4 of the paper as plain loops, its laws, and how it is sliced."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ THRESHOLD = 0.5
 
 
 def computed(source: list[float], weight: list[list[float]]) -> list[float]:
-    """Algorithm 3, lines 1-5 or 6-10."""
+    """Compute Algorithm 3, lines 1-5 or 6-10."""
     return [float(sum(x * w for x, w in zip(source, row, strict=True)) >= THRESHOLD) for row in weight]
 
 
 def learnt(weight: list[list[float]], source: list[float], target: list[float], rate: float) -> None:
-    """Algorithm 4, lines 1-7 or 8-14."""
+    """Apply Algorithm 4, lines 1-7 or 8-14, in place."""
     for i in range(len(weight)):
         for j in range(len(weight[i])):
             if source[j] == 1:
@@ -105,7 +105,7 @@ def test_weights_stay_between_minus_one_and_one(
     assert bool((weight_OI.abs() <= 1).all())
     silent_I = source_I == 0
     assert torch.equal(weight_OI[:, silent_I], before_OI[:, silent_I]), "only links whose source fires change"
-    # At a rate up to 1 a weight comes nearer and never passes.
+    # At a rate up to 1 a weight moves towards its bound and never passes it.
     if rate <= 1:
         towards_O1 = (2 * target_O - 1).unsqueeze(1)
         nearer = (weight_OI - towards_O1).abs() <= (before_OI - towards_O1).abs()

@@ -1,4 +1,4 @@
-"""Bayesian layers: every estimator's moments, gradients, and that means and rhos are cut as the plain network is."""
+"""Bayesian layers: every estimator's moments and gradients; means and rhos are sliced like the plain network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedpeer.slicing.trace import trace
 from tests.reference.virtual import joined
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-#: A plain layer with its input: two examples, several positions where there are any.
+#: Plain layers with an input each: two examples, with several positions where the layer has positions.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], Tensor]]] = {
     "linear": (lambda: nn.Linear(3, 2), lambda g: torch.randn(2, 3, generator=g, dtype=torch.float64)),
     "no bias": (lambda: nn.Linear(3, 2, bias=False), lambda g: torch.randn(2, 3, generator=g, dtype=torch.float64)),
@@ -50,7 +50,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def layer(kind: str, estimator: Estimator = "local") -> tuple[BayesianLayer, Tensor]:
-    """A layer with standard deviations that all differ, and an input."""
+    """Return a layer with standard deviations that all differ, and an input."""
     make, example = LAYERS[kind]
     made = bayesian(make().double(), estimator=estimator, sigma=1.0)
     assert isinstance(made, BayesianLayer)
@@ -64,7 +64,7 @@ def layer(kind: str, estimator: Estimator = "local") -> tuple[BayesianLayer, Ten
 
 
 def spread(output: Callable[..., Tensor], noise: list[Tensor]) -> Tensor:
-    """The exact variance of an output that is affine in standard normal noise: the squares of its slopes."""
+    """Return the exact variance of an output affine in standard normal noise: the sum of its squared slopes."""
     leaves = [each.requires_grad_() for each in noise]
     out = output(*leaves)
     slopes = (torch.autograd.grad(one, leaves, retain_graph=True, materialize_grads=True) for one in out.flatten())
@@ -75,7 +75,7 @@ def spread(output: Callable[..., Tensor], noise: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("kind", LAYERS)
 def test_moments_are_those_of_a_plain_layer_with_drawn_weights(kind: str) -> None:
-    """The slow twin: torch's own layer, and how its output moves with each of its weights."""
+    """The slow reference is torch's own layer and the slopes of its output in each of its weights."""
     made, x = layer(kind)
     mean, variance = made.moments(x)
     mu, sigma = dict(made.mu.named_parameters()), made.sigma()
@@ -93,7 +93,7 @@ def test_moments_are_those_of_a_plain_layer_with_drawn_weights(kind: str) -> Non
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_estimator_has_the_exact_mean_and_variance(kind: str, estimator: Estimator) -> None:
-    """Whatever the signs of flipout are, its output is affine in the perturbation of the weights."""
+    """The output of flipout is affine in the perturbation of the weights for any signs."""
     made, x = layer(kind, estimator)
     mean, variance = made.moments(x)
     options: list[Tensor] = []
@@ -122,7 +122,7 @@ def test_flipout_is_one_perturbation_with_signs_of_each_example_on_both_sides() 
 
 
 def correlation_of_examples(estimator: Estimator) -> float:
-    """Between the outputs of two examples that are the same."""
+    """Return the correlation between the outputs of two equal examples."""
     made, x = layer("linear", estimator)
     noise = drawn_noise(generator(4))
     with torch.no_grad():
@@ -214,7 +214,7 @@ def test_means_and_rhos_are_cut_as_the_plain_network_is(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
-    """Small deviations make small changes, of all layers; recurrent layers have their weights drawn."""
+    """Small deviations in all layers make small changes; recurrent layers have their weights drawn."""
     plain, x = NETWORKS[name]
     net = bayesian(plain, estimator=estimator, sigma=1e-3)
     noise = drawn_noise(generator(11))
@@ -222,7 +222,7 @@ def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
     assert 0 < (first - plain(x)).abs().max() < 0.1
     assert not torch.equal(first, second)
     rhos = split_parameters(dict(net.named_parameters()))[1]
-    # Rectifiers that are off, and tokens that do not occur, have no slope; some weight of the network has one.
+    # Inactive rectifiers and tokens that do not occur have no slope; at least one weight of the network has one.
     assert any(slope.any() for slope in torch.autograd.grad(first.square().sum(), list(rhos.values())))
 
 
@@ -247,7 +247,7 @@ def test_parts_keep_their_names_when_traced() -> None:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_clients_in_one_program_are_clients_one_by_one(estimator: Estimator) -> None:
-    """`vmap` over parameters, data and noise that was drawn before."""
+    """The program is a `vmap` over parameters, data and noise that was drawn before."""
     net = bayesian(mlp((4,), 2, layers=(4, 3, 2), activation="tanh"), estimator=estimator, sigma=0.2)
     draw, clients = generator(12), 3
     x_PBF = torch.randn(clients, 5, 4, generator=draw)

@@ -1,4 +1,4 @@
-"""Lateral connections against equation 4 written out, and what is shared and what is private."""
+"""Lateral connections against equation 4 written out, and their shared and private parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def network(dropout: float = 0.0) -> LateralMLP:
 
 
 def by_hand(net: LateralMLP, x: Tensor) -> Tensor:
-    """Equation 4, one example and one unit at a time."""
+    """Compute equation 4, one example and one unit at a time."""
     p = {name: tensor.tolist() for name, tensor in net.named_parameters()}
     rows = []
     for example in x.tolist():
@@ -86,7 +86,7 @@ def test_all_of_it_can_be_gaussian_and_names_say_what_is_shared() -> None:
 
 
 def test_dropout_stands_before_every_layer() -> None:
-    """With all dropped, only the biases are left."""
+    """If all inputs are dropped, only the biases are left."""
     net = network(dropout=0.999999999)
     bias = {name: tensor.detach() for name, tensor in net.named_parameters()}
     server, client = net.train().activations(torch.ones(2, 4, dtype=torch.float64))

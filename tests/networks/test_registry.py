@@ -1,4 +1,4 @@
-"""The networks that come with fedpeer: shapes, names of parts, and refusals that say the way out."""
+"""The networks that come with fedpeer: shapes, names of parts, and refusals that state a remedy."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_each_pooling_halves_the_image_exactly() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
 def test_pooling_before_the_activation_changes_no_number(activation: Literal["relu", "tanh", "sigmoid"]) -> None:
-    """In float64, where no two of the numbers are so near that an activation makes them equal. It may round the last
-    bit of a number otherwise in another place: processors compute most numbers of a tensor several at once, and the
-    last ones singly."""
+    """This holds in float64, where no two numbers are so close that an activation makes them equal. The last bit of a
+    number may be rounded differently at another place in a tensor: processors compute most numbers of a tensor several
+    at a time, and the last ones singly."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = cnn((2, 8, 8), 3, channels=(4, 5), hidden=(6,), kernel=3, activation=activation).double()

@@ -1,7 +1,8 @@
-"""Examples of every kind of message, drawn from its declaration: frames that are taken, and values that are not.
+"""Examples of every kind of message, drawn from its declaration: frames that are accepted, and values that are not.
 
-A value is drawn as it stands in the metadata. What a tail has to be is drawn by the class of the tail, between the two
-peers of `frames.py`; a kind of message that is added needs nothing here, a new class of tails a case in `tail_of`.
+Values are drawn in their plain form, as they appear in the metadata. A tail is drawn by its class, for messages between
+the two peers of `frames.py`. A new kind of message needs no change here; a new class of tails needs a case in
+`tail_of`.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ from tests.peer.hostile import craft_frame
 
 #: Every kind of message in every version of the wire that has it.
 SPOKEN = [(version, kind) for version in VERSIONS for kind in KINDS.values() if spoken_in(version, kind)]
-#: Names of which some are drawn twice, since some declarations ask for that.
+#: Few names, so that some are drawn twice: some declarations require equal names.
 _NAMES = ("ann", "bob", "Ж")
 _LETTERS = "aZ0_-+.ж漢🂡"
-#: Elements of an array, so that frames stay short.
+#: Upper bound of the drawn elements of an array, so that frames stay short.
 _SOME = 3
-#: Tries to draw fields that fit to one another.
+#: Number of attempts to draw fields that fit together.
 _TRIES = 1000
 
 
@@ -60,7 +61,7 @@ _TRIES = 1000
 
 
 def valid(wire_type: WireType, version: int, draws: np.random.Generator) -> Any:
-    """Return a plain value that the type takes; often one at the end of its range."""
+    """Return a plain value that the type accepts; often one at a bound of its range."""
     match wire_type:
         case Whole(least, most):
             return [least, most, int(draws.integers(least, min(most, least + 1000)))][draws.integers(3)]
@@ -97,12 +98,12 @@ def _text(least: int, most: int, draws: np.random.Generator) -> str:
 
 
 def _distinct(values: list[Any], many: Many) -> list[Any]:
-    """The same without those whose name, which is their first field, has come before."""
+    """Return one value for each name (the first field) where names must be distinct, otherwise all values."""
     return values if many.named is None else list({value[0]: value for value in values}.values())
 
 
 def fitting(layout: Layout, version: int, draws: np.random.Generator) -> list[Any]:
-    """Return the plain fields of a class, such that they fit to one another."""
+    """Return plain fields of a class that fit together."""
     for _ in range(_TRIES):
         if layout.tagged is not None:
             tag = str(draws.choice(list(layout.tagged[1].in_version(version))))
@@ -111,7 +112,7 @@ def fitting(layout: Layout, version: int, draws: np.random.Generator) -> list[An
             plain = _fields(layout, version, draws)
         try:
             layout.build(layout.reader(version)(_as_read(plain)))
-        except (RejectionError, TypeError):  # a TypeError: a field is the tail, and not there yet
+        except (RejectionError, TypeError):  # a TypeError: a field is the tail, which does not exist yet
             if layout.made not in KINDS.values():
                 continue
         return plain
@@ -123,12 +124,12 @@ def _fields(layout: Layout, version: int, draws: np.random.Generator) -> list[An
 
 
 def _as_read(plain: Any) -> Any:
-    """The same with tuples, as it comes out of msgpack."""
+    """Return the value with tuples instead of lists, as msgpack reads it."""
     return tuple(map(_as_read, plain)) if isinstance(plain, list) else plain
 
 
 def frame(kind: type[Message], version: int, draws: np.random.Generator, *, group: str = "all") -> bytes:
-    """Return a frame that bob takes from ann."""
+    """Return a frame from ann that bob accepts."""
     layout = layout_of(kind)
     plain = fitting(layout, version, draws)
     names = [name for name, _ in layout.elements(version)]
@@ -141,7 +142,7 @@ def frame(kind: type[Message], version: int, draws: np.random.Generator, *, grou
 
 
 def tail_of(kind: type[Message], plain: list[Any], draws: np.random.Generator) -> tuple[dict[str, Any], bytes]:
-    """Return fields that say how the tail is to be read, and the tail."""
+    """Return the fields that describe the tail, and the tail."""
     match kind.spec.tail:
         case TextTail():
             return {}, draws.bytes(int(draws.integers(100)))
@@ -175,7 +176,7 @@ _ANY: tuple[Any, ...] = (None, True, 1, 1.5, "x", b"x", [], {})
 
 
 def hostile(wire_type: WireType, version: int, draws: np.random.Generator) -> Iterator[tuple[Any, str]]:
-    """Give plain values that the type does not take, each with the code of its rejection."""
+    """Yield plain values that the type does not accept, each with the code of its rejection."""
     good = valid(wire_type, version, draws)
     if isinstance(wire_type, Maybe):
         yield from (each for each in hostile(wire_type.of, version, draws) if each[0] is not None)
@@ -209,7 +210,7 @@ def _inner(wire_type: Array | Record, version: int) -> list[WireType]:
 
 
 def hostile_frames(kind: type[Message], version: int, draws: np.random.Generator) -> Iterator[tuple[str, bytes, str]]:
-    """Give frames of which one field is wrong, each with its name and the code of its rejection."""
+    """Yield frames in which one field is wrong, each with its name and the code of its rejection."""
     layout = layout_of(kind)
     plain = fitting(layout, version, draws)
     elements = list(layout.elements(version))

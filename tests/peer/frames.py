@@ -1,4 +1,4 @@
-"""Two peers to speak between, and one good message of each kind, for tests of whatever carries them."""
+"""Two peers, and one valid message of each kind between them, for tests of the code that carries messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tests.peer.hostile import Party
 
 FEDERATION = bytes(range(16))
 LENGTH = 7
-#: The most that an update's and a model's content take.
+#: Upper bounds of the bytes of an update's and a model's content.
 UPDATE_BYTES, MODEL_BYTES = 4 * LENGTH + 1, 4 * LENGTH + 16
 MEMBERS = frozenset({"ann", "bob", "cas", "dot"})
 PLAIN: dict[str, Form] = {"float32": FORMS["float32"]()}
@@ -63,7 +63,7 @@ def spec(**changed: object) -> GroupSpec:
     return GroupSpec(**(values | changed))  # type: ignore[arg-type]
 
 
-#: bob hears ann.
+#: Policy by which bob reads messages from ann.
 POLICY = MessagePolicy(
     federation=FEDERATION,
     me="bob",
@@ -144,7 +144,7 @@ TRANSFER = Transfer(
 
 _DECREE = Proposal(term=5, round=12, roster=2, digest=b"m" * 32)
 _SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
-#: One of everything that is said in an election and about a committed round.
+#: One message of each kind that an election and a committed round need.
 SAYINGS: tuple[Said, ...] = (
     VoteRequest(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
     VoteReply(term=5, pre=False, granted=True, signature=b"v" * 64),
@@ -166,7 +166,7 @@ def update(content: bytes) -> Update:
 
 _CONTENT = bytes(range(1, UPDATE_BYTES + 1))
 
-#: One of each kind, all that a ballot says, transfers and updates in all forms.
+#: One message of each kind, one consensus message of each kind, and transfers and updates in all forms.
 MESSAGES: dict[str, Message] = {
     "hello": HELLO,
     "contract": Contract(text=b'{"seed":0}'),

@@ -1,8 +1,8 @@
-"""Bytes that a peer must refuse, one builder for each kind of bad input, and the code that each has to get.
+"""Bytes that a peer must reject: a builder for each kind of bad input, and the code of the rejection.
 
-The ids are those of the table of bad inputs. Frames are put together here by hand, so that they do not depend on what
-the codec is willing to write; a `Party` says between whom, so that the same bytes go to the decoder and to a running
-peer.
+The ids are those of the table of bad inputs. Frames are built by hand here, so that they do not depend on what the
+codec can write. A `Party` states the sender and the recipient, so that the same bytes can go to the decoder and to a
+running peer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from typing import Any
 
 import msgpack
 
-#: Kinds of messages by their numbers.
+#: Numbers of the kinds of messages.
 HELLO, CONTRACT, TRANSFER, ACK, PING, PING_REQUEST, PONG, FETCH, VALUE, ROSTER_NEWS, REFUSED = range(1, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """Sender, recipient, groups. `group`: of both, float32, of `length`; `closed`: not of both; `far`: of both, but the
-    sender is not the recipient's neighbor in it, also of `length`."""
+    """Sender, recipient and groups of a frame.
+
+    `group` contains both peers and has float32 values of `length`; `closed` does not contain both; `far`, also of
+    `length`, contains both, but the sender is not the recipient's neighbor in it.
+    """
 
     federation: bytes
     sender: str
@@ -39,7 +42,7 @@ class Party:
 
 @dataclass(frozen=True)
 class Hostile:
-    """One bad input: its id in the table (and which variant), the code of its refusal, and the bytes."""
+    """One bad input: its id in the table, with the variant, the code of its rejection, and the builder of its bytes."""
 
     id: str
     code: str
@@ -60,7 +63,7 @@ def craft_frame(
     tail_bytes: int | None = None,
     **envelope: Any,
 ) -> bytes:
-    """A frame with any part of it replaced."""
+    """Return a frame with any of its parts replaced."""
     sealed = {
         "federation": party.federation,
         "sender": party.sender,
@@ -91,7 +94,7 @@ def numbers(*values: float) -> bytes:
 
 
 def transfer(party: Party, *, tail: bytes | None = None, tail_bytes: int | None = None, **changed: Any) -> bytes:
-    """A first transfer with the numbers 1, 2, 3, ..., good unless something is changed."""
+    """Return a first transfer with the values 1, 2, 3, ...; it is valid unless a field is changed."""
     tail = numbers(*range(1, party.length + 1)) if tail is None else tail
     fields: dict[str, Any] = {
         "group": party.group,
@@ -118,7 +121,7 @@ def bad_metadata(data: bytes) -> Callable[[Party], bytes]:
 
 
 def instead(field: int, value: Any) -> Callable[[Party], bytes]:
-    """An acknowledgement with one of its fields (group, taken, round) replaced."""
+    """Return the builder of an acknowledgement with one of its fields (group, taken, round) replaced."""
 
     def build(party: Party) -> bytes:
         fields: list[Any] = [party.group, 1, 1]
@@ -129,7 +132,7 @@ def instead(field: int, value: Any) -> Callable[[Party], bytes]:
 
 
 def named(letters: bytes) -> Callable[[Party], bytes]:
-    """An acknowledgement for a group whose name is these bytes."""
+    """Return the builder of an acknowledgement for a group whose name is these bytes."""
     mark = "?" * len(letters)
     return lambda party: craft_frame(
         party, ACK, (), metadata=ack(party, mark, 1, 1)[20:].replace(mark.encode(), letters)
@@ -146,7 +149,7 @@ def with_number(at: int, value: float) -> Callable[[Party], bytes]:
 
 
 def repeated_key(party: Party) -> bytes:
-    """An acknowledgement whose last field is a map with the same key twice."""
+    """Return an acknowledgement whose last field is a map with the same key twice."""
     good = ack(party)[20:]
     return craft_frame(party, ACK, (), metadata=good[:-1] + b"\x82\xa1a\x01\xa1a\x02")
 
@@ -154,7 +157,7 @@ def repeated_key(party: Party) -> bytes:
 NAN, INFINITY = math.nan, math.inf
 ARRAY32, MAP32 = b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"
 
-#: What bytes and the policy alone can tell.
+#: Bad inputs that the bytes and the policy alone reveal.
 HOSTILE = (
     Hostile("T03", "sender_mismatch", lambda p: ack(p, sender=p.third)),
     Hostile("E01", "not_fedpeer", lambda p: ack(p, magic=b"HTTP")),

@@ -1,1 +1,1 @@
-"""Slow obvious twins of what is shipped, closed formulas, and judges of histories: what results are compared with."""
+"""Slow obvious twins of shipped code, closed formulas, and judges of histories, with which results are compared."""

@@ -1,4 +1,4 @@
-"""An assignment of neurons that is given explicitly, and not by claims of partial models."""
+"""An assignment of neurons that is given explicitly instead of by claims of partial models."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from fedpeer.peer.state.events import Effect, Persist
 def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float, float]]:
     """Return by group the push-sum weight that is there, and what was put in less what was written off.
 
-    The durable states of all peers at one moment: of the living as they are, of the others as they are on disk. While
-    somebody who lost memory has not met everybody again the two may differ. Of some peers only, what is there is what
-    they hold and what is under way between them.
+    `durable_states` are those of all peers at one moment: of living peers in memory, of the others on disk. While a
+    peer that lost memory has not met all others again, the two weights may differ. For some of the peers only, the
+    weight that is there is what they hold and what is in transit between them.
     """
     found: dict[str, tuple[float, float]] = {}
     for sender, durable in durable_states.items():
@@ -35,12 +35,12 @@ def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float
     return found
 
 
-#: By sender and group: what its part of the sum was made of, and the part.
+#: By sender and group: the objects that its part of the sum was made of, and the part.
 Parts = dict[tuple[str, str], tuple[tuple[object, ...], Tensor]]
 
 
 def values(durable_states: Mapping[str, DurableState], parts: Parts) -> dict[str, Tensor]:
-    """Return by group the sum (D,) float64 of all values that are held, wait or are under way.
+    """Return by group the sum (D,) float64 of all values that are held, wait or are in transit.
 
     `parts` are those of an earlier call: a part is added up again only where something in it has changed.
     """
@@ -61,7 +61,7 @@ def values(durable_states: Mapping[str, DurableState], parts: Parts) -> dict[str
 
 
 def _part(holding: GroupState, form: Form, taken: Mapping[str, int]) -> Tensor:
-    """What a peer holds of a group, (D,) float64, with its waiting shares and those that no receiver has."""
+    """Return what a peer holds of a group, (D,) float64, with its waiting shares and those that no receiver has."""
     there = holding.held
     for mass in holding.waiting.values():
         there = there + mass
@@ -74,8 +74,8 @@ def _part(holding: GroupState, form: Form, taken: Mapping[str, int]) -> Tensor:
 
 
 def _taken(durable_states: Mapping[str, DurableState], sender: str, receiver: str, group: str) -> int:
-    """The last number on this channel that the receiver has; none where either does not know the other's incarnation,
-    for then what is open comes back to the sender."""
+    """Return the last number on this channel that the receiver has; 0 if either does not know the other's incarnation,
+    since open transfers then return to the sender."""
     one, other = durable_states[sender], durable_states[receiver]
     if one.met.get(receiver) != other.incarnation or other.met.get(sender) != one.incarnation:
         return 0
@@ -83,7 +83,7 @@ def _taken(durable_states: Mapping[str, DurableState], sender: str, receiver: st
 
 
 def took(peer: str, effect: Effect) -> tuple[str, tuple[str, str], int] | None:
-    """The fact ("took", channel, number) for the history, if it is one. For runs in which nobody loses memory."""
+    """Return the fact ("took", channel, number) for the history, if it is one, in runs without loss of memory."""
     match effect:
         case Persist(content=ShareApplied(group=group, sender=sender, share=share)):
             return "took", (group, sender), share.seq

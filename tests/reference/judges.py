@@ -1,7 +1,7 @@
-"""Judges of a simulated run's history that know nothing of how it came about.
+"""Judges of a simulated run's history that use nothing but its rows.
 
-`fedpeer.sims.network.history` says what the rows are. Each judge returns sentences, one for each violation; none is
-good.
+`fedpeer.sims.network.history` defines the rows. Each judge returns one sentence for each violation, and none if all is
+well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SHOWN_MAX = 10
 
 
 def digest(rows: Iterable[Row]) -> str:
-    """Hex BLAKE2b of a history: equal for equal runs, whatever machine or hash seed."""
+    """Return the hex BLAKE2b of a history: equal for equal runs, on any machine and with any hash seed."""
     found = hashlib.blake2b(digest_size=16)
     for row in rows:
         found.update(repr(row).encode())
@@ -27,9 +27,9 @@ def digest(rows: Iterable[Row]) -> str:
 
 
 def saved_before_said(rows: Iterable[Row]) -> list[str]:
-    """Whatever is said, everything asked to be saved before it is durable."""
+    """Check that every save requested before an effect is durable when the effect is carried out."""
     wrong: list[str] = []
-    waiting: dict[str, deque[int]] = defaultdict(deque)  # of each effect to be said: how many saves come before it
+    waiting: dict[str, deque[int]] = defaultdict(deque)  # for each such effect, the number of saves before it
     options: dict[str, int] = defaultdict(int)
     saved: dict[str, int] = defaultdict(int)
     for tick, what, peer, *rest in rows:
@@ -50,7 +50,7 @@ def saved_before_said(rows: Iterable[Row]) -> list[str]:
 
 
 def durable(rows: Iterable[Row]) -> list[Row]:
-    """(tick, peer, fact) of every save with a fact, when it became durable and in that order."""
+    """Return (tick, peer, fact) of every save with a fact, when it became durable and in that order."""
     facts: list[Row] = []
     options: dict[str, deque[Any]] = defaultdict(deque)
     for tick, what, peer, *rest in rows:
@@ -67,8 +67,8 @@ def durable(rows: Iterable[Row]) -> list[Row]:
 
 
 def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
-    """Check the durable facts ("took", channel, number): on each channel 1, 2, 3, ... A channel is whatever
-    names it: the receiver with its incarnation, the sender with its own, the group."""
+    """Check the durable facts ("took", channel, number): on each channel 1, 2, 3, ... A channel is identified
+    by any value: the receiver with its incarnation, the sender with its own, the group."""
     wrong = []
     last: dict[Any, int] = defaultdict(int)
     for tick, peer, fact in facts:
@@ -82,7 +82,8 @@ def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
 
 
 def conserved(rows: Iterable[Row], tolerance: float) -> list[str]:
-    """Rows (tick, "mass", group, there, put in): what is held and under way is what was put in, relatively."""
+    """Check rows (tick, "mass", group, there, put in): what is held and in transit is what was put in, up to a relative
+    tolerance."""
     return [
         f"tick {tick}: {group} has {there!r} of {put_in!r}"
         for tick, what, group, *rest in rows
@@ -93,7 +94,7 @@ def conserved(rows: Iterable[Row], tolerance: float) -> list[str]:
 
 
 def inside(rows: Iterable[Row], hulls: Mapping[str, tuple[float, float]], slack: float = 0.0) -> list[str]:
-    """Rows (tick, "estimate", peer, group, least, most): no element leaves the hull of what was put in."""
+    """Check rows (tick, "estimate", peer, group, least, most): no element leaves the hull of what was put in."""
     wrong = []
     for tick, what, peer, *rest in rows:
         if what != "estimate":
@@ -106,7 +107,7 @@ def inside(rows: Iterable[Row], hulls: Mapping[str, tuple[float, float]], slack:
 
 
 def refused(rows: Iterable[Row]) -> dict[str, int]:
-    """How often each refusal was uttered."""
+    """Return how often each rejection was made."""
     counts: dict[str, int] = defaultdict(int)
     for _, what, _, *rest in rows:
         if what == "refused":
@@ -115,11 +116,11 @@ def refused(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def only_harmless(rows: Iterable[Row], kinds: Mapping[str, str]) -> list[str]:
-    """Honest peers under faults refuse one another nothing that counts against the one refused (kinds s and x)."""
+    """Check that honest peers under faults make no rejection that counts against the rejected one (kinds s and x)."""
     return [f"{code} was uttered {count} times" for code, count in refused(rows).items() if kinds[code] in "sx"]
 
 
 def judged(*findings: Sequence[str]) -> None:
-    """Raises AssertionError with everything found wrong."""
+    """Raise AssertionError with everything found wrong."""
     wrong = [sentence for each in findings for sentence in each]
     assert not wrong, "\n".join(wrong)

@@ -1,7 +1,7 @@
-"""The client whose free energy is known exactly: y = X w + noise, beliefs about w diagonal Gaussians.
+"""A client whose free energy is known exactly: y = X w + noise, with diagonal Gaussians as beliefs about w.
 
-Expected log-likelihood and best mean-field posterior are closed formulas, so whatever estimates them by sampling or
-approaches them by gradients can be measured against the truth. No engine trains with it.
+The expected log-likelihood and the best mean-field posterior are closed formulas, so estimates by sampling and
+approximations by gradients can be measured against the truth. No engine trains with it.
 
 Source: Bishop, Pattern Recognition and Machine Learning, 2006, sections 3.3 and 10.1.2.
 """
@@ -17,7 +17,7 @@ from fedpeer.algorithms.gaussian import Gaussian
 
 
 def expected_log_likelihood(x_ND: Tensor, y_N: Tensor, posterior: Gaussian, noise: float) -> Tensor:
-    """(...): E log p(y | X, w) in nats over w from `posterior` (..., D), a distribution; `noise` is the sd of y."""
+    """Return E log p(y | X, w) in nats, (...), over w from the distribution `posterior` (..., D); `noise` is y's sd."""
     mean_N = (x_ND @ posterior.mu_D[..., None])[..., 0]
     spread = (posterior.sigma_D**2 * x_ND.square().sum(-2)).sum(-1)
     squares = (y_N - mean_N).square().sum(-1) + spread
@@ -25,7 +25,7 @@ def expected_log_likelihood(x_ND: Tensor, y_N: Tensor, posterior: Gaussian, nois
 
 
 def minimiser(x_ND: Tensor, y_N: Tensor, reference: Gaussian, noise: float) -> Gaussian:
-    """The diagonal posterior (..., D) with the least free energy, KL(posterior || reference) - E log-likelihood.
+    """Return the diagonal posterior (..., D) with the least free energy, KL(posterior || reference) - E log-likelihood.
 
     Its mean is that of the exact posterior, its precision the diagonal of the exact precision matrix.
     """

@@ -19,11 +19,11 @@ def push(
     *,
     wire: torch.dtype = torch.float64,
 ) -> tuple[Mass, NoisePhase, dict[str, Mass]]:
-    """A masked share to each of these neighbors, of the weight of a true one: (kept, mask, shares by peer).
+    """Give each of these neighbors a masked share, of the weight of a true one: (kept, mask, shares by peer).
 
     Args:
-        fraction: of the weight held, as in `push_sum.share`.
-        made_up: for each neighbor a vector (D,) of its own, in the units of an estimate.
+        fraction: of the weight held, as in `push_sum.share_of`.
+        masked_shares: for each neighbor a vector (D,) of its own, in the units of an estimate.
     """
     assert fraction > 0, "a share is a part of what is held"
     assert len(masked_shares) * fraction <= 1, "no one can give more than is held"

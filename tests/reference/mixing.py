@@ -1,4 +1,4 @@
-"""What mixing matrices settle to, computed densely: for small graphs."""
+"""Limits of mixing matrices, computed densely: for small graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpeer.topology.mixing import Dense, dense, second_modulus
 
 
 def limit_weights(matrix: csr_array | Dense) -> Dense:
-    """Where the push-sum weights settle, (P,), from weights of 1: A w = w with sum P. Dense; for small graphs."""
+    """Return the limit (P,) of push-sum weights that begin at 1: A w = w with sum P. Dense; for small graphs."""
     matrix_PP = dense(matrix)
     count = len(matrix_PP)
     equations = np.vstack([matrix_PP - np.eye(count), np.ones(count)])
@@ -17,5 +17,6 @@ def limit_weights(matrix: csr_array | Dense) -> Dense:
 
 
 def spectral_gap(matrix: csr_array | Dense) -> float:
-    """1 - the second largest modulus of the eigenvalues: the share of the disagreement that one exchange takes away."""
+    """Return 1 - the second largest modulus of the eigenvalues: the share of the disagreement that one exchange
+    removes."""
     return 1 - second_modulus(matrix)

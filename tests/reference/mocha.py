@@ -34,7 +34,7 @@ class State:
 def cocoa_round(
     problem: DualProblem, state: State, sigma_T: Tensor, permutations: Sequence[Order], theta: float
 ) -> tuple[State, list[int]]:
-    """One round of CoCoA: (the state after it, each node's steps). Arguments as `round_of`."""
+    """Run one round of CoCoA: (the state after it, each node's steps). Arguments as `round_of`."""
     w_TF = w_of(state.v_TF, problem.coupling_TT)
     curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
     turns = [
@@ -46,10 +46,10 @@ def cocoa_round(
 
 
 def minibatch_sdca_round(problem: DualProblem, state: State, batches: Sequence[Order], beta: float) -> State:
-    """One round of minibatch SDCA: every example of the batches at the stale W, and beta / |all batches| of the change.
+    """Run one round of minibatch SDCA: every example at the stale W, and beta / |all batches| of the change.
 
     batches: different examples of each task. beta: 1 is always safe, up to the size of all batches for examples that
-    have nothing to do with one another.
+    are unrelated to one another.
     """
     part = beta / sum(len(batch) for batch in batches)
     w_TF, coupling_T = w_of(state.v_TF, problem.coupling_TT), problem.coupling_TT.diagonal().tolist()
@@ -59,10 +59,10 @@ def minibatch_sdca_round(problem: DualProblem, state: State, batches: Sequence[O
 
 
 def minibatch_sgd_round(problem: DualProblem, w_TF: Tensor, batches: Sequence[Order], step: float) -> Tensor:
-    """One step of minibatch SGD on P itself: W - step (subgradient of the losses as the batches tell it + M^-1 W).
+    """Return W after a step of minibatch SGD on P: W - step (subgradient of the losses on the batches + M^-1 W).
 
     step: beta / h in round h, as for strongly convex objectives. The regulariser counts in full, lambda included.
-    An empty batch says nothing about its task's losses.
+    An empty batch has no information about its task's losses.
     """
     of_regulariser_TF: Tensor = torch.linalg.solve(problem.coupling_TT, w_TF)
     rows = zip(problem.tasks, w_TF, batches, strict=True)
@@ -73,10 +73,10 @@ def minibatch_sgd_round(problem: DualProblem, w_TF: Tensor, batches: Sequence[Or
 def minimise(
     problem: DualProblem, start: State, *, gap_wanted: float, rounds_max: int, passes: int, draws: np.random.Generator
 ) -> State:
-    """Rounds of some passes over fresh permutations until the duality gap is at most `gap_wanted`.
+    """Run rounds of some passes over fresh permutations until the duality gap is at most `gap_wanted`.
 
-    For who has all tasks in one place: a local model (one task, or M diagonal), a global one (all data as one task),
-    a reference. After `rounds_max` rounds it returns where it stands.
+    It is for all tasks in one place: a local model (one task, or M diagonal), a global one (all data as one task), a
+    reference. After `rounds_max` rounds it returns the state so far.
     """
     sigma_T, state = sigma_primes(problem.coupling_TT), start
     for _ in range(rounds_max):
@@ -88,12 +88,12 @@ def minimise(
 
 
 def precision_of(sigma_TT: Tensor) -> Tensor:
-    """Omega = Sigma^-1, (..., T, T), to be looked at: a report or a picture. No update needs it."""
+    """Return Omega = Sigma^-1, (..., T, T), for a report or a picture. No update needs it."""
     return torch.cholesky_inverse(torch.linalg.cholesky(sigma_TT))
 
 
 def primal_of_w(problem: DualProblem, w_TF: Tensor) -> float:
-    """P(W) for any W."""
+    """Return P(W) for any W."""
     losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
     return sum(losses) + regulariser(w_TF, problem.coupling_TT).item()
 

@@ -1,4 +1,4 @@
-"""What pFedVEM's figures show of the clients' confidences."""
+"""The clients' confidences as pFedVEM's figures show them."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def confidence_ratio(tau_J: Tensor) -> Tensor:
-    """tau_j / (sum of all clients' tau), shape (..., J): what figure 10 shows the distribution of."""
+    """Return tau_j / (sum of all clients' tau), shape (..., J); figure 10 shows its distribution."""
     return tau_J / tau_J.sum(-1, keepdim=True)

@@ -1,10 +1,10 @@
-"""One member's part in the averaging of one round, played message by message.
+"""One member's part in the averaging of one round, message by message.
 
-A pure machine: `begin` and `take` return the new state and the shares to send; there is no clock and no network in it.
+A pure state machine: `begin` and `take` return the new state and the shares to send, without a clock or a network.
 In exchange e a member sends shares of the mass with which it entered e, waits until the share of exchange e of every
 peer that it expects is there, adds them in peer order, and enters e + 1. Shares of neighbors that are ahead
-wait. So whatever the order of arrival, the result is the same to the last bit, and it is `Averaging.matrix`
-times the masses at the beginning. Deadlines, repeats and what is lost are the business of those who carry the messages.
+wait. So in any order of arrival the result is the same to the last bit, and it is `Averaging.matrix`
+times the masses at the beginning. Deadlines, repeats and losses are the business of the code that carries the messages.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Member:
-    """Where one peer stands in one averaging.
+    """The state of one peer in one averaging.
 
     held       what it keeps; with the arrivals and what it sent, all that it began with
-    exchange   the one in which it waits; `policy.exchanges` when the averaging is done
+    exchange   the exchange in which it waits; `policy.exchanges` when the averaging is done
     turn       what it does in this exchange; None when the averaging is done
     arrived    shares that are not added yet, of this exchange and of later ones
     """
@@ -99,7 +99,7 @@ def _enter(member: Member) -> tuple[Member, list[Sent]]:
 
 
 def synchronous_round(mass_PD: Mass, matrix_PP: Tensor) -> Mass:
-    """All P peers give their shares at once: value (P, D) and weight (P,) both times a column-stochastic matrix.
+    """Let all P peers give their shares at once: value (P, D) and weight (P,) both times a column-stochastic matrix.
 
     matrix_PP: float64, [dst, src] the fraction that src gives to dst; dense, or sparse CSR.
     """

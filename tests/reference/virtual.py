@@ -18,7 +18,7 @@ from fedpeer.algorithms.virtual import Aggregate, Exponent, Positivity, applied
 
 
 def prior_exponents(sizes_K: Tensor, rule: Exponent) -> Tensor:
-    """(K,) the prior's exponent e_i for each of K clients with `sizes_K` training examples, floating point.
+    """Return the prior's exponent e_i (K,) for each of K clients with `sizes_K` training examples, floating point.
 
     "1/K" (2021, eq. 3) and "n/N" add up to 1, so that the product has the prior once; "1" (2019, eq. 3) counts it K
     times.
@@ -34,7 +34,7 @@ def prior_exponents(sizes_K: Tensor, rule: Exponent) -> Tensor:
 
 
 def initial_factors(server: Gaussian, shares_K: Tensor) -> Gaussian:
-    """(K, ..., D): the server's first posterior as a product of K factors; the shares (K,) add up to 1."""
+    """Return K factors (K, ..., D) whose product is the server's first posterior; the shares (K,) add up to 1."""
     return server ** shares_K.reshape(-1, *[1] * server.chi_D.dim())
 
 
@@ -63,16 +63,17 @@ class FreeEnergy:
     kl_private: Tensor
 
     def value(self, beta: float = 1.0) -> Tensor:
-        """(...) nats; `beta` multiplies both divergences (2021, section II.B)."""
+        """Return the free energy (...) in nats; `beta` multiplies both divergences (2021, section II.B)."""
         return beta * (self.kl_shared + self.kl_private) - self.log_likelihood
 
     def per_sample(self, points: int, beta: float = 1.0) -> Tensor:
-        """(...) nats a training example: what is minimised, so that step sizes do not depend on how much data is."""
+        """Return the nats (...) per training example, which are minimised so that step sizes do not depend on how much
+        data there is."""
         return self.value(beta) / points
 
 
 def joined(mu: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `split` took apart."""
+    """Return the parameters that `split` took apart."""
     parameters = dict[str, Tensor]()
     for kind, tensors in (("mu", mu), ("rho", rho)):
         for name, tensor in tensors.items():

@@ -13,7 +13,7 @@ METHODS = ("local", "partial-averaging", "full-averaging")
 
 
 def settings(*, peers: int = 4, rounds: int = 3, **more: Any) -> dict[str, Any]:
-    """Settings as a simulation resolves them."""
+    """Return settings as a simulation resolves them."""
     return {
         "name": "digits",
         "learning": {"rounds": rounds, "batch_size": 1},
@@ -28,7 +28,7 @@ def settings(*, peers: int = 4, rounds: int = 3, **more: Any) -> dict[str, Any]:
 def row(
     method: str, round_: int, *, seed: int = 0, peers: int = 4, measure: str = "accuracy", evaluated: bool = True
 ) -> dict[str, Any]:
-    """A row whose score rises with the round, the method's name and the peer's number, and never passes 1."""
+    """Return a row; the score rises with round, length of the method's name and peer, and never passes 1."""
     base = 0.5 + 0.01 * len(method) + 0.02 * round_ + 0.001 * seed
     sent = 0 if method == "local" else 100
     return {
@@ -70,7 +70,7 @@ def made(
     finished: bool = True,
     **more: Any,
 ) -> RunFolder:
-    """A whole run, finished unless told otherwise."""
+    """Make a whole run, finished unless `finished` is false."""
     options = settings(peers=peers, rounds=rounds, **{"seeds": list(seeds), "methods": list(methods), **more})
     run = RunFolder.create(root, name=name, settings=options, environment={"device": "cpu"})
     for method in methods:

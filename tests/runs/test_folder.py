@@ -1,4 +1,4 @@
-"""A run's folder: what is written comes back, whatever happened in between."""
+"""A run's folder: everything written is read back, whatever happened in between."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def begun(root: Path, name: str = "digits") -> RunFolder:
 
 
 def status(run: RunFolder) -> str:
-    """Read again, which a type checker would not expect of an attribute."""
+    """Return the status, read again, which a type checker would not expect of an attribute."""
     return run.status
 
 

@@ -1,4 +1,4 @@
-"""The index: a copy of the folders that may be lost, damaged, and used by several processes at once."""
+"""The index: a copy of the folders that may be lost or damaged, and that several processes may use at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ EVIL = """<img src=x onerror="alert(1)">&'$\\frac"""
 
 
 class Page(HTMLParser):
-    """Collects tags, attributes and text, and fails where an end tag does not close the innermost open one."""
+    """Parser that collects tags, attributes and text, and fails if an end tag does not close the innermost open tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def page(run: RunFolder) -> tuple[str, Page]:
 
 
 def check(text: str, parsed: Page) -> None:
-    """What holds for every report."""
+    """Check what holds for every report."""
     assert "http" not in text.lower(), "nothing is loaded, nothing is linked"
     assert not {tag for tag, _ in parsed.tags} & {"script", "link", "iframe", "img", "object", "embed", "foreignobject"}
     assert not [name for _, attributes in parsed.tags for name in attributes if name.startswith("on")]
@@ -113,7 +113,7 @@ def test_the_report_says_what_the_run_measured(tmp_path: Path) -> None:
     assert "everyone: 4 peers, 4 one-way links" in parsed.text
     assert "12 exchanges in each averaging" in parsed.text
     assert "fedpeer simulate --peers 4" in parsed.text
-    assert "all peers, from the worst to the best" in parsed.text  # what the band is, for fewer than ten peers
+    assert "all peers, from the worst to the best" in parsed.text  # meaning of the band for fewer than ten peers
 
 
 def test_the_band_is_named_for_many_peers(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_light_dark_phone_and_paper_have_their_styles(tmp_path: Path) -> None:
         assert f"@media {query}" in text
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in parsed.tags
     pictures = [attributes for tag, attributes in parsed.tags if tag == "svg" and "aria-label" in attributes]
-    assert len(pictures) == 8  # curves, peers, bytes, a graph, and two of gossip for each of two methods
+    assert len(pictures) == 8  # curves, peers, bytes, a graph, and two pictures of gossip for each of two methods
     assert all("width" not in attributes and attributes["viewbox"] for attributes in pictures)
 
 

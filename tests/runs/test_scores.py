@@ -1,4 +1,4 @@
-"""S, MT, GM and PM from rows, against numbers worked out by hand; the best round is chosen where nobody looks at it."""
+"""S, MT, GM and PM from rows, compared with numbers computed by hand; validation data choose the best round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_without_a_servers_model_there_are_two() -> None:
 
 
 def test_the_best_round_is_validations_where_there_is_one() -> None:
-    """On the test data round 2 is best; on what was kept back round 1 is, and its test score is told."""
+    """Round 2 is best on the test data, and round 1 on the validation data; the test score of round 1 is reported."""
     kept_back = ([0.9, 0.9], [0.1, 0.1], [0.5, 0.5])
     tested = ([0.4, 0.4], [0.8, 0.8], [0.6, 0.6])
     plain = [row(number, own) for number, own in enumerate(tested, 1)]

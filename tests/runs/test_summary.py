@@ -1,4 +1,4 @@
-"""Results against closed formulas, and the sentence that says what a method was worth."""
+"""Results compared with closed formulas, and the sentence that states how much a method was worth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCORES = [[0.9, 0.8, 0.7], [0.5, 0.9, 0.7]]  # seeds by peers
 
 
 def rows(measure: str = "accuracy") -> list[dict[str, Any]]:
-    """Two seeds, three peers; round 1 is worse, round 3 was not evaluated."""
+    """Return the rows of two seeds and three peers; round 1 is worse, and round 3 was not evaluated."""
     return [
         {
             "method": "partial-averaging",

@@ -1,4 +1,4 @@
-"""Peers that find out who is alike: groups are found, learning goes on, a stop changes nothing, all is counted."""
+"""Peers that search for similar peers: groups are found, learning goes on, a stop changes nothing, all is counted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def options(members: Any = "alike,after=6", **more: Any) -> Federation:
 
 
 class AssigningEngine:
-    """An engine that remembers what it was told."""
+    """An engine together with the federations that it reported."""
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
         self.world, self.told = world(of, seed), list[FederationSettings]()
@@ -109,13 +109,13 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
         assert back is not None
         assert [train.count(peer) for peer in range(6)] == [45] * 6
         assert [back.count(peer) for peer in range(6)] == [15] * 6
-        # Disagreement is what one was before the averaging and is not behind it; of all peers it cancels out.
+        # Disagreement is a peer's parameters before the averaging less those after; over all peers it cancels out.
         before_Pn = running._engine.trained_Pn
         assert before_Pn is not None
         apart_Pn = (before_Pn - running.x_Pn).double()
         outputs = torch.from_numpy(made.task.compared_PD[0])
         assert np.allclose(running._sketch_PS, apart_Pn[:, outputs].numpy())
-        assert len(outputs) == 8 * 10 + 10  # global hidden neurons into the outputs, and their biases
+        assert len(outputs) == 8 * 10 + 10  # from the global hidden neurons into the outputs, and the outputs' biases
 
 
 def test_where_nobody_differs_it_does_no_harm() -> None:
@@ -128,7 +128,7 @@ def test_where_nobody_differs_it_does_no_harm() -> None:
             for _ in range(9):
                 running.step()
             scores.append(np.mean([score for score, _ in running.evaluate()]))
-            assert "recovered" not in running.statistics()  # there is nothing to judge by
+            assert "recovered" not in running.statistics()  # there are no true groups to compare with
     assert scores[0] >= scores[1] - 0.02
 
 
@@ -162,10 +162,10 @@ def test_everything_that_the_search_says_is_counted() -> None:
         running.step()
         spent = np.array(running.traffic) - usual
     flood, length = flood_along(made.task.overlay), made.task.slice_PD.shape[1]
-    assert length == 4 * 64 + 4 + 4 * 10  # into the neurons, their own, and out of them
+    assert length == 4 * 64 + 4 + 4 * 10  # weights into the neurons, their biases, and weights out of them
     expected = np.stack([2 * flood.messages_P, flood.bytes_of(2 * 90) + flood.bytes_of(0)])
     tried = [members for members in of_all if len(members) > 1]
-    assert len(tried) == 5  # one a merge
+    assert len(tried) == 5  # one per merge
     for members in tried:
         expected[1] += flood_along(made.task.overlay, members).items_P * GAIN_BYTES
         names = [made.world.peers[peer] for peer in members]
@@ -233,7 +233,7 @@ def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) ->
 
 
 def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
-    """Each peer's losses are bounded by its own scale before anything is added up, and the cut is of those gains."""
+    """Each peer's losses are bounded by its own scale before they are summed, and the cut uses those gains."""
     made = AssigningEngine(options())
     with made.engine as running:
         for _ in range(5):

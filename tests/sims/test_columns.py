@@ -1,4 +1,4 @@
-"""Averaging blocks of columns: what is read as a view is what would be gathered, and blocks cover each column once."""
+"""Averaging blocks of columns: a view gives what gathering would give, and blocks cover each column once."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_a_region_is_what_indexing_every_scalar_gives_and_a_rectangle_is_no_copy
 
 
 def plan_of_one(made: World) -> Plan:
-    """One group of all peers and all columns."""
+    """Return a plan with one group of all peers and all columns."""
     return plan_of(made, parse_choice("full-averaging"))
 
 
 def group_of(x_Pn: Tensor, *, gathered: bool) -> Workspace:
-    """A workspace with one group of the rows 1..7 and all columns but the first two, read as a view or gathered."""
+    """Return a workspace with one group of rows 1..7 and all columns but the first two, read as a view or gathered."""
     made, index = world(federation()), torch.arange(2, x_Pn.shape[1])
     return replace(
         workspace_of(made, plan_of_one(made), "cpu")(),

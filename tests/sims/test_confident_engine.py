@@ -1,4 +1,7 @@
-"""pFedVEM without a server: what a server would have computed, workers, deaths, stops, traffic; and by whole peers."""
+"""pFedVEM without a server: the same result as with one; workers, deaths, stops, traffic.
+
+The tests run it in the vector engine and by whole peers.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ from tests.sims.worlds import engine, federation, relative, same_bits, world
 PARITY = 1e-5
 SETTINGS = "head_lr=0.001,head_epochs=3,samples=2"
 METHOD = f"pfedvem-gossip,{SETTINGS}"
-#: Four peers who hold differently much, so that weights by examples differ from plain means.
+#: Four peers with different numbers of examples, so that weights by examples differ from plain means.
 UNEVEN: dict[str, Any] = {"simulation__split": "slicing:10", "simulation__peers": 4}
 
 
 def finished(running: VectorEngine, rounds: int = 3) -> tuple[Tensor, Tensor]:
-    """The peers' own models and their estimates after that round."""
+    """Step until this round; return the peers' own models and their estimates after it."""
     while running.round < rounds:
         running.step()
     return running.x_Pn.clone(), running.estimate_Pn.clone()
@@ -85,7 +88,7 @@ def test_by_gossip_estimates_come_as_near_to_the_servers_model_as_the_tolerance_
 
 
 def test_few_exchanges_leave_estimates_apart_and_keep_the_weighted_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each averaging starts from n in the base's group and tau in the head's: weighted means stay what they were."""
+    """Each averaging starts from n in the base's group and tau in the head's, and keeps the weighted means."""
     made = world(federation(**UNEVEN, gossip__exchanges=1))
     with engine(made, METHOD) as running:
         begun_with: dict[str, NDArray[np.float64]] = {}
@@ -181,9 +184,9 @@ def test_a_run_records_both_models_and_the_statistics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sigma", [0.1, 10.0])
 def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> None:
-    """On a star, where who is in the middle comes to hold twice the weight of others.
+    """The peers form a star, in which the centre comes to hold twice the weight of the others.
 
-    Confidences near 100, or near 0.01: so little weight is no reason to rest, where averagings begin anew.
+    Confidences are near 100 or near 0.01: so little weight is no reason to rest, because each averaging begins anew.
     """
     made, method = (
         world(federation(**UNEVEN, gossip__topology="star", gossip__deadline=120.0)),
@@ -208,7 +211,7 @@ def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> No
 
 @pytest.mark.parametrize("where", ["network", "processes"])
 def test_without_rounds_it_is_refused(where: Any, tmp_path: Path) -> None:
-    """Each averaging begins anew, and asynchronous peers know no beginning."""
+    """Each averaging begins anew, and asynchronous peers have no such beginning."""
     settings = federation(learning__mode="asynchronous").model_dump(mode="json")
     with pytest.raises(ConfigError) as refusal:
         api.simulate(federation=settings, methods=(METHOD,), engine=where, out=tmp_path)

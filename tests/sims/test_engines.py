@@ -1,4 +1,7 @@
-"""One seam for three engines: what each cannot play is said before a run folder exists; a run keeps its engine."""
+"""The common interface of the three engines.
+
+A run that an engine cannot do is rejected before a run folder exists; a run keeps its engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Averaging by drift in the vector engine: who has moved averages, what sleeps is left as it is, bytes are counted."""
+"""Averaging by drift in the vector engine.
+
+Peers that have moved average, sleeping slices stay unchanged, and bytes are counted.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ def drifting_of(running: VectorEngine) -> EventTriggered:
 
 
 def captured(running: VectorEngine) -> list[Tensor]:
-    """Where the trained parameters (P, n) and what was remembered before the next averaging will lie."""
+    """Return a list that the next averaging fills with two tensors (P, n), as they are before it.
+
+    These are the trained parameters and the remembered ones.
+    """
     found: list[Tensor] = []
     drifting = drifting_of(running)
     look = type(drifting).look
@@ -91,7 +97,10 @@ def captured(running: VectorEngine) -> list[Tensor]:
 
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
-    """A twin by names and loops, group by group; thresholds at which some move and others do not."""
+    """The engine gives the numbers of a loop over peers by name, group by group.
+
+    At this threshold some slices move and others do not.
+    """
     split = {"simulation__split": "slicing:10"} if weights == "samples" else {}
     made = options(0.04, partial_models=SLICED, gossip__exchanges=3, learning__weights=weights, **split)
     patterns = set()
@@ -157,7 +166,7 @@ def test_neither_workers_nor_a_stop_change_a_bit() -> None:
 
 
 def test_it_saves_where_little_changes() -> None:
-    """Bytes fall with the threshold, and what is said of a quiet averaging is a few per cent of one."""
+    """Bytes fall as the threshold rises, and the messages of a quiet averaging are a few per cent of a full one."""
     bytes_by_drift = [sum(map(sum, (size for _, size in run(options(drift), 5)[1]))) for drift in (None, 0.05, 0.2)]
     assert bytes_by_drift[0] > 1.3 * bytes_by_drift[1] > 1.3**2 * bytes_by_drift[2]
 

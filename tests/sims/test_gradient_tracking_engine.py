@@ -1,4 +1,4 @@
-"""Two averaged vectors of a peer in the vector engine: by hand, stopped, on other workers; and by whole peers."""
+"""Two averaged vectors per peer in the vector engine: by hand, stopped, on other workers; and by whole peers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedpeer.sims.world import World
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 METHOD = "gradient-tracking"
-#: All that a peer holds in each step, so that gradients are exact.
+#: Each step uses all examples that a peer holds, so that gradients are exact.
 EXACT: dict[str, Any] = {"learning__batch_size": 40, "learning__steps_between_averaging": 1}
 
 
 def mean_gradients(made: World, x_Pn: torch.Tensor) -> torch.Tensor:
-    """(P, n) of each peer's loss on all that it holds."""
+    """Return the gradients, (P, n), of each peer's loss on all examples that it holds."""
     gradient, found = gradient_of(made.module, made.layout, LOSSES[made.loss]), []
     for peer, x_n in enumerate(x_Pn):
         x = torch.from_numpy(np.asarray(made.split.inputs(made.dataset, peer)))

@@ -1,8 +1,9 @@
 """One federation file, one seed, three engines: the same parameters.
 
-Parity means: on the cpu, values travelling as float32, no deadline hit, after five rounds ||a - b|| <= 1e-5 ||b|| for
-each peer. A loop and a batch over peers differ by some 2e-7 in this norm. Under an algorithm with a server these are
-the peers' own models, and the server's model is compared by its loss on each peer's test part.
+Parity means: on the CPU, with values sent as float32 and no deadline missed, after five rounds
+||a - b|| <= 1e-5 ||b|| for each peer. A loop and a batch over peers differ by some 2e-7 in this norm. For an algorithm
+with a server, a and b are the peers' own models, and the server's model is compared by its loss on each peer's test
+part.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def federation(
     network: str = "mlp:64+12+10",
     data: str = "dataset: digits, split: 'blocks:40,shuffle=true,test=50/swap:8+9,on=1-2'",
 ) -> str:
-    """The text of a federation file; `learning` and `data` are pieces of a mapping on one line."""
+    """Return the text of a federation file; `learning` and `data` are pieces of a mapping on one line."""
     return f"""
 name: parity
 seed: 7
@@ -90,7 +91,7 @@ CASES = {
     ),
     "associative": federation(FEW, network="associative: {hidden: 40}", data="dataset: 'associative,users=5,train=20'"),
 }
-#: Algorithms with a server: method and what else is said under `learning`.
+#: Algorithms with a server: the method and further settings under `learning`.
 SERVED = {
     "fedavg": ("fedavg", ""),
     "fedavg, some take part": ("fedavg", "participation: 0.6"),
@@ -106,12 +107,12 @@ NORMALISED = {"buffers averaged": "average", "buffers local": "local"}
 
 
 def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]:
-    """(n,) of each peer after the last round, as the run folder has them."""
+    """Return the parameters (n,) of each peer after the last round, as the run folder has them."""
     return played(file, engine, method)[0]
 
 
 def played(file: Path, engine: EngineName, method: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The same, and the last row of measurements."""
+    """Run a case; return the parameters (n,) of each peer after the last round, and the last row of measurements."""
     request = options_of({"compare": method, "engine": engine, "device": "cpu", "workers": 1}, file)
     simulation = prepare_simulation(request)
     run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
@@ -132,7 +133,7 @@ def assert_the_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> No
 
 
 def assert_the_same_server(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """By its losses, which differ where it does."""
+    """Assert equal server models by their losses, which differ where the models do."""
     assert ("server_loss" in found) == ("server_loss" in expected)
     if "server_loss" in expected:
         assert found["server_loss"] == pytest.approx(expected["server_loss"], rel=PARITY)
@@ -141,7 +142,7 @@ def assert_the_same_server(found: dict[str, Any], expected: dict[str, Any]) -> N
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """Digits as images, for networks with channels."""
+    """Return the path of digits as images, for networks with channels."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -155,7 +156,7 @@ Played = Callable[[str, EngineName], dict[str, Tensor]]
 
 @pytest.fixture(scope="module")
 def parameters_of(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """The parameters of a case by an engine, which plays it once for all tests."""
+    """Return a function that gives the parameters of a case by an engine, which runs it once for all tests."""
 
     @cache
     def found(case: str, engine: EngineName) -> dict[str, Tensor]:
@@ -208,7 +209,7 @@ def test_real_processes_give_the_numbers_of_both(case: str, parameters_of: Playe
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["network", "processes"])
 def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_path: Path) -> None:
-    """The models that peers predict with; what they hold for the average is compared by its losses."""
+    """The models that peers predict with are the same; the estimates that they average are compared by their losses."""
     file, method = tmp_path / "federation.yaml", "pfedvem-gossip,head_lr=0.001"
     file.write_text(
         federation(
@@ -222,7 +223,7 @@ def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_
 
 
 def served(case: str, tmp_path: Path) -> tuple[Path, str]:
-    """The file of a case, and its method."""
+    """Write the file of a case; return it and its method."""
     file, (method, learning) = tmp_path / "federation.yaml", SERVED[case]
     gossip = "{deadline: 120, tick: 0.1}"
     if method == "mocha":  # linear models, and two classes

@@ -1,4 +1,4 @@
-"""A peer on its own gives what the vector engine gives the same peer: first weights, two rounds, a score."""
+"""A peer on its own has the same first weights, two rounds and score as the same peer in the vector engine."""
 
 from __future__ import annotations
 

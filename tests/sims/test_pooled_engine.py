@@ -1,4 +1,7 @@
-"""All examples in one place: an obvious loop over what all peers hold, as they see it; stops, and who may not do it."""
+"""All examples in one place, compared with an obvious loop over what all peers hold, as they see it.
+
+Further tests are of stops and of engines that may not pool.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def pooled(made: World, **settings: Any) -> PooledEngine:
 
 
 def obvious(made: World, rounds: int) -> Tensor:
-    """Concatenate what the peers see, and train one module on it."""
+    """Concatenate the examples as the peers see them, and train one module on them."""
     numbers = range(len(made.peers))
     x = torch.cat([torch.from_numpy(np.asarray(made.split.inputs(made.dataset, peer))) for peer in numbers])
     y = torch.cat([torch.from_numpy(np.asarray(made.split.labels(made.dataset, peer))) for peer in numbers])

@@ -1,4 +1,4 @@
-"""One linear model of all examples in one place: against other people's solver; stops, refusals."""
+"""One linear model of all examples in one place, compared with scikit-learn's solver; stops and rejections."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ LAM = 0.3
 
 
 def zeros() -> Dataset:
-    """Digits: zeros against the rest."""
+    """Return the digits as two classes: zeros against the rest."""
     return against_the_rest(load_dataset(Choice("digits")), "0")
 
 
 def binary(**settings: Any) -> World:
-    """Six peers of 40 digits, each of whom sees the pixels in an order of its own."""
+    """Return a world of six peers with 40 digits, each of which sees the pixels in its own order."""
     return build_world(
         options(**{"simulation__split": "blocks:40,shuffle=true,test=50/pixels", **settings}), zeros(), 0
     )
 
 
 def options(**settings: Any) -> Federation:
-    """Linear models of two classes."""
+    """Return a federation with linear models of two classes."""
     plain = {"network": "linear", "learning__loss": "binary", "simulation__split": "blocks:40,shuffle=true,test=50"}
     return federation(**{**plain, **settings})
 
@@ -57,7 +57,7 @@ def linear(made: World, method: str = f"global,lam={LAM},passes=30", **settings:
 
 
 def seen(made: World) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """What all peers see, (S, F), and its classes."""
+    """Return the examples as all peers see them, (S, F), and their classes."""
     peers = range(len(made.peers))
     x = np.concatenate([np.asarray(made.split.inputs(made.dataset, peer)) for peer in peers])
     y = np.concatenate([np.asarray(made.split.labels(made.dataset, peer)) for peer in peers])

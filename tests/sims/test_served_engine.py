@@ -1,4 +1,4 @@
-"""Algorithms with a server in the vector engine: obvious twins, workers, deaths, stops, a reader's own."""
+"""Algorithms with a server in the vector engine: obvious loops, workers, deaths, stops, a user's own algorithm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARITY = 1e-5
 
 
 def played(made: World, algorithm: str, rounds: int = 3, **settings: Any) -> tuple[Tensor, Tensor | None]:
-    """The clients' own models and the server's after some rounds."""
+    """Run some rounds; return the clients' own models and the server's."""
     with engine(made, algorithm, **settings) as running:
         for _ in range(rounds):
             running.step()
@@ -39,7 +39,7 @@ def played(made: World, algorithm: str, rounds: int = 3, **settings: Any) -> tup
 
 
 def steps_of(made: World, peer: int, round: int, start_n: Tensor, shift_n: Tensor | None = None) -> Tensor:
-    """A client's plain gradient steps, as anyone would write them."""
+    """Return a client's model after plain gradient steps, written as an obvious loop."""
     learning, module = made.federation.learning, copy.deepcopy(made.module).train()
     assert isinstance(learning.steps_between_averaging, int)
     x = torch.from_numpy(np.asarray(made.split.inputs(made.dataset, peer)))
@@ -58,7 +58,7 @@ def steps_of(made: World, peer: int, round: int, start_n: Tensor, shift_n: Tenso
 
 
 def drawn(made: World, round: int) -> list[int]:
-    """Return the participants, as the engine draws them; peers are numbered by their ids."""
+    """Return the participants as the engine draws them; peers are numbered in the order of their ids."""
     share, peers = made.federation.learning.participation, len(made.peers)
     order = sorted(range(peers), key=lambda peer: made.peers[peer])
     numbers = made.draws.numpy("participants", round=round).choice(peers, round_half_up(share * peers), replace=False)
@@ -98,7 +98,7 @@ def test_fedavg_with_half_of_the_peers_is_what_an_obvious_loop_computes(batch_si
 
 
 def test_scaffold_keeps_the_mean_of_all_control_variates() -> None:
-    """Its control variates by hand, and those that were not asked keep theirs."""
+    """The control variates are computed by hand; clients that do not participate keep theirs."""
     made = world(federation(learning__participation=0.5, simulation__peers=4))
     server_n, c_n = made.drawn(""), torch.zeros(made.layout.n)
     own = {peer: torch.zeros(made.layout.n) for peer in range(4)}
@@ -128,7 +128,7 @@ def test_who_only_trains_along_does_not_move_the_server() -> None:
 
 
 def test_what_is_kept_in_step_with_the_server_stays_where_an_update_was_none() -> None:
-    """SCAFFOLD's control variates: who trains along keeps its own as it was, so that later rounds are the same."""
+    """A client that only trains along keeps its SCAFFOLD control variate, so that later rounds are the same."""
     settings = {"learning__participation": 0.5, "simulation__peers": 4}
     quiet, along = (world(federation(learning__everyone_trains=each, **settings)) for each in (False, True))
     (_, server_n), (_, same_n) = (played(made, "scaffold", rounds=4) for made in (quiet, along))
@@ -139,7 +139,10 @@ def test_what_is_kept_in_step_with_the_server_stays_where_an_update_was_none() -
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ifca", "pfedme", "fedper"])
 def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_nothing(algorithm: str) -> None:
-    """Their models begin with what they are told in the round. FedPer's heads do not, and show that it matters."""
+    """The models of such clients begin with the server's model of the round.
+
+    FedPer's heads do not, and show that it matters.
+    """
     settings = {"learning__participation": 0.5, "learning__rounds": 3, "learning__evaluate_every": 2}
     settings |= {"simulation__peers": 4, "learning__steps_between_averaging": 4}
     looked_at, always = (world(federation(learning__everyone_trains=each, **settings)) for each in ("evaluated", True))
@@ -318,7 +321,7 @@ def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
 
 
 def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
-    """A rate that sends one peer's weights to infinity: the others' mean goes on without it."""
+    """One peer's update becomes NaN; the mean of the others goes on without it."""
     made, told = world(federation(simulation__peers=4)), list[tuple[str, str]]()
     with engine(made, "fedavg", refused=lambda *each: told.append(each)) as running:
         teach = running._run
@@ -370,7 +373,7 @@ def test_the_federations_aggregation_and_privacy_are_the_engines() -> None:
     whole_n, short_n, noisy_n = (end_n for end_n in ends if end_n is not None)
     start_n = plain.drawn("")
     assert (short_n - start_n).norm() <= 0.1 < (whole_n - start_n).norm()
-    # Five shares of noise make one of deviation 0.1 on their sum, on each of 910 numbers.
+    # Five shares of noise add up to one of standard deviation 0.1 on the sum, for each of 910 numbers.
     assert float((noisy_n - short_n).norm()) == pytest.approx(0.1 / 5 * 910**0.5, rel=0.1)
 
 

@@ -1,4 +1,4 @@
-"""A whole simulation: what is recorded and told, that it can be stopped and resumed, that a run is its seed."""
+"""A whole simulation: its records and events, stopping and resuming it, and that its seed determines a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def folder(root: Path, options: SimulationRequest) -> RunFolder:
 
 
 def measured(run: RunFolder) -> list[dict[str, Any]]:
-    """All rows but for what a clock says."""
+    """Return all rows without the measured seconds."""
     return [{key: value for key, value in row.items() if key != "seconds"} for row in run.rows()]
 
 
@@ -75,7 +75,7 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
         assert found["accuracy_per_peer"] == pytest.approx(per_peer.tolist())
     assert run.status == "finished"
     assert summary["methods"]["local"]["bytes_sent"] == 0
-    # Six peers on a ring: two neighbors, two exchanges, three rounds; a share is all of 64-12-10, its
+    # Six peers on a ring, two neighbors, two exchanges, three rounds; a share is all of 64-12-10, its
     # head and its acknowledgement.
     sent = 6 * 2 * 2 * 3
     assert summary["methods"]["full-averaging"]["messages_sent"] == sent
@@ -166,7 +166,7 @@ def test_regression_is_scored_in_the_units_of_the_data(tmp_path: Path) -> None:
         workers=1,
     )
     found = run_prepared(prepare_simulation(options), folder(tmp_path, options))["methods"]["full-averaging"]
-    assert 0 < found["error_mean"] < 0.3 * y.std()  # a third of what the best constant leaves; 1000 off unless undone
+    assert 0 < found["error_mean"] < 0.3 * y.std()  # a third of the best constant's error; 1000 unless scaled back
     assert found["error_worst"] == max(found["error_per_peer"])
 
 

@@ -1,4 +1,7 @@
-"""States of peers out of memory: who never trained has none, pages are given back, checkpoints hold what changed."""
+"""Peers' states on the disk: pages are returned to the system, and checkpoints hold what changed.
+
+Clients that never trained have no state there.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ WIDE = {"network": "mlp:64+400+10", "simulation__peers": 12, "learning__particip
 
 
 def stored(leaf: Handle) -> int:
-    """Bytes that the file of a leaf takes on the disk."""
+    """Return the bytes that the file of a leaf takes on the disk."""
     return Path(leaf.path).stat().st_blocks * 512
 
 
@@ -98,14 +101,14 @@ def test_pages_that_are_given_back_are_gone_from_the_process_and_whole_in_the_fi
 
 
 def mapped_bytes() -> int:
-    """Return the bytes of files in this process's memory."""
+    """Return the number of bytes of mapped files in this process's memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssFile")) * 1024
 
 
 @pytest.mark.parametrize("algorithm", ["scaffold", "partial-averaging"])
 def test_giving_pages_back_changes_no_bit(monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
-    """In the leading process; a worker does the same, and where it runs nothing can be put in place of a number."""
+    """This runs in the main process; a worker does the same, but its constants cannot be patched by a test."""
     made = world(federation(learning__participation=0.5))
 
     def found() -> Tensor:
@@ -126,7 +129,10 @@ def test_giving_pages_back_changes_no_bit(monkeypatch: pytest.MonkeyPatch, algor
 def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everybody trains, so nothing is left to chance: two sides and the update of each; the models, once more."""
+    """All clients train, so the numbers are certain.
+
+    They are two sides and the update of each client, and the models once more.
+    """
     options = SimulationRequest(
         federation=federation(network="mlp:64+400+10", simulation__peers=12),
         methods=(parse_choice("scaffold"), parse_choice("full-averaging")),
@@ -156,11 +162,11 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
 
 
 def test_memory_is_foretold_as_it_was_measured() -> None:
-    """The cells of docs/results/learning-scale.md."""
+    """The measurements are the cells of docs/results/learning-scale.md."""
     path = Path(__file__).parents[2] / "docs" / "results" / "learning-scale.json"
     for row in json.loads(path.read_text(encoding="utf-8")):
         states = sum(row["parts"][part] for part in ("parameters", "optimiser", "clients' states and updates"))
-        many = row["peers"] == 10_000  # at the end of a round their states are given back, and the rest is a bound
+        many = row["peers"] == 10_000  # their states are given back at the end of a round, so this is only a bound
         told = memory_of(row["peers"], workers=2, inputs=70_000 * 784 * 4, states=10**12 if many else states)
         if many:
             assert told >= row["peak_bytes"], row["line"]
@@ -171,7 +177,7 @@ def test_memory_is_foretold_as_it_was_measured() -> None:
 @pytest.mark.soak  # minutes: 2,000 peers of 266,610 parameters, 2.1 GB of models at the end
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedper"])
 def test_two_thousand_peers_stay_within_a_fifth_of_what_ten_thousand_may_take(tmp_path: Path, algorithm: str) -> None:
-    """8 GiB for 10,000 peers: 1.6 GiB for all processes of this run, and half a GiB at the most that is in files."""
+    """8 GiB for 10,000 peers means 1.6 GiB for all processes of this run, at most half a GiB of it mapped files."""
     config = tmp_path / "many.yaml"
     config.write_text(
         "network: mlp:784+300+100+10\n"
@@ -188,7 +194,7 @@ def test_two_thousand_peers_stay_within_a_fifth_of_what_ten_thousand_may_take(tm
 ASKED = SimulationRequest(
     federation=federation(**WIDE | {"learning__rounds": 6, "learning__evaluate_every": 2}), device="cpu", workers=1
 )
-#: Plays until the third round is done and a checkpoint of it is there, and dies.
+#: Script that runs until the third round and its checkpoint are done, and then kills itself.
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The vector engine against an obvious twin, itself with other workers and blocks, and a hostile operating system."""
+"""The vector engine compared with an obvious loop and with itself under other workers and blocks.
+
+Further tests kill workers and stop rounds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ PARITY = 1e-5
 
 
 def twin(made: World, method: str, rounds: int = 3) -> Tensor:
-    """The same run as anyone would write it: a loop over peers and batches with autograd, and means by hand."""
+    """Return the result of the same run as an obvious loop over peers and batches, with autograd and means by hand."""
     learning = made.federation.learning
     plan = plan_of(made, parse_choice(method))
     averaging = averaging_of(plan, made.federation, made.seed)
@@ -214,7 +217,7 @@ def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same(
 
     def replaced(worker: str, reason: str) -> None:
         seen.append((worker, reason))
-        if len(seen) == 1:  # the replacement has not begun yet: this is another one, at work on a task
+        if len(seen) == 1:  # the replacement has not begun yet: this worker is another one, busy with a task
             os.kill(running.process_ids[1], signal.SIGKILL)
 
     with engine(made, workers=2, replaced=replaced) as running:
@@ -229,7 +232,7 @@ def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same(
 
 
 class Suicidal(nn.Module):
-    """Kills the process that trains it."""
+    """A network that kills the process that trains it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Phases of noise in the engines: the same numbers from matrices and from whole peers; what is left of the noise."""
+"""Noise phases in the engines: the same numbers from matrices and from whole peers, and the remaining noise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sims.worlds import engine, federation, relative, same_bits, world
 
 PARITY = 1e-5
 METHOD = "full-averaging"
-#: Five peers who hold differently much.
+#: Five peers with different numbers of examples.
 UNEVEN: dict[str, Any] = {"simulation__split": "slicing:10", "simulation__peers": 5, "gossip__deadline": 120.0}
 
 

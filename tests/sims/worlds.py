@@ -20,7 +20,10 @@ from fedpeer.sims.world import World, build_world
 
 
 def federation(**settings: Any) -> Federation:
-    """Six peers of 40 digits, 64-12-10, two exchanges on a ring; `learning__rounds=3` sets `learning.rounds`."""
+    """Return a federation of six peers with 40 digits each, a network 64-12-10 and two exchanges on a ring.
+
+    `learning__rounds=3` sets `learning.rounds`.
+    """
     data: dict[str, Any] = {
         "network": "mlp:64+12+10",
         "learning": {"batch_size": 5, "steps_between_averaging": 8, "rounds": 3},
@@ -48,17 +51,17 @@ def engine(
     device: str = "cpu",
     **watched: Any,
 ) -> VectorEngine:
-    """The engine of one method in this world."""
+    """Return the engine of one method in this world."""
     return engine_of(made, parse_choice(method), device=device, workers=workers, **watched)
 
 
 def start_of(made: World) -> Tensor:
-    """(P, n) the initial parameters of all peers."""
+    """Return the initial parameters of all peers, (P, n)."""
     return torch.stack([made.start(peer) for peer in made.peers])
 
 
 def played(made: World, rounds: int = 3, **settings: Any) -> Tensor:
-    """x_Pn after some rounds."""
+    """Run some rounds; return x_Pn after them."""
     with engine(made, **settings) as running:
         for _ in range(rounds):
             running.step()
@@ -66,7 +69,7 @@ def played(made: World, rounds: int = 3, **settings: Any) -> Tensor:
 
 
 def relative(a: Tensor, b: Tensor) -> float:
-    """The largest distance of a peer, ||a - b|| / ||b||."""
+    """Return the largest relative distance of any peer, ||a - b|| / ||b||."""
     return float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
 
 
@@ -75,5 +78,5 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def trainer_of(made: World, peer: str, method: str = "partial-averaging") -> LocalTrainer:
-    """What does the work of one peer."""
+    """Return the trainer that does the work of one peer."""
     return LocalTrainer(local_tasks(made)[peer], parse_choice(method), imported, made.peers)

@@ -1,4 +1,4 @@
-"""Assignment of neurons to partial models, and the mistakes in asking for them."""
+"""Assignment of neurons to partial models, and mistakes in claiming neurons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn is what the plan says."""
+"""Descriptions and drawings of slices agree with the plan."""
 
 from __future__ import annotations
 

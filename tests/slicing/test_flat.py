@@ -1,4 +1,4 @@
-"""The flat vector and the module are the same numbers."""
+"""The flat vector and the module hold the same numbers."""
 
 from __future__ import annotations
 

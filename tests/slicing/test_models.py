@@ -1,4 +1,4 @@
-"""The order of the partial models, and every mistake that a user can make in it."""
+"""The order of the partial models, and every mistake that a user can make in defining it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError, model
 
 @st.composite
 def dags(draw: st.DrawFn) -> list[PartialModel]:
-    """Up to six models, each depending on some of those before it."""
+    """Draw up to six models, each depending on some of the models before it."""
     names = draw(st.permutations(["a", "b", "c", "d", "e", "f"]))[: draw(st.integers(1, 6))]
     return [
         PartialModel(name, tuple(draw(st.sets(st.sampled_from(names[:at]))) if at else ()))
@@ -22,7 +22,7 @@ def dags(draw: st.DrawFn) -> list[PartialModel]:
 
 
 def reachable(models: list[PartialModel], start: str) -> set[str]:
-    """The slow twin of the closure: follow the arrows."""
+    """Return the closure by following the arrows: the slow reference."""
     direct = {model.name: model.depends_on for model in models}
     found: set[str] = set()
     todo = list(direct[start])

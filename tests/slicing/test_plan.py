@@ -1,4 +1,4 @@
-"""The compiled plan against the definition of the paper, weight by weight, and against its section III."""
+"""The compiled plan against the paper's definition, weight by weight, and against the paper's section III."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NETWORKS = {peer: KNOWN[sizes] for peer, sizes in SIZES.items()}
 
 @st.composite
 def families(draw: st.DrawFn) -> list[PartialModel]:
-    """Up to four models over the peers; members of a model are members of all it depends on."""
+    """Draw up to four models over the peers; members of a model are members of all models that it depends on."""
     models: list[PartialModel] = []
     members: dict[str, set[str]] = {}
     free = {"0": 5, "2": 6}
@@ -62,7 +62,7 @@ def families(draw: st.DrawFn) -> list[PartialModel]:
 
 
 def slow_twin(graph: ModelGraph, plan: Plan, cross_model: bool) -> dict[str, dict[tuple[object, ...], list[int]]]:
-    """Scalar by scalar, the paper's rule: group id -> what the scalar is -> the peers that average it there."""
+    """Apply the paper's rule, scalar by scalar: group id -> identity of the scalar -> peers that average it there."""
     assignments = assign_all(NETWORKS, graph)
     implementers = graph.implementers(PEERS)
     found: dict[str, dict[tuple[object, ...], list[int]]] = {}
@@ -173,7 +173,7 @@ def test_a_step_and_an_average_is_a_step_on_the_sum_of_losses_with_the_rate_shar
 
     start = {p: torch.randn(NETWORKS[p].n, generator=draws, dtype=torch.float64) for p in PEERS}
     x = averaged(plan, start)
-    # The one system: a vector M with each group's values once, then each peer's local ones.
+    # The single system: a vector M with each group's values once, then each peer's local ones.
     places: dict[str, Tensor] = {}
     holders: list[int] = []
     pieces: list[Tensor] = []
@@ -243,7 +243,7 @@ def test_peers_whose_slices_differ_are_refused_with_the_first_difference() -> No
 
 
 def test_two_peers_who_compile_alone_agree_on_the_digest_and_on_the_order() -> None:
-    """A real peer knows other networks only by the digest."""
+    """A real peer knows the networks of other peers only by the digest."""
     graph = ModelGraph([PartialModel("m", neurons={"input": "all", "0": 4, "2": 2})])
     small, large = (compile_plan({p: NETWORKS[q], f"{p}x": NETWORKS[q]}, graph) for p, q in (("a", "p1"), ("b", "p4")))
     assert small.groups[0].digest == large.groups[0].digest

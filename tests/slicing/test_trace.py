@@ -1,4 +1,4 @@
-"""The truth of tracing: what the map says of a network is tried out on the network itself."""
+"""Correctness of tracing: the map's statements about a network are checked on the network itself."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def output(module: nn.Module, network: NetworkMap, x_n: Tensor, example: Tensor)
 
 
 def drawn(n: int) -> Tensor:
-    """(n,) different values, positive: they also stand for variances."""
+    """Return (n,) different values, positive because they are also used as variances."""
     return 0.1 + torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 def exchanged(network: NetworkMap, x_n: Tensor, part: int, a: int, b: int) -> Tensor:
-    """(n,) the vector after neurons a and b of a part have changed places, with all that the map says is theirs."""
+    """Return the vector (n,) with neurons a and b of a part exchanged, with all scalars that the map gives to them."""
 
     def other(part_n: np.ndarray, neuron_n: np.ndarray) -> np.ndarray:
         here = part_n == part

@@ -31,7 +31,7 @@ class Basic(nn.Module):
 
 
 class Dense(nn.Module):
-    """A dense block: what each layer makes is put beside what it was given."""
+    """A dense block: the output of each layer is concatenated with its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Words(nn.Module):
 
 
 class States(nn.Module):
-    """The final states of one recurrent layer start another, over plain features, time first."""
+    """Two recurrent layers over plain features, time first: the final states of one start the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class States(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Raw parameters, layer norms, functional layers and a scale, by hand."""
+    """Raw parameters, layer norms, functional layers and a scale, written by hand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Mixer(nn.Module):
 
 
 class Siamese(nn.Module):
-    """One layer used twice, its two results side by side, and a shortcut from all inputs."""
+    """One layer used twice, its two results concatenated, and a shortcut from all inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Siamese(nn.Module):
 
 
 class Gated(nn.Module):
-    """One number that decides how much of everything gets through."""
+    """A gate: one number that scales all features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Attention(nn.Module):
 
 
 class Branching(nn.Module):
-    """Its forward pass looks at the values, so it cannot be traced."""
+    """A module whose forward pass depends on the values, so it cannot be traced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,10 @@ class Branching(nn.Module):
 
 @dataclass(frozen=True)
 class Specimen:
-    """`same`: neurons that may change places in every hidden part (with grouped convolutions: within a group)."""
+    """A small network, its input shape and its parts.
+
+    `same`: pairs of neurons that can be exchanged in every hidden part (with grouped convolutions: within a group).
+    """
 
     build: Callable[[], nn.Module]
     shape: tuple[int, ...]
@@ -221,7 +224,7 @@ class Specimen:
     same: tuple[tuple[int, int], ...] = ((0, 1), (-1, 0))
 
     def example(self, batch: int = 3) -> Tensor:
-        """(B, *shape) different at every element."""
+        """Return a (B, *shape) input that differs at every element (tokens repeat)."""
         size = batch * int(torch.tensor(self.shape).prod())
         values = torch.arange(size).reshape(batch, *self.shape)
         return values * 7 % self.tokens if self.tokens else torch.sin(values.double() * 1.7)

@@ -1,4 +1,4 @@
-"""Numbers that are known for known graphs, and drawings that are well formed."""
+"""Descriptions of graphs: the known numbers of known graphs, and well-formed drawings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_diameter_and_degrees_as_networkx_has_them(name: str) -> None:
 
 
 def test_the_gap_is_per_exchange() -> None:
-    """One peer a phase on 3 members: both phases are (I + a shift by one place) / 2, of second modulus 1/2 each."""
+    """With one peer a phase on 3 members, both phases are (I + a shift by one place) / 2, of second modulus 1/2."""
     assert describe_topology(made("one-peer-exponential", 3)).spectral_gap == pytest.approx(0.5, abs=1e-6)
     assert describe_topology(made("one-peer-exponential", 8)).spectral_gap == 1.0
 

@@ -1,4 +1,4 @@
-"""Every graph of the registry: connected, of the degrees it promises, and a function of its draws."""
+"""Every graph of the registry is connected, has the degrees that it promises, and is a function of its draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def degrees(graph: nx.Graph) -> list[int]:
 
 
 def strongly_connected(drawn: Overlay) -> bool:
-    """Everyone reaches everyone, following edges by hand."""
+    """Return whether every peer reaches every other, by following edges."""
     reach = np.eye(len(drawn.members), dtype=bool)
     step = reach.copy()
     for phase in drawn.phases:

@@ -1,4 +1,4 @@
-"""Mixing matrices against their definitions, matchings against theirs."""
+"""Mixing matrices and matchings against their definitions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_limit_weights_of_an_undirected_graph_follow_its_degrees() -> None:
 
 @pytest.mark.parametrize("count", [3, 8, 15])
 def test_the_gap_of_a_ring_in_closed_form(count: int) -> None:
-    """(1 + 2 cos(2 pi k / P)) / 3 are the eigenvalues of a ring's shares."""
+    """The eigenvalues of a ring's shares are (1 + 2 cos(2 pi k / P)) / 3."""
     moduli = sorted(abs(1 + 2 * np.cos(2 * np.pi * k / count)) / 3 for k in range(count))
     matrix = push_sum_matrix(made("ring", count).phases[0])
     assert second_modulus(matrix) == pytest.approx(moduli[-2], abs=1e-12)
@@ -106,7 +106,7 @@ def test_the_matrix_of_an_exchange_is_that_of_its_graph(protocol: Protocol, coun
 @pytest.mark.parametrize("protocol", ["push-sum", "push-pull", "exact"])
 @pytest.mark.parametrize("name", ["k-regular", "one-peer-exponential", "exponential"])
 def test_averagings_in_a_row_are_one_long_one(name: str, protocol: Protocol) -> None:
-    """Phases and matchings go on where the averaging before has stopped."""
+    """Phases and matchings continue where the previous averaging stopped."""
     drawn = made(name, 11)
     whole = effective_matrix(drawn, protocol, 7, first=0, draws=keyed(1))
     head = effective_matrix(drawn, protocol, 3, first=0, draws=keyed(1))
@@ -117,7 +117,7 @@ def test_averagings_in_a_row_are_one_long_one(name: str, protocol: Protocol) -> 
 
 @pytest.mark.parametrize("power", range(6))
 def test_one_peer_exponential_is_exact_after_log2_exchanges(power: int) -> None:
-    """(I + S)(I + S^2)(I + S^4)... over 2^k is the mean, S the shift; from whatever phase it begins."""
+    """The product (I + S)(I + S^2)(I + S^4)... over 2^k, S being the shift, is the mean, from any first phase."""
     count = 2**power
     drawn = made("one-peer-exponential", count)
     for first in range(max(1, power)):

@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 
 
 def worst_left(drawn: Overlay, exchanges: int, first: int = 0) -> float:
-    """The largest ||z - mean|| / ||x - mean|| over all starts: every unit start played with values and weights."""
+    """Return the largest ||z - mean|| / ||x - mean|| over all starts: every unit start run with values and weights."""
     count = len(drawn.members)
     matrices = [push_sum_matrix(phase).toarray() for phase in drawn.phases]
     value, weight = np.eye(count), np.ones((count, 1))
@@ -55,7 +55,7 @@ def test_disagreement_of_nothing_done_and_of_the_mean() -> None:
 
 @pytest.mark.parametrize("name", ["ring", "k-regular", "star", "one-peer-exponential"])
 def test_push_pull_suffices_in_root_mean_square(name: str) -> None:
-    """An upper bound: over many matchings the mean square of what is left of a hard start is below tolerance^2."""
+    """The prediction is an upper bound: the mean square of what is left, over many matchings, is below tolerance^2."""
     drawn = made(name, 6)
     needed = predicted_rounds(drawn, "push-pull", 1e-2)
     assert _mean_square_left(drawn, needed) <= 1e-4
@@ -63,7 +63,7 @@ def test_push_pull_suffices_in_root_mean_square(name: str) -> None:
 
 
 def _mean_square_left(drawn: Overlay, exchanges: int) -> float:
-    """Over matchings and random starts: ||T - mean||_F^2 / (P - 1) is the mean over isotropic starts."""
+    """Return the mean over matchings and starts: ||T - mean||_F^2 / (P - 1) is the mean over isotropic starts."""
     count = len(drawn.members)
     products = [effective_matrix(drawn, "push-pull", exchanges, first=0, draws=keyed(seed)) for seed in range(20)]
     return float(np.mean([np.linalg.norm(product - 1 / count) ** 2 / (count - 1) for product in products]))
@@ -79,7 +79,7 @@ def test_above_the_dense_limit_the_gap_gives_nearly_the_same(
     prediction = importlib.import_module("fedpeer.topology.prediction")
     monkeypatch.setattr(prediction, "DENSE_MEMBERS_MAX", 10)
     estimate = predicted_rounds(drawn, "push-sum", TOLERANCE)
-    # it counts whole periods, and is a little high on graphs of unequal degrees
+    # the estimate counts whole periods, and is a little high on graphs of unequal degrees
     assert exact <= estimate <= 1.6 * exact + len(drawn.phases)
 
 

@@ -1,4 +1,4 @@
-"""What is left of an overlay: connected whoever is gone, the same for all, and untouched where nothing was cut."""
+"""A repaired overlay is connected whichever peers are gone, the same for all, and unchanged where nothing was cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(name: str, count: int, seed: int = 0) -> Overlay:
 
 
 def all_reach_all(drawn: Overlay) -> bool:
-    """Following edges by hand, over all phases."""
+    """Return whether every peer reaches every other, by following edges over all phases."""
     step = np.eye(len(drawn.members), dtype=bool)
     for phase in drawn.phases:
         for a, b in phase.edges:
@@ -45,7 +45,7 @@ def named_edges(drawn: Overlay, phase: int) -> set[tuple[str, ...]]:
 
 
 def most_gained(whole: Overlay, rest: Overlay) -> int:
-    """The most edges that one peer has in some phase of the rest and not in the same phase of the whole."""
+    """Return the most edges that one peer has in phases of the rest and not in the same phase of the whole."""
     gained = dict.fromkeys(rest.members, 0)
     for phase in range(len(rest.phases)):
         for edge in named_edges(rest, phase) - named_edges(whole, phase):

@@ -39,7 +39,7 @@ def test_the_worst_start_is_that_of_the_predictions(name: str, settings: dict[st
 
 @pytest.mark.parametrize("name", ["ring", "torus", "exponential", "one-peer-exponential"])
 def test_what_is_usual_is_the_root_mean_square_over_starts(name: str) -> None:
-    """The error of independent starts is the Frobenius norm of what the exchanges make of differences, by P - 1."""
+    """The mean square error of independent starts is ||T - mean||_F^2 / (P - 1), T the product of the exchanges."""
     graph, members = made(name, 12), 12
     matrices = [shares_of(phase).toarray() for phase in graph.phases]
     product, exchanges = np.eye(members), 0
@@ -58,7 +58,7 @@ def test_waves_are_the_eigenvalues() -> None:
 
 
 def test_regular_graphs_follow_kesten_and_mckay() -> None:
-    """Moments of the law are walks that return on a tree: d, and d (2 d - 1)."""
+    """The moments of the law count the walks on a tree that return: d, and d (2 d - 1)."""
     for degree in (3, 4, 10):
         x_J, chance_J = kesten_mckay(degree)
         assert chance_J.sum() == pytest.approx(1)

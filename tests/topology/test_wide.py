@@ -1,5 +1,5 @@
-"""Graphs of large simulations: edge by edge those of networkx where nothing is drawn, and of the same kind where
-something is.
+"""Graphs of large simulations: equal edge by edge to those of networkx where nothing is drawn, and of the same kind
+where edges are drawn.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_regular_graphs_have_their_degree_but_for_one_peer_where_parity_forbids(
 
 
 def test_regular_graphs_have_as_many_triangles_as_random_ones_have() -> None:
-    """On average (degree - 1)^3 / 6, and the number is Poisson's (Bollobas 1980)."""
+    """The number of triangles is Poisson distributed with mean (degree - 1)^3 / 6 (Bollobas 1980)."""
     draws, counts = np.random.default_rng(0), []
     for _ in range(80):
         a_E, b_E = regular_edges(150, 4, draws)

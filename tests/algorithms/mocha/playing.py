@@ -1,4 +1,4 @@
-"""Clients with a task each, and whole rounds of MOCHA or a comparator among them; who is asked, and who is too late."""
+"""Clients with one task each, and whole rounds of MOCHA or a comparator among them, with absent and late clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 @dataclass(frozen=True, eq=False)
 class Tasks:
-    """Examples of each task: x (S, F) and labels 0 or 1, or numbers where `loss` is a regression's."""
+    """Examples of each task: x (S, F) and labels 0 or 1, or numbers if `loss` is that of a regression."""
 
     xs: tuple[Tensor, ...]
     ys: tuple[Tensor, ...]
@@ -36,7 +36,7 @@ class Tasks:
 
     @staticmethod
     def drawn(seed: int, sizes: Sequence[int] = (9, 5, 7), features: int = 4, *, bias: bool = True) -> Tasks:
-        """Noisy planes, different for each task."""
+        """Return random tasks with labels by noisy planes, different for each task."""
         draws = np.random.default_rng(seed)
         xs = tuple(torch.from_numpy(draws.standard_normal((size, features))) for size in sizes)
         planes = (torch.from_numpy(draws.standard_normal(features)) for _ in sizes)
@@ -56,7 +56,7 @@ class Tasks:
         return torch.cat(self.xs)
 
     def batches(self, number: int) -> Batches:
-        """One client's; MOCHA takes all examples, so the batches themselves are of one each."""
+        """Return one client's batches; MOCHA takes all examples, so the batches themselves hold one example each."""
         first = sum(map(len, self.xs[:number]))
         index_M = torch.arange(first, first + len(self.xs[number]))
         y_M = self.ys[number]
@@ -74,7 +74,7 @@ class Tasks:
 
 
 class Play:
-    """The server and all clients of one algorithm, and the rounds among them."""
+    """The server and all clients of one algorithm, and the rounds that they run."""
 
     def __init__(self, algorithm: Algorithm, tasks: Tasks, seed: int = 0) -> None:
         self.algorithm, self.tasks, self.draws, self.round = algorithm, tasks, Draws(seed), 0
@@ -88,7 +88,7 @@ class Play:
         return self
 
     def one(self, options: Iterable[int] | None = None, late: Iterable[int] = ()) -> None:
-        """A round of those who are asked, or all; the updates of those who are late do not count."""
+        """Run a round with the clients in `options`, or with all; updates of the clients in `late` do not count."""
         self.round += 1
         numbers, missing = sorted(range(len(self.clients)) if options is None else options), set(late)
         told = self.algorithm.open(self.server, self.round)
@@ -106,7 +106,7 @@ class Play:
             self.clients[t] = self.algorithm.settle(self.clients[t], trained, self.server, counted)
 
     def statistic(self, name: str) -> Tensor:
-        """(T,) of each client."""
+        """Return a statistic (T,) of each client."""
         return torch.stack([self.algorithm.statistics(client, self.server)[name] for client in self.clients])
 
     @property
@@ -114,20 +114,20 @@ class Play:
         return torch.stack([self.algorithm.personal_model(client) for client in self.clients])
 
     def problem(self) -> DualProblem:
-        """The W step as it stands, for the functions that see everything."""
+        """Return the current W step, for the functions that see all clients' data."""
         algorithm: Any = self.algorithm
         made = tuple(algorithm.task(self.tasks.batches(t)) for t in range(len(self.clients)))
         return DualProblem(algorithm.local_loss, made, self.server.coupling.matrix_TT)
 
     @property
     def state(self) -> State:
-        """All clients' dual variables and the server's V."""
+        """Return all clients' dual variables and the server's V."""
         alphas = [client.alpha_S[: len(x)] for client, x in zip(self.clients, self.tasks.xs, strict=True)]
         return State(tuple(alphas), self.server.v_TF)
 
 
 def features_of(tasks: Tasks, make: Any = DualTask.averaged) -> tuple[DualTask, ...]:
-    """The tasks as they are meant: x and a one, labels -1 and 1."""
+    """Return the tasks in the form that the functions take: x with a one appended for the bias, labels -1 and 1."""
     rows = []
     for x_SF, y_S in zip(tasks.xs, tasks.ys, strict=True):
         with_one = torch.cat([x_SF, torch.ones(len(x_SF), 1)], 1) if tasks.bias else x_SF

@@ -21,7 +21,7 @@ def normal(draws: np.random.Generator, *shape: int) -> Tensor:
 def tasks_of(
     draws: np.random.Generator, sizes: tuple[int, ...], features: int, *, mean: bool = False
 ) -> tuple[DualTask, ...]:
-    """Labels of -1 and 1 that a noisy plane gives, different for each task."""
+    """Return tasks with labels of -1 and 1 by a noisy plane, different for each task."""
     make = DualTask.averaged if mean else DualTask.summed
     tasks = []
     for size in sizes:
@@ -32,7 +32,7 @@ def tasks_of(
 
 
 def covariance(draws: np.random.Generator, tasks: int) -> Tensor:
-    """Positive definite, of trace one."""
+    """Return a random positive definite matrix of trace one."""
     root_TT = normal(draws, tasks, tasks)
     sigma_TT = root_TT @ root_TT.T + 0.1 * torch.eye(tasks, dtype=torch.float64)
     return sigma_TT / sigma_TT.trace()
@@ -46,7 +46,7 @@ def problem_of(
 
 
 def feasible(problem: DualProblem, draws: np.random.Generator) -> State:
-    """Any dual variables between the bounds, and their V."""
+    """Return random dual variables between the bounds, and their V."""
     alphas = tuple(task.y_S * torch.from_numpy(draws.random(len(task.y_S))) for task in problem.tasks)
     v_TF = torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True)])
     return State(alphas, v_TF)

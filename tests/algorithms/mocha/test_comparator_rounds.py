@@ -1,4 +1,4 @@
-"""CoCoA, minibatch SDCA and minibatch SGD behind the contract: their rounds are those of the functions."""
+"""CoCoA, minibatch SDCA and minibatch SGD behind the contract: their rounds equal those of the functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.reference import mocha as reference
 from tests.reference.mocha import State, minimise
 
 TASKS = Tasks.drawn(1)
-#: Related tasks, fixed.
+#: Settings for related tasks, with relations that stay fixed.
 RELATED: dict[str, Any] = {"omega": "mean-regularised", "lam": 0.4, "ridge": 0.1}
 
 
@@ -61,7 +61,7 @@ def test_rounds_of_minibatch_sdca(loss: Any) -> None:
 
 
 def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_made_more() -> None:
-    """A round's moves are beta / (batch * clients) of each, whoever takes part, so that beta = 1 stays safe."""
+    """A round takes beta / (batch * clients) of each move for any set of participants, so that beta = 1 stays safe."""
     play = Play(MinibatchSdca(TASKS.context, batch=8, beta=1.0, **RELATED), TASKS)
     problem, before = play.problem(), 0.0
     for options in ([0], [0, 1, 2], [1, 2], [2]):

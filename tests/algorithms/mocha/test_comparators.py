@@ -1,4 +1,4 @@
-"""CoCoA, minibatch SDCA and minibatch SGD: what defines each of them, and the time that their rounds cost."""
+"""CoCoA, minibatch SDCA and minibatch SGD: the defining properties of each, and the time that their rounds cost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES))
 @settings(max_examples=40, deadline=None)
 def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: DualLoss) -> None:
-    """One of the steps, whichever, lowers it; so does their mean, by convexity."""
+    """No step alone raises it, and neither does their mean, by convexity."""
     draws = np.random.default_rng(seed)
     problem = problem_of(loss, draws)
     state = feasible(problem, draws)
@@ -94,7 +94,7 @@ def test_a_whole_batch_of_sgd_is_a_step_down_the_gradient(loss: DualLoss) -> Non
 
 
 def test_batches_of_sgd_estimate_that_gradient_without_bias() -> None:
-    """The mean over all batches of one example is the whole batch; an empty batch leaves the regulariser."""
+    """The mean over all batches of one example equals the whole batch; an empty batch leaves the regulariser."""
     problem = problem_of(SQUARED, np.random.default_rng(6), (4, 4, 4))
     w_TF = normal(np.random.default_rng(7), 3, 4)
     singles = [reference.minibatch_sgd_round(problem, w_TF, [np.array([i])] * 3, 0.1) for i in range(4)]

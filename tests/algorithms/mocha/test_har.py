@@ -1,4 +1,4 @@
-"""The 30 tasks of UCI HAR, sitting against the rest: the size on which MOCHA's speed is asked for."""
+"""The 30 tasks of UCI HAR, sitting against the rest: the size for which MOCHA's speed is required."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.algorithms.mocha.playing import Play, Tasks
 @pytest.mark.soak
 @pytest.mark.skipif("FEDPEER_DATA" not in os.environ, reason="FEDPEER_DATA names no folder with the official files")
 def test_a_relative_gap_of_a_thousandth_within_a_minute_before_and_after_the_relations_are_learned() -> None:
-    """Sixty rounds each of eight passes, through the class; CPU seconds, so that other work does not count."""
+    """Each part runs sixty rounds of eight passes through the class; CPU seconds are measured, to ignore other work."""
     dataset, draws = har(positive="sitting"), np.random.default_rng(0)
     assert dataset.user_N is not None
     xs, ys = [], []
@@ -33,6 +33,6 @@ def test_a_relative_gap_of_a_thousandth_within_a_minute_before_and_after_the_rel
         began = time.process_time()
         while play.round < last:
             play.one()
-        # What a round tells is where it began; the sixtieth closes with new relations.
+        # The statistics of a round describe its beginning; the sixtieth round ends with new relations.
         assert play.statistic("gap").sum() <= 1e-3 * play.statistic("primal").sum()
         assert time.process_time() - began < 60

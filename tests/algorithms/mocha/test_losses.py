@@ -23,7 +23,7 @@ def one(number: float) -> torch.Tensor:
 @given(y=SIGNS, z=MARGINS)
 @settings(deadline=None)  # the first example compiles
 def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: DualLoss, y: float, z: float) -> None:
-    """Fenchel and Young: loss(z) + conjugate(-alpha) + alpha z is 0 for alpha = -slope(z)..."""
+    """Fenchel and Young: loss(z) + conjugate(-alpha) + alpha z is 0 for alpha = -slope(z)."""
     alpha_S = -loss.slope(one(z), one(y))
     total = loss.value(one(z), one(y)) + loss.conjugate(alpha_S, one(y)) + alpha_S * z
     assert abs(total.item()) < 1e-9

@@ -1,4 +1,4 @@
-"""The relations of tasks are the minimisers that they are said to be: closed forms, any other candidate, optimality."""
+"""The relations of tasks are the minimisers that they should be: closed forms, other candidates, optimality."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def cost(w_TF: Tensor, sigma_TT: Tensor) -> float:
-    """tr(W^T Sigma^-1 W)"""
+    """Return tr(W^T Sigma^-1 W)."""
     fitted_TF: Tensor = torch.linalg.solve(sigma_TT, w_TF)
     return (w_TF * fitted_TF).sum().item()
 
@@ -58,7 +58,7 @@ def test_no_other_clustering_fits_better(seed: int, eta: float, clusters: float)
     assert found.q_T.sum().item() == pytest.approx(clusters, rel=1e-9)
     assert ((found.q_T >= 0) & (found.q_T <= 1)).all()
     torch.testing.assert_close(torch.linalg.eigvalsh(found.q_TT), found.q_T.sort().values, atol=1e-9, rtol=0)
-    # Another one: as many clusters, more evenly or of other directions, in a basis of its own or in this one.
+    # Another clustering: as many clusters, more even or with other directions, in a random basis or in this one.
     basis_TT = torch.linalg.qr(normal(draws, 4, 4)).Q if draws.random() < 0.5 else torch.linalg.eigh(found.q_TT)[1]
     even_T = torch.full_like(found.q_T, clusters / 4)
     other_T = found.q_T[torch.from_numpy(draws.permutation(4))].lerp(even_T, draws.random())
@@ -103,7 +103,7 @@ def test_a_singular_covariance_has_a_coupling() -> None:
 )
 @settings(max_examples=20, deadline=None)
 def test_a_sparse_precision_is_optimal(seed: int, lambda2: float, scale: float, features: int) -> None:
-    """The subgradient of tr(S Omega) - log|Omega| + rho |Omega|_1 holds 0: S - Sigma + rho sign(Omega)."""
+    """The subgradient of tr(S Omega) - log|Omega| + rho |Omega|_1 contains 0: S - Sigma + rho sign(Omega)."""
     draws = np.random.default_rng(seed)
     w_TF = normal(draws, 5, 5) @ normal(draws, 5, features) * scale
     lambda2 = lambda2 * scale**2 * features

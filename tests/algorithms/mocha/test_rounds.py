@@ -1,4 +1,4 @@
-"""MOCHA behind the contract: its rounds are those of the functions, and V is that of the clients whatever happens."""
+"""MOCHA behind the contract: its rounds equal those of the functions, and V always equals that of the clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOSSES: list[LossName] = ["hinge", "smoothed-hinge", "logistic", "squared"]
 
 
 def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> Tensor:
-    """W of the best dual variables, by the functions that see everything."""
+    """Return W of the best dual variables, by the functions that see all clients' data."""
     draws = np.random.default_rng(0)
     best = minimise(problem, State.zero(problem.tasks), gap_wanted=gap_wanted, rounds_max=5000, passes=5, draws=draws)
     return dual.w_of(best.v_TF, problem.coupling_TT)
@@ -37,7 +37,7 @@ def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> Tensor:
 @pytest.mark.parametrize("average", ["mean", "sum"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: Any) -> None:
-    """With related tasks, each its own sigma', and orders that the functions are given too: a pass and a half."""
+    """Tasks are related, and the functions get the same sigma' and the same orders: a pass and a half."""
     algorithm = Mocha(TASKS.context, omega="fixed", loss=loss, average=average, sigma=sigma, passes=1.5, shuffle=False)
     play = Play(algorithm, TASKS)
     made = features_of(TASKS, DualTask.averaged if average == "mean" else DualTask.summed)
@@ -49,7 +49,7 @@ def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: 
         sigma_T = dual.sigma_prime(problem.coupling_TT).expand(3)
     orders = [cyclic(np.arange(len(task.y_S)), int(1.5 * len(task.y_S))) for task in made]
     for _ in range(3):
-        # What a round's statistics tell is how things stood when it began.
+        # The statistics of a round describe its beginning.
         gap, primal = dual.gap(problem, state.alphas, state.v_TF), dual.primal(problem, state.v_TF)
         play.one()
         assert play.statistic("gap").sum().item() == pytest.approx(gap, rel=1e-12)
@@ -100,7 +100,7 @@ def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: Lo
     play = Play(algorithm, TASKS)
     while not 0 <= play.rounds(10).statistic("gap").sum().item() <= 1e-6:
         assert play.round < 400
-    # P is 2 ridge-strongly convex, so |W - W*|^2 <= 2 gap / (2 ridge).
+    # P is strongly convex with constant 2 ridge, so |W - W*|^2 <= 2 gap / (2 ridge).
     torch.testing.assert_close(play.w_TF, optimum(play.problem(), 1e-8), rtol=0, atol=(1.1e-6 / 0.1) ** 0.5)
 
 
@@ -192,7 +192,7 @@ def test_the_lasso_tells_how_good_its_relations_are() -> None:
 
 
 def closed(algorithm: Mocha, gap: float) -> Play:
-    """Rounds until the gap has closed so far; |W - W*|^2 is at most 2 / lam of it."""
+    """Run rounds until the gap is at most `gap`; |W - W*|^2 is then at most 2 / lam times the gap."""
     play = Play(algorithm, TASKS)
     while play.rounds(5).statistic("gap").sum() > gap:
         assert play.round < 1000

@@ -1,4 +1,4 @@
-"""The local solver and its rounds: slow twins, other people's solvers, and what no budget may break."""
+"""The local solver and its rounds against slow twins and other libraries' solvers, and laws for all budgets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 def slowly(
     loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, order: Sequence[int]
 ) -> Tensor:
-    """The definition: before each step everything is computed again from the dual variables."""
+    """Solve by the definition: compute everything again from the dual variables before each step."""
     now_S = alpha_S.clone()
     for i in order:
         r_F = w_F + curvature * task.weight * ((now_S - alpha_S)[:, None] * task.x_SF).sum(0)
@@ -59,7 +59,7 @@ def test_both_ways_to_take_the_steps_are_the_definition(
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_the_gap_closes_to_a_millionth_under_a_fixed_omega(loss: DualLoss) -> None:
-    """With the paper's coupling, where tasks are drawn to their mean."""
+    """The coupling is the paper's, which draws tasks to their mean."""
     draws = np.random.default_rng(6)
     coupling_TT = omega.coupling_of_penalty(omega.penalty(omega.mean_regularised(4), 2.0, 0.5))
     problem = DualProblem(loss, tasks_of(draws, (12, 6, 9, 15), 5), coupling_TT)
@@ -79,7 +79,7 @@ def best_w(problem: DualProblem) -> Tensor:
 
 
 def test_squared_losses_of_related_tasks_have_the_closed_solution() -> None:
-    """One linear system in all T F weights: c_t X_t^T (X_t w_t - y_t) + (M^-1 W)_t = 0."""
+    """The solution obeys one linear system in all T F weights: c_t X_t^T (X_t w_t - y_t) + (M^-1 W)_t = 0."""
     draws = np.random.default_rng(7)
     problem = problem_of(SQUARED, draws)
     inverse_TT = torch.linalg.inv(problem.coupling_TT)
@@ -92,7 +92,7 @@ def test_squared_losses_of_related_tasks_have_the_closed_solution() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_unrelated_tasks_are_what_others_solve_one_by_one(tasks: int) -> None:
-    """Omega = I: each task is a support vector machine, or a logistic regression, with |w|^2 / 2 / C."""
+    """With Omega = I, each task is a support vector machine or a logistic regression with |w|^2 / 2 / C."""
     draws = np.random.default_rng(8)
     made = tasks_of(draws, (30,) * tasks, 3)
     coupling_TT = omega.coupling_of_penalty(omega.penalty(torch.eye(tasks, dtype=torch.float64), 0.3, 0.2))
@@ -151,7 +151,7 @@ def after_rounds(problem: DualProblem, dropping_T: list[float], rounds: int) -> 
 
 @pytest.mark.slow
 def test_nodes_that_drop_now_and_then_change_nothing_in_the_end_and_one_that_never_answers_does() -> None:
-    """Assumption 2 of the paper: p_max < 1."""
+    """Assumption 2 of the paper is p_max < 1."""
     problem = problem_of(SQUARED, np.random.default_rng(11))
     wanted_TF = best_w(problem)
     torch.testing.assert_close(after_rounds(problem, [0.9, 0.5, 0.0], 1500), wanted_TF, atol=1e-4, rtol=0)
@@ -159,7 +159,7 @@ def test_nodes_that_drop_now_and_then_change_nothing_in_the_end_and_one_that_nev
 
 
 def test_a_new_relation_of_the_tasks_lowers_the_joint_objective_every_time() -> None:
-    """W under a fixed Sigma to its optimum, then Sigma to its optimum under that W, and W of the new Sigma."""
+    """W is optimised under a fixed Sigma, then Sigma under that W; the new Sigma then gives another W."""
     draws, lam = np.random.default_rng(12), 0.5
     problem = replace(problem_of(HINGE, draws), coupling_TT=torch.eye(3, dtype=torch.float64) / 3 / lam)
     state, before = State.zero(problem.tasks), np.inf
@@ -170,7 +170,7 @@ def test_a_new_relation_of_the_tasks_lowers_the_joint_objective_every_time() -> 
         before = now
         sigma_TT = omega.trace_constrained(dual.w_of(state.v_TF, problem.coupling_TT), floor=1e-9)
         problem = replace(problem, coupling_TT=omega.coupling_of_covariance(sigma_TT, lam / 2))
-        # The same dual variables, another W: primal and dual still belong together.
+        # The dual variables stay and W changes: the gap is still the sum of primal and dual.
         total = dual.primal(problem, state.v_TF) + dual.dual(problem, state.alphas)
         assert total == pytest.approx(dual.gap(problem, state.alphas, state.v_TF), rel=1e-6)
 

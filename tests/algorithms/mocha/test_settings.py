@@ -1,4 +1,4 @@
-"""Names and settings of MOCHA and its comparators: what a user can write, and what the refusals say."""
+"""Names and settings of MOCHA and its comparators: the choices of a user, and the texts of the refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BENCH = Tasks.drawn(1).context
 
 
 def made(text: str, context: TrainingContext = BENCH) -> Any:
-    """The algorithm of a choice, as whoever reads a federation file builds it: checked first, then bound."""
+    """Return the algorithm of a choice, built as from a federation file: checked first, then bound."""
     choice = parse_choice(text)
     algorithm = ALGORITHMS[choice.name]
     return algorithm(context, **bind_settings(choice, algorithm))
@@ -98,7 +98,7 @@ KINDS: list[Any] = ["trace-constrained", "clustered", "sparse-precision", "mean-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_couplings_to_begin_with_are_those_of_their_penalty(kind: Any) -> None:
-    """M = (lam Omega + 2 ridge I)^-1."""
+    """The first coupling is M = (lam Omega + 2 ridge I)^-1."""
     related = Relations(kind=kind, tasks=4, lam=0.6, ridge=0.15, clusters=2, eta=0.3)
     eye_TT = torch.eye(4, dtype=torch.float64)
     omega_TT = {
@@ -110,7 +110,7 @@ def test_couplings_to_begin_with_are_those_of_their_penalty(kind: Any) -> None:
         "mean-regularised": eye_TT - 0.25,
     }[kind]
     torch.testing.assert_close(related.start(), torch.linalg.inv(0.6 * omega_TT + 0.3 * eye_TT))
-    # What W = 0 leads to is where the learned ones begin.
+    # Learned relations begin with the coupling that W = 0 leads to.
     if kind in ("trace-constrained", "clustered"):
         torch.testing.assert_close(related.after(torch.zeros(4, 7, dtype=torch.float64))[0], related.start())
 

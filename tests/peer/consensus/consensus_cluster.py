@@ -1,8 +1,8 @@
-"""A court for tests of coordinated rounds: peers with a disk each; a network that loses, repeats, delays and cuts.
+"""Test network for coordinated rounds: peers with a disk each, and links that lose, repeat, delay and cut messages.
 
-One seed decides everything. Outputs are carried out one by one, and a peer can be killed after each of them; what it
-knows then is what was durable. A learning peer is played by a coordinator that proposes the digest of a model that
-nobody else would make. The history is every change of every disk, in order; the judges below see nothing else.
+One seed determines everything. Outputs are carried out one by one, and a peer can be killed after each of them; after
+that it knows only what was durable. Learning is simulated: a coordinator proposes the digest of a model that no other
+coordinator would make. The history is every change of every disk, in order; most judges below read nothing else.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, ids, signature, verify
 
 SCOPE = Scope(FEDERATION, "everyone")
-#: Ticks between two rounds: training, and the updates on their way.
+#: Ticks between two rounds: for the training, and for the updates in transit.
 ROUND = 6
 
 
 @dataclass
 class Disk:
-    """What survives a kill."""
+    """State of a peer that survives a kill."""
 
     holding: CommitState
     hard_state: HardState = field(default_factory=HardState)
@@ -52,7 +52,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model asked for, or (`found`) handed over."""
+    """Request for a model, or its delivery (`found`)."""
 
     digest: bytes
     found: bool
@@ -60,7 +60,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Saved:
-    """A line of the history: this was made durable."""
+    """Entry of the history: something that a peer made durable."""
 
     when: int
     peer: str
@@ -77,7 +77,7 @@ def machine(
     kind: type[RoundCommit] = RoundCommit,
     older: Collection[str] = (),
 ) -> RoundCommit:
-    """A peer as it begins from its disk."""
+    """Return the `RoundCommit` of a peer that starts from its disk."""
 
     def sign(text: bytes) -> bytes:
         return signature(me, text)
@@ -98,20 +98,20 @@ def machine(
     return kind(election, disk.holding, sign, verify)
 
 
-#: What a member that lies says at a tick, and to whom.
+#: Function that gives the messages of a lying member at a tick, each with its recipient.
 Lie = Callable[["ConsensusCluster", str], Iterable[tuple[str, Message]]]
 
 
 class ConsensusCluster:
     """Peers and the links between them.
 
-    loss, repeat   chance of each message to be lost, or to arrive twice
-    delay          ticks one way: 1 to this many, so messages overtake one another
+    loss, repeat   probability of each message to be lost, or to arrive twice
+    delay          ticks one way, drawn from 1 to this many, so messages overtake one another
     apart          pairs (from, to) between which nothing passes
     doomed         a peer, and the number of outputs after which it is killed
-    liars          what these say at each tick instead of what a machine would; they are not among the living
+    liars          functions that give these peers' messages at each tick; they have no `RoundCommit` in `alive`
     older          peers of an earlier release, which read no short heartbeats
-    sent           every message, and who said it to whom: (tick, sender, recipient, message)
+    sent           every message: (tick, sender, recipient, message)
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ConsensusCluster:
         self.applied: list[tuple[int, str, Proposal]] = []
         self.refused: Counter[str] = Counter()
         self.sent: list[tuple[int, str, str, Message]] = []
-        self.rash: list[tuple[int, str, Message]] = []  # said before it was durable
+        self.rash: list[tuple[int, str, Message]] = []  # sent before it was durable
         self.now = self._order = self._models = 0
         self._due: dict[str, int] = {}
         self._mail: list[tuple[int, int, str, str, Message | Wanted]] = []
@@ -155,7 +155,7 @@ class ConsensusCluster:
     # ----------------------------------------------------------------------------------------------------- what happens
 
     def start(self, peer: str) -> None:
-        """Begin, or begin again from the disk."""
+        """Start this peer, or start it again, from its disk."""
         patience = self.peers.index(peer) / len(self.peers)
         rng = np.random.default_rng(self.rng.integers(2**32))
         disk = self.disks[peer]
@@ -168,7 +168,7 @@ class ConsensusCluster:
         self.alive.pop(peer, None)
 
     def step(self) -> None:
-        """One tick: what is due arrives, everyone's clock goes on, coordinators end their rounds."""
+        """Advance one tick: deliver the messages that are due, tick each peer, let coordinators end their rounds."""
         self.now += 1
         while self._mail and self._mail[0][0] <= self.now:
             _, _, sender, to, message = heapq.heappop(self._mail)
@@ -184,7 +184,7 @@ class ConsensusCluster:
                 self._post(liar, to, message)
 
     def run(self, ticks: int, until: Callable[[], bool] = lambda: False) -> bool:
-        """Whether it came to that."""
+        """Run for these ticks, or until the condition holds; return whether it does."""
         for _ in range(ticks):
             if until():
                 return True
@@ -192,7 +192,7 @@ class ConsensusCluster:
         return until()
 
     def carry_out(self, peer: str, outputs: Iterable[Out]) -> None:
-        """Each output in its order; the doomed peer dies when its number is up, and the rest is never done."""
+        """Carry out the outputs in order; the doomed peer dies after its last output, and the rest is dropped."""
         for output in outputs:
             self._do(peer, output)
             if self.doomed is not None and self.doomed[0] == peer:
@@ -204,18 +204,18 @@ class ConsensusCluster:
 
     @property
     def coordinator(self) -> str | None:
-        """Return the coordinator in the highest term."""
+        """Coordinator in the highest term; None if no peer coordinates."""
         leading = {d.election.hard_state.term: p for p, d in self.alive.items() if d.election.leading}
         return leading[max(leading)] if leading else None
 
     @property
     def term(self) -> int:
-        """The highest."""
+        """Highest term of a living peer."""
         return max(round_commit.election.hard_state.term for round_commit in self.alive.values())
 
     @property
     def rounds(self) -> int:
-        """What every living peer has applied."""
+        """Last round that every living peer has applied."""
         return min(round_commit.holding.round for round_commit in self.alive.values())
 
     # -------------------------------------------------------------------------------------------------------------- how
@@ -254,7 +254,7 @@ class ConsensusCluster:
                 self.refused[code] += 1
 
     def _is_durable(self, peer: str, to: str, message: Message) -> bool:
-        """Whether a vote or an acceptance is on the disk of who says it, with the model that it is about."""
+        """Return whether a vote or an acceptance is on its sender's disk, with the model that it is about."""
         disk = self.disks[peer]
         match message:
             case VoteReply(term, False, True):
@@ -285,13 +285,13 @@ class ConsensusCluster:
 
 
 def effects(count: int) -> int:
-    """More outputs than a coordinator of so many peers has from one proposal to the next: what it says of a round
-    (proposals, certificates, heartbeats), two saves and an application."""
+    """Return an upper bound of a coordinator's outputs from one proposal to the next, among so many peers: the messages
+    of a round (proposals, certificates, heartbeats), two saves and an application."""
     return 4 * count + 4
 
 
 def bereaved(consensus_cluster: ConsensusCluster, outputs: int) -> tuple[str, int | None]:
-    """The coordinator is killed after so many more outputs; who it was, and ticks until somebody else coordinates."""
+    """Kill the coordinator after so many more outputs; return it, and the ticks until another peer coordinates."""
     assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 1), "a court begins"
     consensus_cluster.run(int(consensus_cluster.rng.integers(2 * ROUND)))
     assert consensus_cluster.run(200, lambda: consensus_cluster.coordinator is not None), (
@@ -310,7 +310,7 @@ def bereaved(consensus_cluster: ConsensusCluster, outputs: int) -> tuple[str, in
 
 
 def applications(history: Iterable[Saved]) -> list[tuple[Saved, Certificate]]:
-    """Each time that a round became durable on a disk as applied."""
+    """Return each entry that made a round durable as applied, with the round's certificate."""
     found, last = [], dict[str, Certificate | None]()
     for saved in history:
         if isinstance(saved.what, CommitState):
@@ -322,7 +322,7 @@ def applications(history: Iterable[Saved]) -> list[tuple[Saved, Certificate]]:
 
 
 def forks(history: Iterable[Saved]) -> list[int]:
-    """Rounds of which two different models were applied."""
+    """Return the rounds for which two different models were applied."""
     models: dict[int, set[bytes]] = {}
     for _, certificate in applications(history):
         models.setdefault(certificate.proposal.round, set()).add(certificate.proposal.digest)
@@ -330,7 +330,7 @@ def forks(history: Iterable[Saved]) -> list[int]:
 
 
 def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
-    """Rounds that a peer applied twice, or after a later one."""
+    """Return the rounds that a peer applied twice, or after a later one."""
     last: Counter[str] = Counter()
     found = []
     for saved, certificate in applications(history):
@@ -341,7 +341,7 @@ def doubles(history: Iterable[Saved]) -> list[tuple[str, int]]:
 
 
 def unsupported(history: Iterable[Saved], voter_sets: Mapping[int, VoterSet]) -> list[int]:
-    """Rounds that somebody applied before a majority had accepted that very committed round, durably."""
+    """Return the rounds that a peer applied before a majority had durably accepted exactly that proposal."""
     accepted: dict[Proposal, set[str]] = {}
     last: dict[str, Certificate | None] = {}
     found = []
@@ -360,7 +360,7 @@ def unsupported(history: Iterable[Saved], voter_sets: Mapping[int, VoterSet]) ->
 
 
 def perjuries(history: Iterable[Saved]) -> list[str]:
-    """Peers whose term went back, or that had two votes in one term."""
+    """Return the peers whose term decreased, or that gave two votes in one term."""
     last: dict[str, HardState] = {}
     found = []
     for saved in history:
@@ -374,7 +374,7 @@ def perjuries(history: Iterable[Saved]) -> list[str]:
 
 
 def rivals(turns: Iterable[tuple[int, str, LeaderChanged]]) -> list[int]:
-    """Terms in which two peers coordinated."""
+    """Return the terms in which two peers coordinated."""
     seen: dict[int, set[str]] = {}
     for _, peer, turn in turns:
         if turn.coordinator == peer:
@@ -383,7 +383,7 @@ def rivals(turns: Iterable[tuple[int, str, LeaderChanged]]) -> list[int]:
 
 
 def judge(consensus_cluster: ConsensusCluster) -> dict[str, object]:
-    """What is wrong with a history; empty if nothing."""
+    """Return the violations in a run, by name; empty if there are none."""
     voter_sets = {each.number: each for each in consensus_cluster.voter_sets}
     findings: dict[str, object] = {
         "forks": forks(consensus_cluster.history),

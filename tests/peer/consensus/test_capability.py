@@ -1,4 +1,4 @@
-"""Order of candidates: an accelerator decides, then memory, bandwidth and examples, each by itself."""
+"""Order of candidates: an accelerator decides; more memory, bandwidth or examples each put a peer earlier."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_accelerator_stands_before_all_without_one(one: Capability, other: Ca
 
 
 def test_what_tells_peers_apart_is_more_than_chance() -> None:
-    """The better of two candidates by memory and bandwidth is first, whatever both draw, nearly always."""
+    """The candidate with more memory and bandwidth is nearly always first, whatever both draw."""
     timing, rng = ElectionTiming(), np.random.default_rng(1)
     strong = replace(USUAL, memory=2**37, bandwidth=10_000.0)
     weak = replace(USUAL, memory=2**30, bandwidth=1.0)

@@ -46,7 +46,7 @@ def voter_set(*voters: str, number: int = 1) -> VoterSet:
 
 
 def voter(me: str = B, among: Iterable[str] = (A, B, C, D, E), hard_state: HardState | None = None) -> Election:
-    """A machine whose lease for whoever it may have heard before it began is over."""
+    """Return an `Election` whose lease for any coordinator from before its start has ended."""
     disk = Disk(CommitState(1), hard_state or HardState(3))
     election = machine(me, [voter_set(*among)], disk, np.random.default_rng(0)).election
     for now in range(TIMING.shortest + 1):
@@ -75,7 +75,7 @@ def vote_request(term: int, *, pre: bool = False, progress: Progress | None = No
 
 
 def late(count: int, loss: float, seeds: Iterable[int]) -> np.ndarray:
-    """Ticks from the death of a coordinator, after each of its outputs, until another one leads."""
+    """Return the ticks from a coordinator's death, after each of its outputs, until another peer leads."""
     waits = []
     for outputs in range(1, effects(count) + 1):
         for seed in seeds:
@@ -231,7 +231,7 @@ def test_a_pause_of_this_process_is_no_silence_of_the_coordinator() -> None:
 
 
 def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
-    """A loop that stands still for a fifth of a second, six times: the heartbeats wait where nobody has read them."""
+    """The event loop stands still for a fifth of a second, six times; meanwhile heartbeats wait unread."""
     election = led(4)
     now = TIMING.shortest
     for _ in range(6):
@@ -243,11 +243,12 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
 
 
 def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
-    """Whether it was deposed meanwhile or not; and after a while without that as briefly as ever."""
+    """A coordinator that was silent but alive is waited for longer, whether it was deposed meanwhile or not; after a
+    while without such silences the wait is as short as before."""
     election, now = led(4), TIMING.shortest
 
     def patience(until: int) -> int:
-        """Ticks until it asks who would vote for it."""
+        """Return the ticks until it gives up the coordinator and sends pre-vote requests."""
         nonlocal now
         received = now
         while now < received + until and election.coordinator is not None:
@@ -280,7 +281,7 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
 
 def test_a_coordinator_whose_machine_refuses_connections_is_replaced_at_once_however_long_leases_are() -> None:
     election, now = led(4), TIMING.shortest
-    election.tick(now := now + 1000, ())  # it stood still, so leases are as long as they get
+    election.tick(now := now + 1000, ())  # it stood still, so leases are as long as possible
     election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     received = now
     election.nobody_listens(C)
@@ -331,7 +332,7 @@ def test_who_hears_nothing_of_the_coordinator_says_something_to_know_whether_it_
 
 
 def until_it_asks(election: Election, now: int) -> int:
-    """Let time pass until it asks who would vote for it; the tick at which it does."""
+    """Advance until it sends pre-vote requests; return that tick."""
     while True:
         now += 1
         if any(isinstance(each, VoteRequest) and each.pre for each in said(election.tick(now, ()))):
@@ -339,14 +340,14 @@ def until_it_asks(election: Election, now: int) -> int:
 
 
 def promise(election: Election, term: int) -> None:
-    """Two of four others would vote for it."""
+    """Let two of the four others promise it their votes in this term."""
     for peer in (C, D):
         election.on_vote_reply(peer, VoteReply(term, True, True, b""))
     assert election.hard_state == HardState(term, B)
 
 
 def test_votes_that_come_when_the_poll_is_over_count_in_their_term() -> None:
-    """Disks may take longer to save them than a poll lasts."""
+    """Disks may take longer to save votes than a poll lasts."""
     election = voter()
     now = until_it_asks(election, TIMING.shortest)
     promise(election, 4)
@@ -385,20 +386,20 @@ def test_polls_last_longer_each_time_that_nobody_is_elected() -> None:
 
 
 def led(term: int, by: str = A) -> Election:
-    """B follows this coordinator."""
+    """Return the `Election` of B, which follows this coordinator."""
     election = voter()
     election.on_heartbeat(by, leader_certificate(by, term, (A, B, C)))
     return election
 
 
 def leading() -> tuple[Election, int]:
-    """B coordinates in term 4; the tick at which it is."""
+    """Return the `Election` of B, which coordinates in term 4, and the present tick."""
     election = voter()
     return election, elected(election)
 
 
 def elected(election: Election) -> int:
-    """Let C and D elect this voter, B, in term 4; the tick at which it is."""
+    """Let C and D elect this voter, B, in term 4; return the present tick."""
     now = TIMING.shortest
     while election._poll is None:
         election.tick(now := now + 1, ())
@@ -411,7 +412,7 @@ def elected(election: Election) -> int:
 
 
 def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
-    """Nor does it depose anybody; a liar could say a higher one each time."""
+    """A term in a reply raises no other peer's term and deposes nobody; a liar could state a higher one each time."""
     following, (coordinating, _), alone = led(4), leading(), voter()
     for election in (following, coordinating, alone):
         before = election.hard_state, election.coordinator
@@ -424,7 +425,7 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
 
 
 def test_a_coordinator_steps_down_at_once_when_too_few_voters_can_accept_in_its_term() -> None:
-    """It then stands in a term in which they can."""
+    """The coordinator that stepped down is then a candidate in a term in which they can accept."""
     election, now = leading()
     election.on_heartbeat_reply(C, HeartbeatReply(6, Progress()))
     election.on_heartbeat_reply(A, HeartbeatReply(4, Progress()))
@@ -447,7 +448,7 @@ def test_a_coordinator_steps_down_at_once_when_too_few_voters_can_accept_in_its_
 
 
 def test_a_voter_that_states_this_term_again_is_counted_again() -> None:
-    """Its disk was lost, or it lied."""
+    """A voter that stated a later term before has lost its disk, or lied."""
     election, now = leading()
     for peer in (C, D):
         election.on_heartbeat_reply(peer, HeartbeatReply(5, Progress()))
@@ -515,7 +516,7 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
 
 
 def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> None:
-    """Its voters are in later terms, since nobody won them; one of them lies."""
+    """The voters are in later terms, since nobody won those; one voter lies."""
     election, now = voter(), TIMING.shortest
     while not (out := election.tick(now := now + 1, ())):
         pass
@@ -533,7 +534,7 @@ def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> 
 
 
 def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_term() -> None:
-    """It deposes nobody, and gets no lease by it: it may stand, and promise its vote."""
+    """Such a voter deposes nobody, and gets no lease: it may become a candidate itself, and promise its vote."""
     election = voter()
     election.on_vote_request(E, vote_request(6))
     assert election.hard_state == HardState(6, E)
@@ -560,7 +561,7 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
 
 
 def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """Higher terms, unsigned, to all, at each tick."""
+    """Yield unsigned replies with higher terms to all peers, at each tick."""
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term + 1 + consensus_cluster.now % 50
         yield to, HeartbeatReply(term, Progress())
@@ -568,14 +569,14 @@ def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[st
 
 
 def requests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """It stands at each tick, one term higher each time."""
+    """Yield vote requests to all peers at each tick, one term above the highest."""
     newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
 
 
 def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """It promises its vote to whoever may ask, and then says no."""
+    """Yield a promise of a vote to each peer, and then a refusal."""
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term
         yield to, VoteReply(term + 1, True, True, b"")
@@ -583,7 +584,7 @@ def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[s
 
 
 def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """It coordinates by its own vote."""
+    """Yield heartbeats of a coordinator that has only its own vote."""
     for to in consensus_cluster.alive:
         yield (
             to,
@@ -594,14 +595,14 @@ def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tup
 
 
 def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """It stands as often as the others let it, and once elected does nothing."""
+    """Yield vote requests as often as the others let the liar be a candidate; once elected it does nothing."""
     newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
 def digests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """It coordinates by a digest that it made up, and by that of the coordinator's certificate."""
+    """Yield short heartbeats with an invented digest, and with that of the coordinator's certificate."""
     leading = [each.election for each in consensus_cluster.alive.values() if each.election.leading]
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term
@@ -615,7 +616,7 @@ LIES = (numbers, requests, promises, certificates, wins)
 
 
 def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
-    """However members lie, a coordinator is elected, stays until it dies, and another one follows."""
+    """Check that under these lies a coordinator is elected, stays until it dies, and is followed by another one."""
     consensus_cluster = ConsensusCluster(
         seed, count, loss=(0.0, 0.1)[seed % 2], liars={f"peer{n:03}": lie for n, lie in lies.items()}
     )
@@ -648,7 +649,7 @@ def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
 
 
 def replaced(seed: int, lie: Lie | None) -> int:
-    """Ticks from the death of a coordinator of five until two more rounds are in force, where one member lies."""
+    """Return the ticks from a coordinator's death until two more rounds are in force; one of five peers may lie."""
     liars = {} if lie is None else {f"peer{1 + seed % 5:03}": lie}
     consensus_cluster = ConsensusCluster(seed, 5, loss=(0.0, 0.1)[seed % 2], liars=liars)
     assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= 2), "a court begins"
@@ -663,8 +664,8 @@ def replaced(seed: int, lie: Lie | None) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [8, pytest.param(40, marks=pytest.mark.soak)])
 def test_what_it_costs_the_others_that_one_of_five_only_stands(seeds: int) -> None:
-    """It is refused, and not charged: it delays most by standing once each time that it may be voted for, which is more
-    seldom than an honest candidate stands whose votes are split."""
+    """The liar is rejected, but not charged. It delays the others most by being a candidate once each time that they
+    may vote for it, which is less often than an honest peer is a candidate when votes are split."""
     usual, canvassed, won = ([replaced(seed, lie) for seed in range(seeds)] for lie in (None, requests, wins))
     for name, found in {"no liar": usual, "stands": canvassed, "stands and is elected": won}.items():
         print(f"{name}: median {np.median(found):.0f} ticks, at most {max(found)}")

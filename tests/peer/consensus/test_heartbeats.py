@@ -1,7 +1,7 @@
-"""Heartbeats carry a leader certificate until it is known, and then name it: their bytes, and what a digest is worth.
+"""Heartbeats carry a leader certificate until the member knows it, and then its digest: bytes, and when it counts.
 
 The certificate's bytes grow with the number of voters, and a heartbeat goes to each member; so a coordinator that sent
-it with each one would send the square of that number.
+the certificate with each heartbeat would send bytes that grow with the square of that number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def frame_bytes(message: Said) -> int:
 
 
 def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dict[str, Said]]:
-    """The first of so many voters begins to coordinate in term 4: its machine, the tick, its first heartbeats."""
+    """Let the first voter begin to coordinate in term 4; return its election, the tick, and its first heartbeats."""
     peers = ids(count)
     disk = Disk(CommitState(1), HardState(3))
     election = machine(A, [voter_set(*peers)], disk, np.random.default_rng(0), older=older).election
@@ -78,14 +78,14 @@ def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dic
 
 
 def beats(out: Iterable[Out]) -> dict[str, Said]:
-    """The heartbeats, by recipient."""
+    """Return the heartbeats, by recipient."""
     return {
         each.to: each.message for each in out if isinstance(each, SendConsensus) and isinstance(each.message, BEATS)
     }
 
 
 def next_beats(election: Election, now: int) -> tuple[int, dict[str, Said]]:
-    """The next heartbeats, and their tick."""
+    """Return the tick of the next heartbeats, and these heartbeats by recipient."""
     found: dict[str, Said] = {}
     while not found:
         found = beats(election.tick(now := now + 1, ()))
@@ -103,7 +103,7 @@ def test_a_certificate_is_sent_until_the_first_reply_and_then_named() -> None:
     full, named = Heartbeat(certificate, Progress()), short(certificate)
     assert first == dict.fromkeys((B, C, D, E), full)
     election.on_heartbeat_reply(B, HeartbeatReply(4, Progress()))
-    election.on_heartbeat_reply(D, HeartbeatReply(3, Progress()))  # of before: it shows nothing
+    election.on_heartbeat_reply(D, HeartbeatReply(3, Progress()))  # of an earlier term: it shows nothing
     now, second = next_beats(election, now)
     assert second == {B: named, C: full, D: full, E: full}
     for peer in (C, D, E):
@@ -134,14 +134,14 @@ def test_what_a_coordinator_sends_grows_with_the_members_and_no_faster(loss: flo
         count: beat_bytes(ConsensusCluster(1, count, loss=loss, older=ids(count))) / (count - 1) for count in each
     }
     assert before[15] / before[5] > 2, "else this shows nothing"
-    if loss:  # one of eight members has not replied for three heartbeats
+    if loss:  # at 30 % loss one in eight members has not replied for three heartbeats
         assert each[15] / each[5] < 1.4
     else:
         assert each[15] == pytest.approx(each[5], rel=0.02)
 
 
 def beat_bytes(consensus_cluster: ConsensusCluster, ticks: int = 400) -> float:
-    """Bytes of the coordinator's heartbeats in a second, from a while after it was elected."""
+    """Return the bytes of the coordinator's heartbeats per second, counted from a while after its election."""
     assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 2)
     consensus_cluster.sent.clear()
     coordinator, term = consensus_cluster.coordinator, consensus_cluster.term
@@ -175,13 +175,13 @@ def test_a_member_that_did_not_get_the_certificate_gets_it_with_each_heartbeat()
 
 
 def to_it(consensus_cluster: ConsensusCluster, peer: str) -> list[Said]:
-    """The heartbeats to this peer."""
+    """Return the heartbeats to this peer."""
     return [said for _, _, to, said in consensus_cluster.sent if to == peer and isinstance(said, BEATS)]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_lost_delays_nothing_that_a_certificate_in_each_heartbeat_would_not_delay(seed: int) -> None:
-    """The same draws for the links; the coordinator is killed, and starts again after a while."""
+    """Both runs have the same draws for the links; the coordinator is killed, and starts again after a while."""
     histories = []
     for older in ((), ids(5)):
         consensus_cluster = ConsensusCluster(seed, 5, loss=0.3, repeat=0.1, older=older)
@@ -202,7 +202,7 @@ def test_what_is_lost_delays_nothing_that_a_certificate_in_each_heartbeat_would_
 
 @pytest.mark.parametrize("away", [1, TIMING.known + TIMING.beat + 4])
 def test_a_member_that_starts_again_gets_the_certificate(away: int) -> None:
-    """At once, if it was away for as long as a process takes to start; else within half a lease."""
+    """It gets the certificate at once if it was away as long as a process takes to start, else within half a lease."""
     consensus_cluster = ConsensusCluster(3, 5)
     assert consensus_cluster.run(400, lambda: consensus_cluster.rounds >= 2)
     coordinator = consensus_cluster.coordinator
@@ -236,7 +236,7 @@ def test_a_member_that_does_not_reply_is_sent_the_certificate_again() -> None:
 
 
 def test_a_digest_stands_for_the_certificate_that_was_verified() -> None:
-    """Each short heartbeat keeps the lease; without any the follower stands."""
+    """Each short heartbeat renews the lease; without any, the follower becomes a candidate."""
     certificate = leader_certificate(A, 4, (A, B, C))
     election, now = led(4), TIMING.shortest
     for _ in range(10 * TIMING.shortest):
@@ -298,7 +298,7 @@ def test_two_coordinators_of_a_term_are_named_when_one_of_them_names_its_certifi
 
 
 def test_a_coordinator_of_an_earlier_term_is_followed_by_its_digest_while_this_one_has_none() -> None:
-    """The last two certificates are remembered, and no more."""
+    """Only the last two certificates are remembered."""
     election = voter()
     certificates = [leader_certificate(peer, term, (peer, D, E)) for term, peer in ((4, A), (5, C), (6, A))]
     for each in certificates:

@@ -1,4 +1,4 @@
-"""A group's mean by its coordinator, against a slow twin, and what it may not be made of."""
+"""The mean of a group by its coordinator, compared with exact sums, and the updates that it must not contain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_mean_is_that_of_exact_sums(values_MD: np.ndarray, weights: list[flo
 
 
 def test_the_mean_is_summed_in_float64() -> None:
-    """In float32 the small ones would be lost beside the large ones, which cancel."""
+    """In float32 the small values would be lost beside the large ones, which cancel."""
     values = [2.0**24, 1.0, 1.0, -(2.0**24)]
     assert values_of(mean_from_bytes([update_of(1.0, torch.tensor([each])) for each in values]), 1).tolist() == [0.5]
 

@@ -1,4 +1,4 @@
-"""Coordinated rounds, judged by their history: one model a round, whoever dies, and what is refused by name."""
+"""Coordinated rounds, judged by their history: one model per round, whichever peer dies, and named rejections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.peer.consensus.consensus_cluster import (
 
 
 def storm(seed: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
-    """900 ticks of kills (of the coordinator, mostly), restarts and cuts; then nothing is wrong any more.
+    """Run 900 ticks of kills (mostly of the coordinator), restarts and cuts; then end all faults.
 
     In every third storm the voter set changes with each round.
     """
@@ -89,21 +89,22 @@ def storm(seed: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
 
 
 def cut(peers: list[str], rng: np.random.Generator) -> frozenset[tuple[str, str]]:
-    """Two sides that do not hear one another, or of which only one hears the other."""
+    """Return a cut into two sides that receive nothing from one another, or only one of them from the other."""
     one, one_way = {peer for peer in peers if rng.random() < 0.5}, rng.random() < 0.3
     apart = {(p, q) for p in peers for q in peers if p in one and q not in one}
     return frozenset(apart if one_way else apart | {(q, p) for p, q in apart})
 
 
 def changing(peers: tuple[str, ...]) -> list[VoterSet]:
-    """Two to begin with; then all others come in, one by one; then the first go, until three are left; and again."""
+    """Return voter sets: two peers at first; then all others join one by one; then the first ones leave, until three
+    are left; then the same backward, and forward again."""
     steps = [peers[:n] for n in range(2, len(peers))] + [peers[n:] for n in range(len(peers) - 2)]
     voters = [*steps, *steps[::-1], *steps]
     return [VoterSet(number, frozenset(who), frozenset(peers)) for number, who in enumerate(voters, 1)]
 
 
 def weather(seed: int) -> tuple[int, dict[str, object]]:
-    """Rounds applied in a storm, and what is wrong with it. After it three more must come within 300 ticks."""
+    """Run a storm, after which three more rounds must follow within 300 ticks; return the last one, and violations."""
     consensus_cluster = storm(seed)
     target = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values()) + 3
     went_on = consensus_cluster.run(300, lambda: consensus_cluster.rounds >= target)
@@ -126,7 +127,7 @@ def test_many_storms(storms: int) -> None:
 
 
 def widowed(count: int, seed: int, outputs: int, kind: type[RoundCommit] = RoundCommit) -> ConsensusCluster:
-    """A coordinator killed after each of its outputs, with nobody else disturbed; later it comes back from its disk."""
+    """Kill the coordinator, and no other peer, after so many of its outputs; later start it again from its disk."""
     consensus_cluster = ConsensusCluster(seed, count, loss=0.2 * (seed % 2), repeat=0.1, kind=kind)
     victim, _ = bereaved(consensus_cluster, outputs)
     newest = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values())
@@ -162,7 +163,7 @@ class Forgetful(RoundCommit):
 
 
 class Rash(RoundCommit):
-    """Speaks before it saves."""
+    """A peer that sends before it saves."""
 
     def received(self, sender: str, message: Message) -> list[Out]:
         return sorted(super().received(sender, message), key=lambda output: isinstance(output, PersistConsensus))
@@ -185,8 +186,8 @@ def test_speaking_before_the_save_is_seen() -> None:
 
 
 def overtaken(seed: int) -> ConsensusCluster:
-    """One of three hears nothing for a while; then the coordinator dies as soon as it has applied a round that the
-    third has accepted only. Later it comes back."""
+    """Cut one of three peers off for a while; then kill the coordinator as soon as it has applied a round that the
+    third peer has only accepted. Later start it again."""
     consensus_cluster = ConsensusCluster(seed, 3)
     assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 1)
     first = consensus_cluster.coordinator
@@ -200,7 +201,7 @@ def overtaken(seed: int) -> ConsensusCluster:
     consensus_cluster.kill(first)
     consensus_cluster.apart = frozenset(
         (first, peer) for peer in consensus_cluster.peers
-    )  # nor is the certificate on its way heard
+    )  # the certificate in transit is lost as well
     consensus_cluster.run(200)
     consensus_cluster.apart = frozenset()
     consensus_cluster.start(first)
@@ -218,7 +219,7 @@ def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.Monke
 
 
 def rosters(*memberships: str) -> list[VoterSet]:
-    """Numbered rosters of voters, one letter a peer; everybody is a member of each."""
+    """Return numbered voter sets, one letter per peer; all peers are members of each."""
     everyone = frozenset(ids(max(ord(letter) for each in memberships for letter in each) - 64))
     voters = (frozenset(ids(26)[ord(letter) - 65] for letter in each) for each in memberships)
     return [VoterSet(number, who, everyone) for number, who in enumerate(voters, 1)]
@@ -291,7 +292,7 @@ FIRST = certificate(Proposal(4, 1, 1, X), A, B)
 
 
 def follower(holding: CommitState | None = None) -> RoundCommit:
-    """C, who follows A in term 5 and has applied round 1; it has the models X and Y."""
+    """Return C, which follows A in term 5 and has applied round 1; it has the models X and Y."""
     round_commit = machine(
         C, [ALL], Disk(holding or CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0)
     )
@@ -301,7 +302,7 @@ def follower(holding: CommitState | None = None) -> RoundCommit:
 
 
 def coordinator() -> RoundCommit:
-    """B, who coordinates round 2 in term 5."""
+    """Return B, which coordinates round 2 in term 5."""
     round_commit = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
     while not round_commit.election.leading:

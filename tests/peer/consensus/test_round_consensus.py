@@ -1,4 +1,4 @@
-"""Coordinated rounds at whole peers: what is taken, what is refused by name, and what follows for clients."""
+"""Coordinated rounds with whole peers: what they accept, what they reject by name, what follows for clients."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ from tests.faults.server_cluster import BYTES, ServerCluster, VectorTrainer, wor
 from tests.peer.frames import framed
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
-#: What the simulator writes when an update leaves.
+#: Part of the simulator's row about an update that is sent.
 SENT = ("said", "Update")
-#: Ticks in which all meet and begin.
+#: Ticks in which all peers meet and begin.
 CALM = 200.0
 
 
 def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
-    """Peers that have come to this round."""
+    """Return a cluster whose peers have reached this round."""
     consensus_cluster = ServerCluster(world(peers), Faults(links=QUICK), **settings)  # type: ignore[arg-type]
     consensus_cluster.simulator.start()
     assert consensus_cluster.reach(round, 1000.0), consensus_cluster.rounds()
@@ -75,14 +75,14 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
 
 
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
-    """It comes as bytes, and passes the policy."""
+    """Hand the node a message that comes as bytes and passes its policy; return the effects."""
     received = read(node, sender, message)
     assert not isinstance(received, Rejection), received
     return node.step(MessageReceived(sender, node.durable.met[sender], node.durable.incarnation, received))
 
 
 def read(node: Node, sender: str, message: Message) -> Message | Rejection:
-    """What the policy makes of it."""
+    """Return the message as the node's policy decodes it, or its rejection."""
     policy = node.policy(sender)
     envelope = Envelope(
         federation=policy.federation,
@@ -102,7 +102,7 @@ def leader_of(consensus_cluster: ServerCluster) -> Node:
 
 
 def update(node: Node, content: bytes, *, late: int = 0) -> Update:
-    """For the round that this coordinator gathers for, or an earlier one."""
+    """Return an update for the round for which this coordinator collects updates, or for one `late` rounds before."""
     term, round = (
         node.consensus_by_group[EVERYONE].round_commit.election.hard_state.term,
         node.consensus_by_group[EVERYONE].applied + 1 - late,
@@ -111,7 +111,7 @@ def update(node: Node, content: bytes, *, late: int = 0) -> Update:
 
 
 def refusals(effects: Iterable[Effect]) -> list[str]:
-    """Codes that were counted, each of them said to the one refused too."""
+    """Return the codes of the rejections, each of which was also sent to the rejected peer."""
     codes = [each.rejection.code for each in effects if isinstance(each, RejectEffect)]
     said = [each.message.code for each in effects if isinstance(each, Send) and isinstance(each.message, RejectMessage)]
     assert codes == said
@@ -163,7 +163,7 @@ def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
 
 
 def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
-    """Nor is it sent for nothing while the slowest client trains, twice as long as an answer takes."""
+    """No update is repeated while the slowest client trains, which takes twice as long as an answer."""
     consensus_cluster = sat(3, round=4, pace={"peer3": 6.0})
     leader, said = (
         consensus_cluster.leading(),
@@ -196,7 +196,7 @@ def test_who_takes_no_part_in_a_round_is_refused() -> None:
 @pytest.mark.slow
 def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
     liars = {"peer4": frozenset(range(3, 7))}
-    # A round takes longer than it takes until an update is sent again.
+    # A round takes longer than the wait before an update is sent again.
     consensus_cluster = sat(5, round=9, liars=liars, pace={"peer5": 5.0})
     leader = consensus_cluster.leading()
     assert leader != "peer4", "else its own update would not count, without a word"
@@ -230,7 +230,7 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
 
 @pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
-    """Its training takes longer than the deadline: rounds close without it, and it is told."""
+    """Its training takes longer than the deadline: rounds close without it, and it is notified."""
     consensus_cluster = sat(5, round=6, pace={"peer2": 12.0})
     assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in consensus_cluster.seen.refused}
     assert consensus_cluster.run(consensus_cluster.simulator.now + 800.0, consensus_cluster.level)
@@ -242,8 +242,8 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
-    """A peer that answers no heartbeat is not waited for, least of all the deposed coordinator; what membership would
-    say of it, and the 200 ticks in which that may be false, do not matter."""
+    """No round waits for a peer that answers no heartbeat, least of all for the deposed coordinator; its state in
+    membership, and the 200 ticks for which that may be wrong, do not matter."""
     consensus_cluster = ServerCluster(world(5, gossip__deadline=30.0), Faults(seed=seed, links=QUICK))
     simulator = consensus_cluster.simulator
     simulator.start()
@@ -264,14 +264,14 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
 
 
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
-    """No participant is there: after the deadline the next round has others."""
+    """No participant is present; after the deadline the next round has others."""
     consensus_cluster = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
     alone = consensus_cluster.trainers["peer1"]
     simulator = consensus_cluster.simulator
     simulator.start()
     assert consensus_cluster.reach(2, CALM)
     leader = consensus_cluster.leading()
-    # The next round that a single client other than the coordinator takes part in.
+    # The next round whose only participant is not the coordinator.
     coming = ((n, alone.spec.takes_part(n, sorted(consensus_cluster.made.peers))) for n in range(4, 200))
     round, victim = next((n, part[0]) for n, part in coming if part[0] != leader)
     assert consensus_cluster.reach(round - 2, 4000.0)
@@ -284,7 +284,7 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("signer", "code"), [("peer9", "round_gap"), ("peer3", "bad_signature")])
 def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, code: str) -> None:
-    """Its key is not known any more; of those whose key is, a wrong signature is one."""
+    """A revoked peer's key is no longer known; a wrong signature under a known key is a forgery."""
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
     sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
@@ -335,7 +335,7 @@ def test_a_model_that_is_not_what_was_committed_is_refused(content: bytes, code:
 
 
 def test_an_update_in_another_clients_name_is_refused() -> None:
-    """As MOCHA's, which says of which task it is; here its second number says it."""
+    """An update may name its client, as MOCHA's names its task; here its second number does."""
     consensus_cluster = sat(5)
     node = leader_of(consensus_cluster)
     seat = node.consensus_by_group[EVERYONE]
@@ -363,7 +363,7 @@ def test_who_states_no_capability_for_it_is_sent_no_short_heartbeat() -> None:
 
 
 def beats(node: Node) -> dict[str, tuple[type, int]]:
-    """The kind of this coordinator's next heartbeat to each member, and the version of the wire."""
+    """Return, by member, the kind of this coordinator's next heartbeat and the version of the wire."""
     found: dict[str, tuple[type, int]] = {}
     while not found:
         for effect in node.step(Tick(node.state.now + 1)):
@@ -400,7 +400,7 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
 
 
 def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On all peers alike, without a start."""
+    """All peers have the same clients in each round, without a restart."""
     made = world(4)
     *first, new = made.peers
     consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
@@ -413,7 +413,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     ) -> ClientTrained | UpdatesAggregated | RoundFinished:
         if not isinstance(job, FinishRound):
             last[trainer.me] = job.clients
-            if trainer.me != new or job.round > 2:  # it trains for the first round before it hears that this is over
+            if trainer.me != new or job.round > 2:  # it trains for the first round before it learns that this is over
                 options.setdefault(job.round, set()).add(job.clients)
         return work(trainer, job)
 
@@ -432,7 +432,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
 
 
 def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_rounds() -> None:
-    """All alike, who say so; and so do they at their next start."""
+    """All peers stop and state the reason, and a peer that is started again does the same."""
     made = world(4)
     *first, _ = made.peers
     consensus_cluster = ServerCluster(made, Faults(links=QUICK), roster=first)
@@ -465,7 +465,7 @@ def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
 
 
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both take long for a large model, and are done where messages are read, or in the trainer's thread."""
+    """Both take long for a large model, so they are done where messages are decoded, or in the trainer's thread."""
     simulator, inside, slow = sat().simulator, [False], Counter[str]()
     step = Node.step
 
@@ -484,7 +484,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Node, "step", stepped)
     monkeypatch.setattr(round_consensus, "content_digest", watched(content_digest))
-    monkeypatch.setattr(server_cluster, "pair", watched(server_cluster.pair))  # a clerk's check calls it
+    monkeypatch.setattr(server_cluster, "pair", watched(server_cluster.pair))  # checks of contents call it
     simulator.run(simulator.now + 200.0)
     assert slow["pair"] == 0
     assert slow["content_digest"] == 0
@@ -492,7 +492,8 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
 
 def test_nobody_votes_before_most_others_know_its_process() -> None:
-    """One at least of the voters that a peer met before it promised anything is among more than half of the others."""
+    """An earlier process of a peer met more than half of the other voters before it promised anything, so at least one
+    of any more than half of them knows of it."""
     consensus_cluster = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
     simulator, (*few, fourth, _) = consensus_cluster.simulator, consensus_cluster.made.peers
     simulator.start(*few)
@@ -526,7 +527,7 @@ def _hello(node: Node, known_generation: int) -> Hello:
 
 
 def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
-    """It may know an earlier one, which promised something."""
+    """Its sender may know an earlier process of this peer, which promised something."""
     consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
     node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))
@@ -544,14 +545,14 @@ def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None
 
 @pytest.mark.parametrize(("liars", "voting_allowed"), [((), False), (("peer3",), True), (("peer2", "peer3"), False)])
 def test_one_liar_of_three_does_not_keep_the_others_from_voting(liars: Sequence[str], voting_allowed: bool) -> None:
-    """peer1 has met peer2 alone, which is enough where it does not listen to peer3; nobody votes who hears no one."""
+    """peer1 has met only peer2, which is enough if it ignores peer3; a peer that ignores everybody does not vote."""
     consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
     node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))
     node.step(MessageReceived("peer2", 1, 1, _hello(node, node.durable.generation)))
     for liar in liars:
         node.state.others.reputations[liar] = Reputation(closed=True)
-    for tick in range(60, 600, 60):  # it waits for those whom it has not met, and then begins
+    for tick in range(60, 600, 60):  # it waits for the peers that it has not met, and then begins
         node.step(Tick(tick))
     assert node.phase == "learning"
     assert node.durable.consensus_states[EVERYONE].voting_allowed is voting_allowed

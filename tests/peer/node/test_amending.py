@@ -1,4 +1,4 @@
-"""Going over to another contract: what a peer still owes of the one before."""
+"""Switch to another contract: what a peer still owes under the previous one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on
 
 
 def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group() -> None:
-    """So a committed round needs no number of a contract: who decides on it goes by what is the same for its group."""
+    """So a committed round needs no contract number: all peers that decide on it agree on its group's settings."""
     cluster = GroupCluster(groups_world(), Faults())
     cluster.simulator.start()
     assert cluster.reach(3, OVER_TICKS)
@@ -58,7 +58,7 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
 
 @pytest.mark.parametrize("rounds", [ENDLESS, 8], ids=["the others learn", "the others have finished"])
 def test_a_peer_to_which_the_contract_was_lost_goes_over_after_the_cut(rounds: int) -> None:
-    """It is started again during a cut in one direction: the others hear its Hello, and what they answer is lost."""
+    """The peer is restarted during a cut in one direction: the others receive its Hello, and their answers are lost."""
     heal = 250.0
     cut = Cut(begin=99.0, end=heal, senders=("peer1", "peer2"), receivers=("peer3",))
     cluster = Amended(

@@ -1,4 +1,4 @@
-"""A peer that comes back into the middle of the others' round: it gives in each exchange that they wait for."""
+"""A peer that comes back in the middle of the others' round: it sends shares in each exchange that they wait for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster
 
-#: Rounds by which the news of the others is old where a peer comes back: on real links, until answers come again.
+#: Rounds by which a peer's news of the others is old when it comes back; on real links, until answers arrive again.
 OLD_ROUNDS = 1
 
 
 @pytest.mark.slow
 def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings of a tick, so that exchanges are most of a round, and links of nearly one."""
+    """Trainings take a tick, so that exchanges are most of a round, and messages nearly a tick."""
     faults_of = isolation.faults_of
     monkeypatch.setattr(rounds, "furthest", lambda state: furthest(state) - OLD_ROUNDS)
     monkeypatch.setattr(

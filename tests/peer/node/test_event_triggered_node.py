@@ -1,4 +1,4 @@
-"""A peer that averages by drift: what it says when it sleeps, what it remembers, and what others may say to it."""
+"""A peer that averages by drift: what it sends while it sleeps, what it remembers, what others may send to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CHANNELS = {"b": Outgoing(), "c": Outgoing()}
 
 
 def running(ticks: float, **settings: Any) -> Drifting:
-    """Masses are not looked at after each step, which takes most of the time."""
+    """Run a cluster; masses are not checked after each step, since that takes most of the time."""
     cluster = Drifting(drifting_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.stepped = lambda peer, machine: None
     cluster.simulator.start()
@@ -52,7 +52,8 @@ def running(ticks: float, **settings: Any) -> Drifting:
 
 @pytest.mark.parametrize("form", [FLOAT32, int8()], ids=lambda form: form.name)
 def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
-    """Between two shares: numbers go on, masses and references stay as they are, and it is taken once."""
+    """An empty transfer between two shares continues the numbering, leaves masses and references as they are, and is
+    taken once."""
 
     draws, held = np.random.default_rng(0), Mass.of(torch.arange(600.0))
     held, channels, first = give(held, CHANNELS, 1 / 3, form, (1, 0), draws)
@@ -88,7 +89,7 @@ def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
 
 
 def test_what_it_remembers_outlives_the_process() -> None:
-    """Also in the middle of an averaging in which somebody has said that nothing comes."""
+    """This also holds in the middle of an averaging in which a peer has sent an empty transfer."""
     cluster = running(0.0)
     (group,) = cluster.groups
     seen: set[tuple[bool, bool]] = set()
@@ -112,7 +113,7 @@ def test_what_it_remembers_outlives_the_process() -> None:
 
 
 def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
-    """And while the cut lasts, and once all are together again, nobody gives anything."""
+    """While the cut lasts, and after all have averaged together, no peer sends shares."""
     cuts = partition(20.0, 500.0, ["peer1"], ["peer2", "peer3", "peer4"])
     faults = Faults(seed=1, links=LinkRules(delay=0.2), cuts=cuts, heal=500.0)
     cluster = Drifting(drifting_world(gossip__drift=10.0), faults)
@@ -194,7 +195,7 @@ def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
 
 @pytest.mark.slow
 def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
-    """And now and then what has not, so that weight comes back; of nothing it never speaks."""
+    """Now and then it also pushes what has not moved, so that weight comes back. Empty transfers are never sent."""
     told, rounds = {}, {}
     for drift in (None, DRIFT, 10.0):
         cluster = running(600.0, learning__mode="asynchronous", gossip__drift=drift)

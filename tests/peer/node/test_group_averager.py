@@ -1,4 +1,4 @@
-"""Peers whose groups average through coordinators: what they keep, what they say, who decides, and who may speak."""
+"""Peers whose groups average through coordinators: what they keep and send, who decides, and who may send."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.faults.group_cluster import MODELS, GroupCluster, world
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 
 
-#: Rounds of which somebody had a training begun, by peer.
+#: Rounds for which trainings were begun, by peer.
 TRAINED: dict[str, list[int]] = {}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> GroupCluster:
-    """Five peers in three groups that have come to round 3."""
+    """Return a cluster of five peers in three groups that have reached round 3."""
     made = GroupCluster(world(), Faults(links=QUICK))
     said = made.simulator.on_effect
 
@@ -94,7 +94,7 @@ def test_among_equals_not_one_peer_coordinates_everything(cluster: GroupCluster)
 
 
 def test_what_is_kept_gives_the_same_peer_again(cluster: GroupCluster) -> None:
-    """To the last bit, from what is on its disk."""
+    """A peer that is restored from its disk is the same to the last bit."""
     for peer, node in cluster.nodes().items():
         cluster.run(cluster.simulator.now + 1.0)
         again = cluster.node_factory.node(peer, cluster.simulator.kept(peer)).durable
@@ -117,7 +117,7 @@ def test_each_consensus_is_seen(cluster: GroupCluster) -> None:
 
 
 def test_only_members_speak_in_a_consensus(cluster: GroupCluster) -> None:
-    """A peer without a part in a group is answered so, and so is a member that speaks to one without."""
+    """A message is rejected by name if its sender or its recipient has no part in the group."""
     receiver = cluster.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):
         envelope = Envelope(
@@ -195,7 +195,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
 
 @pytest.mark.slow
 def test_who_is_alone_pauses_in_all_groups() -> None:
-    """It does not train round after round by itself."""
+    """A peer that is alone does not train round after round."""
     made = GroupCluster(world(), Faults(links=QUICK))
     simulator = made.simulator
     simulator.start()

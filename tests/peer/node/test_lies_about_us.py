@@ -1,7 +1,7 @@
-"""What others say of a peer moves none of its own numbers: generation and incarnation follow from its own starts, and
+"""Messages of others change none of a peer's own numbers: generation and incarnation follow from its own starts, and
 from what it signed itself.
 
-One member lies, in any words of the wire, and the victim goes on as the process and the incarnation that it is.
+One member lies, in any message of the wire, and the victim keeps its generation and its incarnation.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedpeer.peer.wire.messages import ChannelState, Hello, RejectMessage
 from tests.faults.peer_cluster import PeerCluster
 from tests.peer.node.test_node import met
 
-#: Numbers of lives and incarnations beyond what the victim knows of itself.
+#: Amounts by which stated generations and incarnations exceed those that the victim knows of itself.
 FAR = (1, 2, 1000, 2**16, 2**16 + 1, 2**31, 2**40, 2**62, 2**63 - 2)
-#: What an honest peer hears of it.
+#: Codes with which an honest peer rejects such lies.
 NAMES = {"unproven", "incarnation_jump"}
 
 
 class Victim:
-    """A peer in the middle of a run, and one member who lies to it."""
+    """A peer in the middle of a run, and one member that lies to it."""
 
     def __init__(self, known: bool) -> None:
         self.cluster: PeerCluster
@@ -39,7 +39,7 @@ class Victim:
         return self.node.durable.generation, self.node.durable.incarnation
 
     def hears(self, message: Any, *, by: str = "", to_incarnation: int = 0) -> set[str]:
-        """The names by which it refuses that; it is who it was, and still there."""
+        """Return the codes with which the victim rejects a message; check that it keeps its numbers and goes on."""
         received = MessageReceived(by or self.liar, 1, to_incarnation or self.node.durable.incarnation, message)
         effects = self.node.step(received)
         assert not [each for each in effects if isinstance(each, Stop)]
@@ -59,7 +59,7 @@ class Victim:
         return replace(hello, **changed)
 
     def channel(self, **changed: Any) -> ChannelState:
-        """What the liar would say of the channels if it told the truth."""
+        """Return the state of the channels that the liar would send if it were honest, with these changes."""
         (group,) = self.cluster.groups
         holding = self.node.durable.groups[group]
         out, into = holding.out[self.liar], holding.into[self.liar]

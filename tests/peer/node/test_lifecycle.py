@@ -1,4 +1,7 @@
-"""How a peer goes. That nothing is lost where others take it, whatever the links do: `tests/faults/scenarios.py`."""
+"""How peers join late, leave, and end after the last round.
+
+`tests/faults/scenarios.py` checks that nothing is lost if others take it, whatever the links do.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from tests.faults.scenarios import CALM
 from tests.faults.server_cluster import ServerCluster
 from tests.faults.server_cluster import world as clients
 
-#: Ticks of the 5 s in which somebody may take what a leaver holds, and of its farewell.
+#: Ticks of the 5 s in which others may take what a leaving peer holds, and of its farewell.
 PATIENCE, FAREWELL = 200, 13
-#: By how much values of members that average may differ.
+#: Largest difference between the values of members that average.
 SAME = 1e-4
 
 
 @pytest.mark.parametrize("times", [-50.0, 50.0, 1e6], ids=["turned", "plausible", "absurd"])
 @pytest.mark.parametrize("count", [3, 4])
 def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
-    """It answers first with any value; where only one other member is there, the joiner's own value is the third."""
+    """The liar answers first, with any value; with only one other member, the joiner's own value is the third."""
     made = world(count, gossip__gather=2.0)
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)), forgetful=True)
     simulator, (liar, *others, late) = cluster.simulator, made.peers
@@ -84,7 +87,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
 
 
 def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
-    """The values that are left are rounding, too: an estimate made of them would be refused."""
+    """The values that remain are rounding errors as well: an estimate made of them would be rejected."""
     cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=1, links=LinkRules(delay=0.2, loss=0.1)))
     simulator = cluster.simulator
     simulator.start()
@@ -104,7 +107,7 @@ def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
 
 
 def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
-    """The others go on giving to it, since they cannot know; it takes nothing of that."""
+    """The others go on sending shares to the leaving peer, since they cannot know; it takes none of these."""
     (mute, _) = partition(CALM, CALM + 2 * PATIENCE, ["peer1"], ["peer2"])
     cluster = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2), cuts=(mute,)))
     simulator = cluster.simulator
@@ -126,15 +129,15 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------- the end of the last round
 
-#: Ticks in which a short federation is under way, and a fault of half a minute over its end.
+#: Tick at which a short federation is running, and ticks of half a minute, for a fault that lasts beyond its end.
 UNDER_WAY, HALF_A_MINUTE = 300.0, 1200.0
-#: Ticks after the heal in which who was cut off has heard of the others, fetched what they have, and finished; and for
-#: which it then waits for acknowledgements of those who are gone.
+#: Ticks after the heal in which the peer that was cut off receives news of the others, fetches what they have, and
+#: finishes; and for which it then waits for acknowledgements of peers that are gone.
 FETCHED, OWING = 200.0, 200.0
 
 
 def ending(rounds: int = 40, **settings: Any) -> PeerCluster:
-    """Four peers of 40 rounds, which take some 700 ticks; the first is cut off before the end for half a minute."""
+    """Run four peers up to a cut of half a minute that separates the first; their 40 rounds take some 700 ticks."""
     made = world(4, learning__rounds=rounds, **settings)
     cut = partition(UNDER_WAY, UNDER_WAY + HALF_A_MINUTE, made.peers[:1], made.peers[1:])
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut), drift=1e-3)
@@ -144,7 +147,7 @@ def ending(rounds: int = 40, **settings: Any) -> PeerCluster:
 
 
 def by_name(cluster: PeerCluster) -> dict[str, tuple[float, dict[str, float]]]:
-    """By peer, what it holds, and what is open to whom."""
+    """Return, by peer, the weight that it holds, and the open weight by recipient."""
     (group,) = cluster.groups
     return {
         peer: (
@@ -160,12 +163,12 @@ def by_name(cluster: PeerCluster) -> dict[str, tuple[float, dict[str, float]]]:
 
 
 def results(cluster: PeerCluster) -> Tensor:
-    """x_Pn: the models that peers ended with."""
+    """Return x_Pn, the models with which the peers ended."""
     return torch.stack([durable.x_n for durable in cluster.durable_states().values()])
 
 
 def finish(cluster: PeerCluster) -> None:
-    """From the heal on: the one that was cut off finishes, then all end, and no weight is missing."""
+    """Check that after the heal the peer that was cut off finishes, then all end, and no weight is missing."""
     simulator, (lone, *_) = cluster.simulator, cluster.simulator.peers
     assert cluster.run(simulator.now + FETCHED, lambda: cluster.node(lone).phase == "finished"), cluster.phases()
     assert cluster.run(simulator.now + OWING + FETCHED, lambda: len(simulator.stopped) == 4), cluster.phases()
@@ -175,7 +178,7 @@ def finish(cluster: PeerCluster) -> None:
 
 
 def test_who_is_cut_off_over_the_end_is_waited_for_and_has_the_model_of_the_others() -> None:
-    """It stays in its round, so what it trained alone is not what the others agreed on."""
+    """The peer that is cut off stays in its round, so its own training is not taken for what the others agreed on."""
     cluster = ending()
     lone, *others = cluster.simulator.peers
     cluster.run(UNDER_WAY + HALF_A_MINUTE)
@@ -222,7 +225,7 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
 
 @pytest.mark.slow
 def test_who_comes_back_after_the_end_has_the_model_of_the_others() -> None:
-    """Killed before the end, and started again while the others wait."""
+    """The peer is killed before the end, and started again while the others wait."""
     cluster = ending()
     simulator = cluster.simulator
     simulator.kill("peer1")

@@ -1,6 +1,6 @@
-"""A node in the middle of a run hears what the order of things forbids: refused by name, and nothing changes.
+"""Messages that a node in the middle of a run must reject, since they are out of order: named, and without effect.
 
-Rows of the table of bad inputs that only a node can judge; their ids are the tests' ids.
+They are the rows of the table of bad inputs that only a node can judge; their ids are the tests' ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.faults.scenarios import CALM, stormy
 
 
 def met() -> tuple[PeerCluster, Node, str]:
-    """A run in its third round or so; one node, and a neighbor of it that has given to it."""
+    """Return a run in about its third round, one node, and a neighbor that has sent shares to it."""
     cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.start()
     cluster.run(80.0)
@@ -40,12 +40,12 @@ def met() -> tuple[PeerCluster, Node, str]:
 
 @pytest.fixture(scope="module")
 def running() -> tuple[PeerCluster, Node, str]:
-    """Such a run for all who are refused, which changes nothing."""
+    """Return one such run for all tests of rejections, since these change nothing."""
     return met()
 
 
 def given(cluster: PeerCluster, node: Node, other: str, **changed: Any) -> Transfer:
-    """What this neighbor could give next, with anything changed; `ahead` numbers further on."""
+    """Return the next transfer that this neighbor could send, `ahead` numbers further on, with any fields changed."""
     group = cluster.groups[0]
     channel = node.durable.groups[group].into[other]
     good = Transfer(
@@ -63,7 +63,7 @@ def given(cluster: PeerCluster, node: Node, other: str, **changed: Any) -> Trans
 
 
 def received(node: Node, other: str, message: Any, incarnation: int = 1) -> list[str]:
-    """The codes of what the node refuses then; it must persist nothing."""
+    """Return the codes of the node's rejections; if there are any, it must persist nothing."""
     before = snapshot_bytes(node.durable, {})
     effects = node.step(MessageReceived(other, incarnation, node.durable.incarnation, message))
     codes = [effect.rejection.code for effect in effects if isinstance(effect, RejectEffect)]
@@ -116,9 +116,9 @@ def test_an_absurd_value_is_implausible() -> None:  # S09
 
 @pytest.mark.slow
 def test_who_holds_more_than_others_take_gives_smaller_shares() -> None:  # S15
-    """Whoever made it so heavy: nothing that it gives has to be refused, and it goes on giving."""
+    """Whatever made it so heavy, none of its shares has to be rejected, and it goes on sending them."""
     cluster, node, _ = met()
-    cluster.simulator.stepped = lambda peer, machine: None  # what is added here is not accounted for
+    cluster.simulator.stepped = lambda peer, machine: None  # the weight that is added here is not accounted for
     group, me = cluster.groups[0], node.state.me
     holding = node.durable.groups[group]
     node.durable.groups[group] = replace(holding, held=holding.held.scaled(40.0))
@@ -201,7 +201,7 @@ def test_who_is_no_neighbor_gives_nothing(running: tuple[PeerCluster, Node, str]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
-    """To the last bit, after any run: a durable state is its snapshot and the entries after it."""
+    """After any run, a durable state is its snapshot and the entries after it, to the last bit."""
     made = world(4)
     cluster = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill")))
     cluster.simulator.start()

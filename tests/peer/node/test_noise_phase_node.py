@@ -1,4 +1,4 @@
-"""A peer with a phase of noise before each average: what it sends first and shows, how it goes, what is refused."""
+"""A peer with a noise phase before each average: what it sends first and shows, how it leaves, what is rejected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.reference import judges
 
 
 def running(ticks: float, *, watched: bool = False, **settings: Any) -> NoisePhaseCluster:
-    """`watched`: masses are looked at after each step, which takes most of the time."""
+    """Run a cluster; `watched`: masses are checked after each step, which takes most of the time."""
     cluster = NoisePhaseCluster(noise_phase_world(**settings), Faults(seed=1, links=LinkRules(delay=0.2)))
     if not watched:
         cluster.simulator.stepped = lambda peer, machine: None
@@ -48,7 +48,8 @@ def running(ticks: float, *, watched: bool = False, **settings: Any) -> NoisePha
 
 
 def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
-    """Over more than 10^4 numbers; and neither does what somebody else is told, or is told in another round."""
+    """Over more than 10^4 numbers, sent and held values are uncorrelated, and so are shares to different peers or in
+    different rounds."""
     cluster = running(250.0, network="mlp:64+10+10")
     first = list(cluster.masked_shares())
     sent, held = (
@@ -68,7 +69,7 @@ def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
 
 
 def test_an_estimate_is_shown_when_its_average_is_over() -> None:
-    """A peer that asks in the middle gets the result of the average before, and before the first one nothing."""
+    """A peer that asks in the middle gets the result of the previous average, and nothing before the first one."""
     cluster = running(0.0)
     (group,) = cluster.groups
     seen: list[tuple[int, Tensor, list[Value]]] = []
@@ -99,7 +100,7 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
     first, last = handed[:3], handed[-3:]
     assert len(handed) >= 6
     value_D = cluster.value_D("peer3")
-    held_D = cluster.truth[group]  # before it trained; Still leaves it so
+    held_D = cluster.truth[group]  # before it trained; training leaves it as it is
     for each in first:
         assert abs(correlation(each.estimate_D, held_D)) < 0.5
         assert not torch.allclose(each.estimate_D, held_D, atol=0.5)
@@ -110,7 +111,7 @@ def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
 
 @pytest.fixture(scope="module")
 def begun() -> NoisePhaseCluster:
-    """In its first round or the next; no test lets it go on."""
+    """Return a cluster in its first round or the next; no test lets it go on."""
     return running(60.0)
 
 
@@ -129,7 +130,7 @@ def begun() -> NoisePhaseCluster:
 def test_true_shares_wait_until_enough_were_told(
     begun: NoisePhaseCluster, exchange: int, masked_to: tuple[str, ...], cut: tuple[str, ...], masked_shares: bool
 ) -> None:
-    """Whatever kept a peer from telling them in the exchanges that are for that."""
+    """This holds whatever kept a peer from sending noise in the exchanges that are meant for it."""
     state, (group,) = begun.node("peer1").state, begun.groups
     holding = state.durable.groups[group]
     free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
@@ -140,7 +141,7 @@ def test_true_shares_wait_until_enough_were_told(
 
 
 def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
-    """Also to peers who do not train at all."""
+    """This also holds at peers that do not train."""
     cluster = running(250.0)
     assert len({s.round for s in cluster.masked_shares()}) >= 4
     assert not {"implausible", "out_of_reach"} & set(judges.refused(cluster.simulator.rows))
@@ -198,7 +199,7 @@ def test_who_was_told_is_on_disk_and_forgotten_with_the_next_average() -> None:
     ids=["another incarnation", "it has left"],
 )
 def test_whose_noise_came_back_was_told_nothing(gone: Entry) -> None:
-    """What it was sent is held again, and hides nothing any more."""
+    """Noise that was sent to such a peer is held again, and hides nothing any more."""
     one = durable()
     options: dict[str, Any] = {"group": "all", "round": 1, "exchange": 0, "expect": ()}
     one.apply(Opened(**options, to=("b", "c"), shares=MaskedShares(0.25, b"k", 1.0)))

@@ -1,4 +1,4 @@
-"""The table of phases is what nodes do: no more, and no less."""
+"""The table of phases contains exactly the transitions that nodes make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN_ANY_PHASE = {(phase, to) for phase in TRANSITIONS for to in ("leaving", "stop
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Phase, Phase]]:
-    """Every transition of every node, as it happens."""
+    """Return a set that collects every transition of every node as it happens."""
     found: set[tuple[Phase, Phase]] = set()
     enter = NodeState.enter
 
@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> set[tuple[Phase, Phase]]:
 
 
 def woken(phase: Phase) -> Node:
-    """A node that has met another one, as if it were in this phase."""
+    """Return a node that has met another one, put into this phase."""
     cluster = PeerCluster(world(2), Faults(seed=1, links=CALM_LINKS))
     cluster.simulator.start()
     cluster.run(CALM)
@@ -42,7 +42,7 @@ def woken(phase: Phase) -> Node:
 
 
 def test_nodes_go_through_all_transitions_of_the_table_but_those_of_a_person(seen: set[tuple[Phase, Phase]]) -> None:
-    """One is cut off until the others have finished; one of the others is started again after its last round."""
+    """One peer is cut off until the others have finished; one of the others is started again after its last round."""
     made = world(3, learning__rounds=20, gossip__gather=2.0)
     cut = partition(350.0, 650.0, made.peers[:1], made.peers[1:])
     cluster = PeerCluster(made, Faults(seed=1, links=CALM_LINKS, cuts=cut), forgetful=True)
@@ -72,7 +72,7 @@ def test_a_person_may_have_a_node_leave_in_these_phases(phase: Phase, seen: set[
 
 @pytest.mark.parametrize("phase", [phase for phase, row in TRANSITIONS.items() if "stopped" in row])
 def test_a_node_may_be_stopped_in_these_phases(phase: Phase, seen: set[tuple[Phase, Phase]]) -> None:
-    """By a person, or before its first step is over (`voting.learn_roster`)."""
+    """A person stops it, or it is stopped before its first step is over (`voting.learn_roster`)."""
     node = woken(phase)
     node.state.stop(0, "paused")
     assert (phase, "stopped") in seen

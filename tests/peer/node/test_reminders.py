@@ -1,4 +1,4 @@
-"""What a peer signed, shown to it: it checks its own key, and knows that it has forgotten, or that it has not."""
+"""Reminders of what a peer signed: it checks its own signature, and knows whether it has lost memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.peer.node.test_lies_about_us import Victim
 
 
 def shown(victim: Victim) -> tuple[ChannelProof, ChannelProof]:
-    """What its neighbor has of it: how far it said that it made and took."""
+    """Return the proofs that its neighbor holds: how many transfers it signed to have made, and to have taken."""
     (group,) = victim.cluster.groups
     neighbor = victim.cluster.node(victim.liar).durable.groups[group]
     made, taken = neighbor.into[victim.node.state.me].signed, neighbor.out[victim.node.state.me].signed
@@ -29,14 +29,14 @@ def shown(victim: Victim) -> tuple[ChannelProof, ChannelProof]:
 
 
 def reminded(victim: Victim, reminder: Reminder) -> list[str]:
-    """What it refuses of a reminder to its first incarnation."""
+    """Return the codes with which it rejects a reminder to its first incarnation."""
     effects = victim.node.step(MessageReceived(victim.liar, 1, 1, reminder))
     return [each.rejection.code for each in effects if isinstance(each, RejectEffect)]
 
 
 @pytest.fixture
 def victim() -> Victim:
-    """Nobody lies to it here."""
+    """Return a victim; no peer lies to it in this file."""
     return Victim(known=True)
 
 
@@ -85,7 +85,7 @@ def test_what_was_changed_shows_nothing(victim: Victim, change: str) -> None:
 
 @pytest.mark.slow
 def test_numbers_are_never_used_again_after_what_was_open_was_returned(victim: Victim) -> None:
-    """Else a signature of the first use would show that something was forgotten."""
+    """Otherwise a signature of the first use would show a loss of memory."""
     (group,) = victim.cluster.groups
     channel = victim.node.durable.groups[group].out[victim.liar]
     victim.node.durable.apply(Returned(group=group, peer=victim.liar))
@@ -109,7 +109,7 @@ def test_statements_of_its_earlier_starts_move_nothing(victim: Victim) -> None:
 
 @pytest.mark.slow
 def test_who_says_less_than_it_signed_is_shown_it(victim: Victim) -> None:
-    """The neighbor forgot: what it gets is enough for it to know."""
+    """The neighbor has lost memory: the reminder is enough for it to know that."""
     channel = replace(victim.channel(), made=0, acked=0, taken=0, made_weight=0.0, taken_weight=0.0)
     hello = replace(victim.hello(), channels=(channel,))
     effects = victim.node.step(MessageReceived(victim.liar, 1, 1, hello))

@@ -1,4 +1,4 @@
-"""Timers of what was sent and not acknowledged: when a transfer is said again."""
+"""Timers of transfers that are not acknowledged: when a transfer is sent again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedpeer.peer.node.retransmission import Retransmissions
 
 
 def test_what_is_missed_is_not_waited_for_as_long_as_on_a_link_that_carries_nothing() -> None:
-    """A later number has come over the link: the earlier one is due after the usual wait, however often it was said."""
+    """Once a later number has passed the link, the earlier one is due after the usual wait, even after many repeats."""
     one, other = ("peer2", "everyone", 1), ("peer3", "everyone", 1)
     repeats = Retransmissions()
     for key in (one, other):

@@ -1,5 +1,5 @@
-"""What a peer's work under an algorithm with a server depends on: who the clients of a round are, whose updates count,
-and what a server of another peer's making must be."""
+"""A peer's work under an algorithm with a server: which clients a round has, which updates count, and what is required
+of a server that another peer made."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def side_of(method: str, peer: str = "peer1", **learning: object) -> ServerSide:
 
 @cache
 def tasks() -> World:
-    """Six linear models for two classes."""
+    """Return a world of six linear models for two classes."""
     x, y = load_digits(return_X_y=True)
     options = worlds.federation(network="linear", learning__loss="binary", simulation__split="blocks:40,test=50")
     data = Dataset(
@@ -65,7 +65,7 @@ def tasks() -> World:
 
 
 def task(method: str) -> ServerSide:
-    """peer3's."""
+    """Return the `ServerSide` of peer3."""
     return served(local_tasks(tasks())["peer3"], method, tasks().peers)
 
 
@@ -91,7 +91,7 @@ def server_of(one: ServerSide, done: UpdatesAggregated) -> tuple[dict[str, int],
 
 
 def test_a_round_is_closed_for_the_clients_that_it_has() -> None:
-    """SCAFFOLD: c moves by |S|/N of the mean change, so half as far among twice as many."""
+    """SCAFFOLD: c moves by |S|/N of the mean change, so half as far among twice as many clients."""
     one = side_of("scaffold")
     updates = {"peer1": update_of(one)}
     few, many = (server_of(one, closed(one, updates, clients))[1] for clients in (THREE, SIX))
@@ -145,7 +145,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 
 @pytest.mark.slow
 def test_the_vector_engine_leaves_out_the_same() -> None:
-    """The peer whose update went too far is left out by the engine, too; the mean is then that of the others."""
+    """The engine also leaves out the peer whose update moved too far; the mean is then that of the others."""
     made = world(algorithm="fedavg", farthest=1.05)
     sides = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
     done = closed(sides["peer1"], {peer: update_of(each) for peer, each in sides.items()})

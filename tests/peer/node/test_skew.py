@@ -1,9 +1,9 @@
-"""The two rules that bound the skew of round numbers, in the smallest model that shows what they are for.
+"""The two rules that bound the skew of round numbers, in the smallest model that shows their purpose.
 
-Three peers have a number each, and know of each other peer the last number that they heard. At any moment any of them
-may begin a round, if the first rule allows it; hear the present number of another; or catch up by the second rule. A
-cut is a stretch of time in which some of them hear nothing, so all cuts of all kinds and lengths are among the orders
-of these events. All states that can be reached are looked at.
+Three peers have a round number each, and each knows the last number that it received from each other peer. At any
+moment any of them may begin a round, if the first rule allows it; receive the present number of another peer; or catch
+up by the second rule. A cut is a stretch of time in which some peers receive nothing, so all cuts of all kinds and
+lengths are among the orders of these events. All reachable states are checked.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 
 from fedpeer.peer.node.skew import followed, latest
 
-#: Numbers of rounds in the model: enough for two peers to leave the third behind by more than one.
+#: Number of rounds in the model: enough for two peers to leave the third behind by more than one.
 ROUNDS = 4
 PEERS = range(3)
 
-#: Of each peer its round, and what it has heard of each (its own place: its round).
+#: Round of each peer, and for each peer the rounds that it has received from each (in its own place: its round).
 State = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 Rule = Callable[[list[int]], int]
 START: State = ((1, 1, 1), ((1, 1, 1),) * 3)
@@ -68,7 +68,7 @@ def reached(may: Rule = latest, follow: Rule = followed) -> set[State]:
 
 
 def ahead(state: State) -> int:
-    """How far the first is ahead of the second of the three numbers, in falling order."""
+    """Return how far the largest of the three numbers is ahead of the second largest."""
     first, second, _ = sorted(state[0], reverse=True)
     return first - second
 
@@ -82,7 +82,7 @@ def test_without_the_first_rule_a_peer_alone_runs_as_far_ahead_as_it_likes() -> 
 
 
 def healed(state: State, may: Rule, follow: Rule) -> State:
-    """All hear one another, and whoever can, goes on, the one that is least far first."""
+    """Let all peers receive from one another, and let those that can go on do so, the one furthest behind first."""
     for _ in range(2 * ROUNDS):
         for me, other in permutations(PEERS, 2):
             state = hears(state, me, other)
@@ -100,7 +100,7 @@ def test_from_every_state_all_come_to_the_last_round_once_they_hear_one_another(
 
 
 def test_a_stricter_first_rule_would_block_all() -> None:
-    """Nobody could begin a round that nobody else is in: all would wait for one another at the start."""
+    """No peer could begin a round that no other peer is in: all would wait for one another at the start."""
     strict: Rule = lambda rounds: max(rounds)  # noqa: E731
     assert reached(may=strict) == {START}
 

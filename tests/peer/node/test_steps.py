@@ -1,7 +1,7 @@
-"""Where our own program fails on a message, nothing of it stays, its sender pays, and the peer goes on.
+"""If our own program fails on a message, the message has no effect, its sender is charged, and the peer goes on.
 
-The mistakes here happen in the middle of a step, after its entries are written: at each entry that a message makes, and
-in each thing beside the durable state that hearing it changes.
+The failures here happen in the middle of a step, after its entries are written: at each entry that a message causes,
+and in each thing beside the durable state that the message changes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.slow
 
 
 class Broken(Exception):  # noqa: N818
-    """What stands for any mistake of ours."""
+    """Stand-in for any error of our own program."""
 
 
 def running() -> tuple[PeerCluster, Node, str]:
-    """A run in its third round or so; one node, and a neighbor of it that has given to it."""
+    """Return a run in about its third round, one node, and a neighbor that has sent shares to it."""
     cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.start()
     cluster.run(80.0)
@@ -43,7 +43,7 @@ def running() -> tuple[PeerCluster, Node, str]:
 
 
 def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
-    """What this neighbor can give next."""
+    """Return the next transfer that this neighbor can send."""
     group = cluster.groups[0]
     channel = node.durable.groups[group].into[other]
     round, exchange = channel.place
@@ -55,7 +55,7 @@ def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
 
 
 def hello(cluster: PeerCluster, node: Node, other: str) -> Hello:
-    """What this neighbor says when it is greeted."""
+    """Return the Hello with which this neighbor answers a Hello."""
     there, group = cluster.node(other), cluster.groups[0]
     return Hello(
         generation=there.durable.generation,
@@ -76,14 +76,14 @@ def received(node: Node, other: str, message: Any) -> MessageReceived:
 
 
 def durable(node: Node) -> bytes:
-    """Without the number of its start."""
+    """Return the bytes of the durable state without its generation."""
     durable = node.durable.copy()
     durable.generation = 0
     return snapshot_bytes(durable, {})
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
-    """From now on this raises when it has done what it does."""
+    """Make this function raise from now on, after it has done its work."""
     usual = getattr(place, name)
 
     def fails(*given: Any, **named: Any) -> Any:
@@ -94,7 +94,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
 
 
 def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
-    """`Node.again`, after which nothing fails any more: else the new node could not even begin."""
+    """Return `Node.again` that first ends the failures: otherwise the new node could not even begin."""
     again = Node.again
 
     def mended(self: Node, moment: Moment) -> Node:
@@ -131,7 +131,7 @@ def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyP
 
 
 def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was persisted before and after a mistake, replayed, is the durable state that the node has."""
+    """What was persisted before and after a failure gives, when replayed, the durable state of the node."""
     cluster, node, other = running()
     steps, replayed = Steps(node, lambda *told: None), node.durable.copy()
     with monkeypatch.context() as broken:
@@ -146,7 +146,7 @@ def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two meet again, and the neighbor repeats it: mass is exact."""
+    """The two peers meet again, and the neighbor repeats the share: mass is exact."""
     cluster, node, other = running()
     group, said = cluster.groups[0], make_share(cluster, node, other)
     steps = Steps(node, lambda *told: None)
@@ -177,7 +177,7 @@ def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The circle is what it was, too, in the middle of going over to another one."""
+    """The peer groups stay as they were, even if the failure is in the middle of the switch to other ones."""
     cluster, node, other = running()
     steps = Steps(node, lambda *told: None)
     later = cluster.signed(node.state.peer_groups.roster.number + 1, sorted(node.state.peer_groups.peers)[:-1])
@@ -193,7 +193,7 @@ def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would come again at once: whoever runs the node ends it, and the service starts it again."""
+    """The error would occur again at once: the program that runs the node ends it, and the service starts it again."""
     _, node, _ = running()
     steps = Steps(node, lambda *told: None)
     failing(monkeypatch, Node, "_proceed")

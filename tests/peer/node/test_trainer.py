@@ -1,4 +1,4 @@
-"""What a peer keeps of its own as bytes: the algorithm's own numbers, on disk and back, and journals of before."""
+"""A peer's own state as bytes: the algorithm's own numbers, to disk and back, and journals of earlier versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from fedpeer.sims.world import plan_of
 from tests.sims.worlds import federation, trainer_of, world
 
 METHOD = "pfedvem-gossip,head_lr=0.001,head_epochs=2,samples=2"
-#: An `Opened` as version 0.2 wrote it: the first exchange of round 3, from the peer's own weight, and any other.
+#: Two `Opened` of round 3 as version 0.2 wrote them: an exchange that begins from the peer's own weight, as a first
+#: exchange does, and one that carries on, as any other.
 AFRESH = (
     "46445046010000005d000000000000000000000093a64f70656e656488a567726f7570a865766572796f6e65a5726f756e6403a8657863"
     "68616e676500a2746f92a162a163a665787065637491a163a86672616374696f6ecb3fd0000000000000a6616672657368c3a577686f6c"
@@ -46,7 +47,7 @@ def trainer_by(method: str = METHOD, **settings: Any) -> LocalTrainer:
 
 
 def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
-    """What the node has after two rounds, in which estimates came to half of what was trained; and the state itself."""
+    """Return what a node has after two rounds, the second one from half of the trained values; and the state itself."""
     x_n, s_k, state = one.start(), torch.zeros(0), None
     for round in (1, 2):
         estimate_n = x_n if round == 1 else x_n / 2
@@ -79,7 +80,7 @@ def test_bytes_between_rounds_change_no_number() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Momentum(TrainingState):
-    """A state that has a leaf more than that of local training."""
+    """A state with one more leaf than that of local training."""
 
     before_n: Tensor
 

@@ -1,7 +1,8 @@
-"""`bob`, a whole peer to whom everything bad is said, and those who say it: four of a ring whose keys the test has.
+"""`bob`, a complete running peer that receives bad messages, and the peers that send them.
 
-ann and cas are his neighbors, dan is not; each has a port on which bob's messages arrive. All have met bob, but for
-eve, who is not there (nor is her address), so bob waits for her and nothing durable changes by itself.
+The test holds the keys of all of them. ann, bob, cas and dan form a ring, in which ann and cas are bob's neighbors and
+dan is not; each of the other three has a port on which bob's messages arrive. All have met bob except eve, who is away
+and whose address does not exist, so bob waits for her and nothing durable changes by itself.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from tests.peer.runtime.port import Port, request, serving
 from tests.peer.runtime.whole import PATIENCE, Whole, whole
 from tests.sims import worlds
 
-#: In which incarnation each of them speaks.
+#: Incarnation in which each of these peers sends.
 INCARNATIONS = {"ann": 1, "cas": 1, "dan": 2}
-#: Start of the process as which all of them speak.
+#: Process generation in which all of them send.
 LIFE = 5
 NOWHERE = "https://no-such-host.invalid:7401"
 
 
 @dataclass
 class Bob:
-    """bob, whom the test can hear and see into, and the others' keys and ears."""
+    """The running peer bob, whose messages and state the test can see, with the other peers' keys and ports."""
 
     peer: Whole
     people: People
@@ -72,7 +73,7 @@ class Bob:
 
     @contextmanager
     def line(self, tls: ssl.SSLContext | None = None) -> Iterator[ssl.SSLSocket]:
-        """A connection to his port, ann's if not another's."""
+        """Open a TLS connection to bob's port, by default with ann's identity."""
         tls = tls or self.tls(self.keys["ann"])
         with socket.create_connection(self.address, PATIENCE) as plain, tls.wrap_socket(plain) as secret:
             yield secret
@@ -82,7 +83,7 @@ class Bob:
         return "127.0.0.1", int(self.people.roster.by_id["bob"].address.rsplit(":", 1)[1])
 
     def ask(self, said: bytes, tls: ssl.SSLContext | None = None) -> RejectMessage | None:
-        """Say these bytes in TLS: the refusal that is answered, or None if they were taken."""
+        """Send these bytes over TLS; return the rejection in the answer, or None if they were accepted."""
         with self.line(tls) as secret:
             secret.sendall(said)
             return answer(secret)
@@ -91,7 +92,7 @@ class Bob:
         return self.ask(request(frame), self.tls(self.keys[sender]))
 
     async def entered(self, sender: str) -> None:
-        """Until a request of this sender is under way."""
+        """Wait until a request of this sender is in progress."""
         while not self.peer.server._at_once[sender]:
             await asyncio.sleep(0)
 
@@ -114,7 +115,7 @@ class Bob:
         known_generation: int = 0,
         contract: bytes = b"",
     ) -> bytes:
-        """What makes the two meet; another `digest` of the group instead of his, or of the contract."""
+        """Return the Hello with which the two peers meet; `digest` and `contract` replace bob's own digests."""
         him = self.peer.state
         group = next(iter(him.peer_groups.consensus_by_group), "all")
         hello = Hello(
@@ -132,34 +133,34 @@ class Bob:
         return self.framed(hello, sender, incarnation=incarnation or INCARNATIONS[sender])
 
     def taken(self) -> int:
-        """How much of ann's he has."""
+        """Return how many of ann's transfers bob has taken."""
         channels = self.peer.inside(lambda: self.peer.state.durable.groups["all"].into)
         return channels["ann"].taken if "ann" in channels else 0
 
     def next(self, *, ahead: int = 0, **changed: Any) -> bytes:
-        """What ann can give next, all numbers 1, or with anything changed; `ahead`: numbers further on."""
+        """Return ann's next transfer, with all model values 1; `changed` replaces fields, `ahead` shifts its number."""
         ones = numbers(*[changed.setdefault("weight", 2.0**-8)] * self.party().length)
         given: dict[str, Any] = {"seq": self.taken() + 1 + ahead, "tail": ones} | changed
         return transfer(self.party(), **given)
 
     def gives(self) -> bytes:
-        """ann gives him something, which he takes; the bytes."""
+        """Send ann's next transfer, check that bob takes it, and return its bytes."""
         frame, before = self.next(), self.taken()
         assert self.say(frame) is None
         assert self.taken() == before + 1
         return frame
 
     def version(self) -> int:
-        """Return bob's statement of himself."""
+        """Return the version of bob's statement about himself."""
         return self.peer.inside(lambda: self.peer.state.membership.statement.version)
 
     def claim(self, about: str, state: Literal["suspect", "dead"], version: int) -> Claim:
-        """What ann says of somebody."""
+        """Return a claim by ann about a peer."""
         bare = Claim(about=about, incarnation=1, version=version, state=state, author="ann", advert=None, signature=b"")
         return self.signed(bare, "ann")
 
     def alive(self, peer: str, version: int) -> Claim:
-        """What somebody says of himself."""
+        """Return a peer's claim that it is alive."""
         advert = Advert(
             address=NOWHERE, roster=1, generation=1, nonce=1, round=0, score=None, begun=False, models=("closed",)
         )
@@ -176,7 +177,7 @@ class Bob:
     # ---------------------------------------------------------------------------------------------------------- judging
 
     def pardon(self) -> None:
-        """Whatever was done before is not held against anybody, and said again in the log."""
+        """Clear all reputations and rates, and let the log write the next line of each name at once."""
 
         def clear() -> None:
             self.peer.state.others.reputations.clear()
@@ -188,7 +189,7 @@ class Bob:
 
     @contextmanager
     def limits(self, **changed: float) -> Iterator[None]:
-        """Smaller limits for a while."""
+        """Change the server's limits inside the block."""
         server = self.peer.server
         usual = server._limits
         self.peer.inside(lambda: setattr(server, "_limits", replace(usual, **changed)))  # type: ignore[arg-type]
@@ -198,8 +199,11 @@ class Bob:
 
     @contextmanager
     def refuses(self, code: str, words: str = "") -> Iterator[None]:
-        """Inside, something bad is said, once: it is counted once and told in one line (with one of these words, with |
-        between them), nothing durable changes, nothing is kept, and a good message is taken afterwards."""
+        """Check that the one bad message that the block sends is rejected.
+
+        It is counted once and logged in one line (which contains one of `words`, separated by |), nothing durable
+        changes, nothing is kept, and a good message is accepted afterwards.
+        """
         self.pardon()
         since, counted, durable = len(self.peer.lines), self.peer.counted(code), self.peer.durable()
         yield
@@ -219,7 +223,7 @@ class Bob:
 
     @contextmanager
     def tells(self, to: str, what: Callable[[Message], bool]) -> Iterator[None]:
-        """Inside, something happens after which bob says this to one of the others."""
+        """After the block, wait until bob has sent the peer `to` a message for which `what` holds."""
         ear = self.ears[to]
         since = len(ear.delivered)
         yield
@@ -227,7 +231,7 @@ class Bob:
 
 
 def answer(connection: socket.socket) -> RejectMessage | None:
-    """The refusal in the next answer; None: it was taken."""
+    """Return the rejection in the next answer, or None if the message was accepted."""
     with closing(http.client.HTTPResponse(connection)) as response:
         response.begin()
         refused = codec.decode_answer(response.read())
@@ -239,7 +243,7 @@ def answer(connection: socket.socket) -> RejectMessage | None:
 
 @contextmanager
 def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob) -> Iterator[Bob]:
-    """bob in this federation, or in one of equals with a group of all and one with eve."""
+    """Run bob in this federation, by default one without a server, with a group of all and a group with eve."""
     people = People.at(folder / "people")
     ports = {peer: bind_socket("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
     keys = {
@@ -289,6 +293,6 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
 
 
 def _policy_of(other: str, policy: MessagePolicy) -> MessagePolicy:
-    """Return the policy of one of the others, who takes anything from bob."""
+    """Return the policy of one of the other peers, which accepts any message from bob."""
     groups = {id: replace(spec, neighbors=spec.members) for id, spec in policy.groups.items()}
     return replace(policy, me=other, incarnation=INCARNATIONS[other], groups=groups)

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, driven over its DevTools socket: open a page, wait for what it shows, look at it."""
+"""A headless Chromium for tests, driven over its DevTools socket: open a page, wait for its content, capture it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-#: Seconds for a start on a busy machine, and for anything that a page is to show.
+#: Seconds allowed for a start on a busy machine, and for any expected content of a page.
 START_S, PATIENCE_S = 60.0, 30.0
-#: A page in the size of its content is a few thousand pixels high: more than the default 4 MiB of a message.
+#: The picture of a whole page is a few thousand pixels high and needs more than a message's default 4 MiB.
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 _OPTIONS = (
@@ -28,13 +28,13 @@ _OPTIONS = (
 
 
 class Page:
-    """One tab."""
+    """One browser tab."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._number = socket, 0
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the DevTools protocol and its result; events in between are dropped."""
+        """Send one command of the DevTools protocol and return its result; drop the events in between."""
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": params})
         while True:
@@ -45,13 +45,13 @@ class Page:
                 return result
 
     async def value(self, script: str) -> Any:
-        """What a JavaScript expression is worth; promises are waited for."""
+        """Return the value of a JavaScript expression; wait for it if it is a promise."""
         answer = await self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Wait until the condition holds; the page itself looks every few milliseconds."""
+        """Wait until the condition holds; the page itself checks it every few milliseconds."""
         script = (
             f"new Promise((done) => {{ const look = () => ({condition}) ? done() : setTimeout(look, 10); look(); }})"
         )
@@ -59,12 +59,12 @@ class Page:
             await self.value(script)
 
     async def open(self, url: str) -> None:
-        """Go to an address; returns when the new document is there."""
+        """Go to an address and wait until the new document is loaded."""
         await self.call("Page.navigate", url=url)
         await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     async def look(self, width: int, dark: bool = False, height: int = 900) -> None:
-        """The window's width in pixels, and which colours the person prefers."""
+        """Set the window's size in pixels and the preferred colour scheme."""
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=scheme)
         await self.call(
@@ -72,7 +72,7 @@ class Page:
         )
 
     async def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
+        """Save the whole page as a PNG."""
         size = (await self.call("Page.getLayoutMetrics"))["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
@@ -81,7 +81,7 @@ class Page:
 
 @asynccontextmanager
 async def chromium(folder: Path) -> AsyncIterator[Page]:
-    """A browser of its own with one empty tab; `folder` is for what it writes."""
+    """Start a separate browser with one empty tab; it writes its files into `folder`."""
     assert CHROMIUM is not None
     process = await asyncio.create_subprocess_exec(
         CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank",
@@ -103,5 +103,5 @@ async def chromium(folder: Path) -> AsyncIterator[Page]:
         ):
             yield Page(socket)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)  # the browser's own group, its helpers included
+        os.killpg(process.pid, signal.SIGKILL)  # the browser's own process group, which includes its helpers
         await process.communicate()

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the doors of a peer."""
+"""Fixtures for the tests of a peer's runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.peer.runtime.loop_lag import slow_callbacks
 
 @pytest.fixture(scope="module")
 def _frozen() -> Iterator[None]:
-    """What earlier modules left in this process is no business of the loop: a collection of it takes half a second."""
+    """Freeze the objects of earlier test modules: a garbage collection of them would take the loop half a second."""
     gc.collect()
     gc.freeze()
     yield
@@ -22,7 +22,7 @@ def _frozen() -> Iterator[None]:
 
 @pytest.fixture
 def quick_loop(_frozen: None) -> Iterator[None]:
-    """The event loop is never held up while the test runs."""
+    """Fail the test if a callback blocks the event loop while it runs."""
     with slow_callbacks() as slow:
         yield
     assert not slow, "the event loop was blocked:\n" + "\n".join(slow)
@@ -30,6 +30,6 @@ def quick_loop(_frozen: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bob]:
-    """A running peer, and those who speak to it."""
+    """A running peer, and the peers that send to it."""
     with bob_at(tmp_path_factory.mktemp("bob")) as running:
         yield running

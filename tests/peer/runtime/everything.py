@@ -1,4 +1,4 @@
-"""An algorithm whose updates and servers have all that can be wrong with one, for a peer that shall refuse it."""
+"""An algorithm whose updates and servers have every value that can be invalid, for a peer that must reject it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.rejection import Rejection
 
-#: What no number of a server reaches.
+#: Bound that no value of a valid server exceeds.
 FAR = 1e6
 
 
@@ -31,7 +31,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Everything(FedAvg):
-    """FedAvg with more words."""
+    """FedAvg whose updates also have a precision and the client's number."""
 
     positive = ("precision",)
     numbered = "number"

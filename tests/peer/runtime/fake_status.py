@@ -1,4 +1,4 @@
-"""A federation that learns, as one of its peers would see it: for tests of what shows it, and to look at the page.
+"""A fake of a learning federation, as one of its peers would report it, for tests and for a look at the page.
 
 `python -m tests.peer.runtime.fake_status [PEERS] [PORT]` serves it live and prints the address.
 """
@@ -26,9 +26,9 @@ ROUNDS = 100
 
 
 class FakePeer:
-    """`status` is what a peer of a federation of `peers` would show; each `round()` goes on by one round.
+    """A fake peer: `status` is that of a peer in a federation of `peers`, and each `round()` advances it by one round.
 
-    `served`: they have a coordinator; else they are equals.
+    With `served` the peers have a coordinator; otherwise they are peers without a server.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FakePeer:
         self.log = Log([self.status.say], clock=lambda: self.now, ticking=lambda: self.now)
 
     def round(self) -> None:
-        """Everybody learns once more; now and then something goes wrong."""
+        """Advance all peers by one round; some rounds also have a fault."""
         self.number += 1
         self.now += 7.3
         self.status.starts = 2
@@ -94,7 +94,7 @@ class FakePeer:
                 self.log_effect(RejectEffect(Rejection("not_fedpeer", "GET / HTTP/1.1")))
 
     def log_effect(self, effect: Note | RejectEffect) -> None:
-        """As the shell does it: count, and log."""
+        """Count and log the effect, as the running peer does."""
         if isinstance(effect, RejectEffect):
             self.status.refused(effect.rejection)
         else:
@@ -102,7 +102,7 @@ class FakePeer:
         self.log.on_effect(effect)
 
     def score(self, id: str) -> float:
-        """An accuracy that climbs to the peer's own height, or the error that falls likewise."""
+        """Return an accuracy that rises to the peer's own limit, or an error that falls in the same way."""
         reached = self.skill[id] * (1 - 0.9 * math.exp(-self.number / self.pace[id])) + self.draws.normal(0, 0.004)
         return float(reached) if self.status.about.score_name == "accuracy" else float(4 * (1 - reached))
 
@@ -127,7 +127,7 @@ class FakePeer:
         )  # fmt: skip
 
     def consensus(self) -> ConsensusView:
-        """They coordinate in turns; from round 60 on half of them are away, and nobody does."""
+        """Return a view whose peers coordinate in turn; from round 60 on half of them are away and none coordinates."""
         paused = self.number >= 60
         return ConsensusView(
             id="everyone", members=self.ids,

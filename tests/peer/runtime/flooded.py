@@ -1,8 +1,8 @@
-"""A peer port in a process of its own, to be flooded: `python -m tests.peer.runtime.flooded FOLDER LENGTH`.
+"""A peer port in its own process, to be flooded: `python -m tests.peer.runtime.flooded FOLDER LENGTH`.
 
-It is bob of the federation in the folder (`people.py`), with one averaging group of this length, and does nothing with
-what it takes. Prints its port, then serves until its standard input ends, then prints as JSON how often it refused
-what, and how many messages it took.
+It is bob of the federation in FOLDER (`people.py`), with one averaging group of LENGTH parameters, and drops the
+messages that it accepts. It prints its port, serves until its standard input ends, and then prints as JSON the number
+of rejections by code and the number of accepted messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""bob in a process of his own, to whom ann gives for exchanges to come: `python -m tests.peer.runtime.hoarding`.
+"""bob in his own process, to whom ann sends shares for future exchanges: `python -m tests.peer.runtime.hoarding`.
 
-Prints as JSON what the operating system says of his memory before and at most (bytes), how often ann gave, what bob
-took, what he holds, and by what name he refused shares of exchanges that no averaging has.
+It prints as JSON the process's memory before the shares and at its peak, as the operating system reports it (bytes),
+how many shares ann sent and their total weight, how many bob took, the weight that he holds, and the codes with which
+he rejected shares for exchanges that no averaging has.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from tests.peer.hostile import numbers
 from tests.peer.runtime.bob import Bob, bob_at
 from tests.sims import worlds
 
-#: Parameters of the group: 1.3 MB on the wire, 2.6 MB held; and how many shares, which would be 520 MB if all waited.
+#: Hidden neurons of the group, for shares of 1.3 MB on the wire and 2.6 MB in memory; and the number of shares, which
+#: would take 520 MB if all of them waited.
 HIDDEN, TIMES = 4300, 200
-#: Exchanges of an averaging.
+#: Number of exchanges in an averaging.
 EXCHANGES = 100
 WEIGHT = 2.0**-10
 STATUS = Path("/proc/self/status")
@@ -43,7 +45,7 @@ def federation() -> Federation:
 
 
 def give(bob: Bob, tail: bytes, number: int, seq: int) -> None:
-    """For one exchange of the rounds to come after the other."""
+    """Send ann's share for the exchange with this number, counted over the rounds to come."""
     round, exchange = divmod(number, EXCHANGES)
     bob.say(bob.next(seq=seq, round=1 + round, exchange=exchange, weight=WEIGHT, tail=tail))
 
@@ -51,10 +53,10 @@ def give(bob: Bob, tail: bytes, number: int, seq: int) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, bob_at(Path(folder), federation()) as bob:
         tail = numbers(*[WEIGHT] * bob.party().length)
-        for number in range(3):  # first uses are part of an idle peer
+        for number in range(3):  # the memory of first uses is part of an idle peer's
             give(bob, tail, number, number + 1)
         bob.taken()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         idle = memory("VmRSS")
         for number in range(3, TIMES):
             give(bob, tail, number, number + 1)

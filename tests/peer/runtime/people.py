@@ -1,4 +1,4 @@
-"""A small federation on the disk, made for a test: its authority, and peers whose certificates may be wrong."""
+"""A small federation on disk for a test: its authority, and peers whose certificates may be invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedpeer.peer.wire.roster import Entry, Roster, sign
 
 @dataclass
 class People:
-    """An authority that lets in whom a test wants. `roster` is always the newest."""
+    """An authority that admits the peers that a test asks for. `roster` is always the newest."""
 
     folder: Path
     key: Ed25519PrivateKey
@@ -45,7 +45,7 @@ class People:
         by: tuple[x509.Certificate, Ed25519PrivateKey] | None = None,
         address: str = "",
     ) -> Identity:
-        """A peer's identity; in the roster if `admitted`, its certificate signed by another pair if `by`."""
+        """Make a peer's identity; `admitted` adds it to the roster, `by` is another issuer of its certificate."""
         key = key or Ed25519PrivateKey.generate()
         issuer, signer = by or (self.certificate, self.key)
         certificate = peer_certificate(issuer, signer, peer, key.public_key(), "127.0.0.1", made, expires)
@@ -86,8 +86,8 @@ def _not_valid_yet(people: People, peer: str) -> Identity:
     return people.identity(peer, made=datetime.now(UTC) + timedelta(days=30))
 
 
-#: T01: who makes a certificate that is refused; what the refusing side says, and what the refused one is told: one of
-#: these words, with | between them.
+#: T01: for each invalid certificate its maker, the reason on the rejecting side, and the reason on the rejected side.
+#: A reason contains one of the texts that are separated by |.
 SPOILT: dict[str, tuple[Callable[[People, str], Identity], str, str]] = {
     "self-signed": (_self_signed, "its certificate is self-signed", "does not know our authority"),
     "other-authority": (_of_another_authority, "signed by another authority", "does not know our authority"),

@@ -1,4 +1,4 @@
-"""A peer port for a test: bob's server, with a host that notes what it is told, and ways to speak to it by hand."""
+"""A peer port for a test: bob's server, with a host that records its calls, and functions to send raw requests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews
 from fedpeer.rejection import Rejection
 from tests.peer.frames import POLICY
 
-#: Seconds after which a test hangs; everything here takes milliseconds.
+#: Seconds after which a test counts as hanging; everything here takes milliseconds.
 PATIENCE = 10.0
 
 
 @dataclass
 class Port:
-    """What the server told its host so far. With `keep`, leases are the test's to release."""
+    """Record of all that the server has passed to its host. With `keep` the test itself releases the leases."""
 
     policy: MessagePolicy = field(default_factory=lambda: replace(POLICY, other=None))
     owner: str | Rejection = "ann"
@@ -50,7 +50,7 @@ class Port:
         return f"{self.scheme}://127.0.0.1:{self.number}"
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until something that the host is told makes this true."""
+        """Wait until the condition holds; it is checked after each message or rejection."""
         async with asyncio.timeout(PATIENCE), self.told:
             await self.told.wait_for(done)
 
@@ -80,7 +80,7 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     listening: socket.socket | None = None,
 ) -> AsyncIterator[PeerServer]:
-    """bob's server, on a free port of loopback if on no other."""
+    """Run bob's server, by default on a free loopback port."""
     host = Host(
         identify=lambda der: port.owner,
         listens=lambda peer: port.listens,
@@ -101,7 +101,7 @@ async def serving(
 
 @dataclass
 class Answer:
-    """What came back: the status and what the body says."""
+    """An answer: its status and its decoded body."""
 
     status: int
     said: RejectMessage | RosterNews | None
@@ -115,7 +115,7 @@ HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}
 
 
 def request(body: bytes, *, line: str = "POST /v1/message HTTP/1.1", **headers: str | None) -> bytes:
-    """A request as bytes; headers by name with _ for -, None to leave one out."""
+    """Return a request as bytes; a header's name has _ for -, and None omits a header."""
     given = {name.replace("_", "-").title(): value for name, value in headers.items()}
     lines = HEADERS | {"Content-Length": str(len(body))} | given
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
@@ -134,7 +134,7 @@ async def connected(
 
 
 async def answer(reader: asyncio.StreamReader) -> Answer:
-    """The next answer on a connection."""
+    """Read the next answer on a connection."""
     async with asyncio.timeout(PATIENCE):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
@@ -143,7 +143,7 @@ async def answer(reader: asyncio.StreamReader) -> Answer:
 
 
 async def ask(port: Port, said: bytes, tls: ssl.SSLContext | None = None) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a new connection and return its answer."""
     async with connected(port, tls) as (reader, writer):
         writer.write(said)
         return await answer(reader)

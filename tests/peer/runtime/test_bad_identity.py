@@ -1,8 +1,8 @@
-"""P9: what a member tells a running peer about that peer itself: numbers of its life, its incarnation and its channels,
-a later process with its identity. Without the peer's own signature it changes nothing, in whatever version of the wire
-it comes; with it, it does what it says.
+"""P9: statements of a member to a running peer about that peer itself.
 
-Ids are those of the table of bad inputs.
+They concern the peer's generation, its incarnation, its channels, and a later process with its identity. Without the
+peer's own signature a statement changes nothing, in every version of the wire; with the signature it takes effect. Ids
+are those of the table of bad inputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Case = Callable[[Bob], None]
 
 
 def hello(bob: Bob, *, taken: int = 0, known_generation: int = 0) -> Hello:
-    """What ann says of bob."""
+    """Return ann's Hello, with her statements about bob's generation and channel."""
     state = bob.peer.state
     group = next(iter(state.peer_groups.groups))
     digest = bob.peer.inside(lambda: state.digest_of(group))
@@ -40,7 +40,7 @@ def hello(bob: Bob, *, taken: int = 0, known_generation: int = 0) -> Hello:
 
 
 def says(code: str, make: Callable[[Bob], Message], version: int = 2, **envelope: Any) -> Case:
-    """ann says it, and bob refuses it by a message; his numbers are what they were."""
+    """Return a case in which bob rejects ann's message by a message, and his numbers stay the same."""
 
     def case(bob: Bob) -> None:
         frame = bob.framed(make(bob), version=version, **envelope)
@@ -58,7 +58,7 @@ def numbers(bob: Bob) -> tuple[int, int]:
 
 
 def at_the_door(number: int) -> Case:
-    """A number beyond which no other can be counted is not even read."""
+    """Return a case in which a number that leaves no room for a next one is rejected in the answer."""
 
     def case(bob: Bob) -> None:
         frame = bob.framed(hello(bob), to_incarnation=number)
@@ -125,7 +125,7 @@ def test_no_word_about_a_peer_moves_its_own_numbers(bob: Bob, case: Case) -> Non
 
 @pytest.fixture
 def another(tmp_path: Path) -> Iterator[Bob]:
-    """bob, who will not be the same after it."""
+    """A separate bob, whose state the test changes permanently."""
     with bob_at(tmp_path) as bob:
         yield bob
 

@@ -1,8 +1,8 @@
-"""P9: everything bad that is seen at the door, said over TLS to a running peer.
+"""P9: bad inputs that a running peer recognizes on their arrival, sent over TLS.
 
-`bob` is a whole peer but for the fork. Each input gets its name: one count, one line of the log, and a sentence in the
-answer; nothing durable changes, nothing is kept, and a good message is still taken afterwards. Ids are those of the
-table of bad inputs.
+`bob` is a complete peer except that it is not forked. Each input is rejected by name: one count, one line of the log,
+and a sentence in the answer; nothing durable changes, nothing is kept, and a good message is still accepted afterwards.
+Ids are those of the table of bad inputs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Case = Callable[[Bob], None]
 
 
 def told(refused: RejectMessage | None, code: str) -> None:
-    """The answer has the name, and a sentence that helps."""
+    """Check that the answer has the code and the code's advice."""
     assert refused is not None
     assert refused.code == code
     assert refused.text.startswith(REJECTIONS[code].advice)
@@ -54,7 +54,7 @@ def spoilt(name: str) -> Case:
     def case(bob: Bob) -> None:
         wrong = make(bob.people, f"peer-{name}")
         with bob.refuses("tls_refused", here), pytest.raises(ssl.SSLError) as caught, bob.line(bob.tls(wrong)) as line:
-            line.recv(1)  # who says nothing yet hears the reason; else the connection may be reset before
+            line.recv(1)  # a client that has sent nothing receives the reason; else a reset may come first
         assert any(words in (tls_reason(caught.value) or "") for words in there.split("|"))
 
     return case
@@ -80,13 +80,13 @@ def nobody_here(bob: Bob) -> None:
 
 
 def broken_off(bob: Bob) -> None:
-    """As a peer does that pauses while it connects."""
+    """Break off a connection, as a peer does that pauses while it connects."""
     with bob.refuses("handshake_cut"):
         socket.create_connection(bob.address, PATIENCE).close()
 
 
 def asks(said: bytes, code: str) -> Case:
-    """A request that says what no peer says; the body that it speaks of is not sent, and not waited for."""
+    """Return a case with a request that no peer sends; its announced body is not sent, and bob does not wait for it."""
 
     def case(bob: Bob) -> None:
         with bob.refuses(code):

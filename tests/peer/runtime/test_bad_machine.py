@@ -1,8 +1,8 @@
-"""P9: what is wrong with the machine, under a running peer or before `fedpeer start`: disk, port, handles, addresses.
+"""P9: faults of the machine, under a running peer or before `fedpeer start`: disk, port, file handles, addresses.
 
-Nobody else is refused; the trouble is named and counted, the peer goes on as far as it can, and says nothing that is
-not saved. What only a person can put right is a sentence, and nothing is started. Ids are those of the table of bad
-inputs.
+No other peer is rejected for them. A fault is named and counted, the peer goes on as far as it can, and it sends
+nothing that is not saved. If only a person can repair a fault, a sentence says so and nothing is started. Ids are those
+of the table of bad inputs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WARD = "a,b,outcome\n1,2,ill\n3,4,well\n5,6,ill\n7,8,well\n"
     "number", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=["D03-full", "D03-read-only", "D03-failing"]
 )
 def test_nothing_is_said_that_cannot_be_saved(bob: Bob, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transfer is neither saved nor acknowledged, and a ping behind it is not answered, until there is room."""
+    """A transfer is neither saved nor acknowledged, and a ping after it is not answered, until the disk works again."""
     bob.pardon()
     since, counted, taken, said = len(bob.peer.lines), bob.peer.counted("persist_failed"), bob.taken(), bob.next()
     ear, whole_write, tried = bob.ears["ann"], blocks.write, threading.Semaphore(0)
@@ -77,7 +77,7 @@ def test_nothing_is_said_that_cannot_be_saved(bob: Bob, number: int, monkeypatch
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=["D03-model-full", "D03-model-read-only"])
 def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a roster that cannot be written down."""
+    """A failure to write the model or a new roster is logged, and the peer goes on."""
 
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["D03-training-full", "D03-training-failing"])
 def test_training_waits_for_its_disk(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where numba finds no room for what it compiled, or data cannot be read."""
+    """Training is tried again after a disk error, such as no room for numba's compiled code or unreadable data."""
     tries, work = itertools.count(), JobRunner.work
 
     def reluctant(self: JobRunner, job: Work) -> Worked:
@@ -122,7 +122,7 @@ def test_an_address_that_leads_nowhere_is_told_and_counted(bob: Bob, peer: str) 
 
 @pytest.mark.parametrize("left", [0, 1], ids="D04-{}-handles".format)
 def test_without_file_handles_it_waits_for_some(bob: Bob, left: int) -> None:
-    """A connection takes two while it shakes hands."""
+    """A connection needs two file handles during its handshake, so a peer with none or one left waits for more."""
     bob.pardon()
     since, durable = len(bob.peer.lines), bob.peer.durable()
     before = bob.peer.counted("out_of_handles")
@@ -137,7 +137,7 @@ def test_without_file_handles_it_waits_for_some(bob: Bob, left: int) -> None:
 
 @contextmanager
 def few_handles(left: int) -> Iterator[None]:
-    """So many more file handles for the whole process."""
+    """Leave the whole process only so many more file handles."""
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as taken:
         highest = taken.enter_context(socket.socket()).fileno()
@@ -147,7 +147,7 @@ def few_handles(left: int) -> Iterator[None]:
 
 
 def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has room for connections that it takes, and for those that it makes."""
+    """The roster's size sets the limits both for incoming and for outgoing connections."""
     among = Limits.among
     monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
     with started(file) as peer:
@@ -160,7 +160,7 @@ def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A peer's file, and all that it names."""
+    """A peer's file, and all files that it names."""
     return settled(tmp_path / "wards")
 
 
@@ -172,7 +172,7 @@ def settled(folder: Path) -> Path:
 
 
 def change(file: Path, **settings: object) -> None:
-    """Write settings over those of a file; None takes one out."""
+    """Overwrite settings of a file; None removes a setting."""
     data = {**YAML(typ="safe", pure=True).load(file.read_text()), **settings}
     file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
 
@@ -183,7 +183,7 @@ def started(file: Path) -> AbstractContextManager[Whole]:
 
 
 def lived(file: Path) -> bytes:
-    """It was there once, and paused; what is durable, but for the number of starts."""
+    """Run the peer once until it pauses; return its durable state without the number of starts."""
     with started(file) as peer:
         return peer.durable(generation=0)
 
@@ -218,7 +218,7 @@ def test_the_snapshot_before_stands_in_for_a_damaged_one(file: Path, damage: Cal
 
 @pytest.mark.parametrize("times", [pytest.param(3, id="D01-again-and-again")])
 def test_a_sound_snapshot_is_written_at_once_behind_a_damaged_one(file: Path, times: int) -> None:
-    """Power is cut right after each start, and the newest is damaged by then: what a pause would save is not there."""
+    """Before each start the newest snapshot is damaged, and after it power is cut, so that no pause saves anything."""
     before, state, cut = lived(file), file.parent / "peer1-state", file.parent / "cut"
     for _ in range(times):
         flip(newest(file, "snapshots"), newest(file, "snapshots").stat().st_size // 2)

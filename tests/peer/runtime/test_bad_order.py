@@ -1,8 +1,8 @@
-"""P9: what only a peer with memory can judge, said over TLS to a running one: order, lives, what is said of others.
+"""P9: bad inputs that only a peer's memory can reveal, sent over TLS: order, generations, claims about other peers.
 
-Each message is right in itself; what makes it wrong is what was said before, or who signed it. It is refused by name:
-one count, one line of the log, and a message to who said it; nothing durable changes, nothing is kept, and a good
-message is still taken afterwards. Ids are those of the table of bad inputs.
+Each message is valid in itself; an earlier message or its signer makes it invalid. It is rejected by name: one count,
+one line of the log, and a message to its sender; nothing durable changes, nothing is kept, and a good message is still
+accepted afterwards. Ids are those of the table of bad inputs.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ pytestmark = pytest.mark.slow
 
 #: A number that nothing here reaches.
 NEVER = 1000
-#: False verdicts after which their author is not believed, and some more.
+#: Number of false verdicts: somewhat more than those after which their author is not believed.
 FALSE = 8
 Case = Callable[[Bob], None]
 
 
 def telling(code: str) -> Callable[[Message], bool]:
-    """Whether a message has the name and the sentence."""
+    """Return a predicate for messages: whether one is a rejection with this code and the code's advice."""
     return lambda message: (
         isinstance(message, RejectMessage) and message.code == code and message.text.startswith(REJECTIONS[code].advice)
     )
 
 
 def says(frame: Callable[[Bob], bytes], code: str, sender: str = "ann") -> Case:
-    """A message that is right in itself, after ann gave him something; he refuses it by a message."""
+    """Return a case in which bob, after a transfer of ann's, rejects by a message one that is valid in itself."""
 
     def case(bob: Bob) -> None:
         bob.gives()
@@ -65,14 +65,14 @@ def says(frame: Callable[[Bob], bytes], code: str, sender: str = "ann") -> Case:
 
 
 def repeated(bob: Bob) -> None:
-    """It is acknowledged again, for the acknowledgement may be what was lost."""
+    """A repeated transfer is acknowledged again, because the acknowledgement may have been lost."""
     said = bob.gives()
     with bob.refuses("repeated"), bob.tells("ann", lambda message: isinstance(message, Ack)):
         assert bob.say(said) is None
 
 
 def twice_at_the_same_time(bob: Bob) -> None:
-    """One of several equal transfers on different connections is taken."""
+    """Only one of several equal transfers on different connections is taken."""
     said = bob.next()
     bob.pardon()
     before, taken = bob.peer.counted("repeated"), bob.taken()
@@ -86,12 +86,12 @@ def twice_at_the_same_time(bob: Bob) -> None:
 
 
 def absurd(bob: Bob) -> None:
-    """From the first share on, by what he begins with."""
+    """An absurd share is rejected from the first share on, by comparison with the values with which bob begins."""
     says(lambda bob: bob.next(tail=numbers(*[1e9] * bob.party().length)), "implausible")(bob)
 
 
 def out_of_reach(bob: Bob) -> None:
-    """It costs nothing: somebody else may have moved the one who sends it."""
+    """A share that is out of reach costs its sender nothing: another peer may have moved the sender's values."""
     says(lambda bob: bob.next(tail=numbers(*[10.0] * bob.party().length)), "out_of_reach")(bob)
     assert bob.peer.inside(lambda: bob.peer.state.others.reputations.get("ann", Reputation()).recent) == ()
 
@@ -107,7 +107,7 @@ def another_plan(bob: Bob) -> None:
 
 
 def another_file(bob: Bob) -> None:
-    """Every difference is named."""
+    """Every difference between the two files is named."""
     text = bob.peer.state.setup.held.text.replace(b'"batch_size":5', b'"batch_size":6').replace(
         b'"seed":0', b'"seed":9'
     )
@@ -127,7 +127,7 @@ def another_file(bob: Bob) -> None:
 
 
 def nested(shape: bytes, depth: int) -> Case:
-    """A contract in which something stands this deep, where his own has a setting."""
+    """Return a case with a contract that is nested this deep where bob's own has a setting."""
 
     def case(bob: Bob) -> None:
         before, after = shape.split(b"|")
@@ -139,7 +139,7 @@ def nested(shape: bytes, depth: int) -> Case:
 
 
 def a_long_name(bob: Bob) -> None:
-    """A difference between the files is named, whatever it is called and however long."""
+    """A difference between the files is named, whatever characters its name has and however long it is."""
     text = json.dumps({"\x1b[2J<script>" + "x" * 50_000: 1}).encode()
     with bob.refuses("plan_mismatch", "x..."), bob.tells("ann", telling("plan_mismatch")):
         assert bob.say(bob.framed(Contract(text=text))) is None
@@ -147,7 +147,7 @@ def a_long_name(bob: Bob) -> None:
 
 
 def contract_by(bob: Bob, key: Ed25519PrivateKey, number: int = 1, **changed: Any) -> SignedContract:
-    """The contract in force with other rounds, signed by this key."""
+    """Return the contract in force with other rounds, signed by this key."""
     text = json.loads(bob.peer.state.setup.held.text)
     text["learning"]["rounds"] += 7
     text |= changed
@@ -158,7 +158,7 @@ def contract_by(bob: Bob, key: Ed25519PrivateKey, number: int = 1, **changed: An
 
 
 def contract(code: str, made: Callable[[Bob], SignedContract]) -> Case:
-    """A signed contract that is passed on and is none of this authority: nothing of it is kept."""
+    """Return a case with a contract that this authority did not sign and ann passes on: nothing of it is kept."""
 
     def case(bob: Bob) -> None:
         with bob.refuses(code), bob.tells("ann", telling(code)):
@@ -169,7 +169,7 @@ def contract(code: str, made: Callable[[Bob], SignedContract]) -> Case:
 
 
 def a_contract_that_cannot_be(bob: Bob) -> None:
-    """By the authority itself, but of another network: it is named and not gone over to, and costs nobody."""
+    """The authority's own contract for another network is reported and not adopted, and costs no peer anything."""
     signed = contract_by(bob, bob.people.key, network="mlp,layers=64+5+10", seed=9)
     assert bob.say(bob.framed(Contract(text=contract_bytes(signed)))) is None
     line = bob.peer.line("contract")
@@ -185,7 +185,7 @@ def an_earlier_process(bob: Bob) -> None:
 
 
 def claims(code: str, *made: Callable[[Bob], Claim]) -> Case:
-    """Statements that ann passes on: who made a wrong one is not here to be told, and ann pays."""
+    """Return a case with claims that ann passes on: the author of a wrong one cannot be informed, so ann is charged."""
 
     def case(bob: Bob) -> None:
         *before, bad = (make(bob) for make in made)
@@ -197,7 +197,7 @@ def claims(code: str, *made: Callable[[Bob], Claim]) -> Case:
 
 
 def accuses_him(state: Literal["suspect", "dead"]) -> Case:
-    """He answers at once, with a newer statement."""
+    """Return a case in which ann accuses bob, who answers at once with a newer statement."""
 
     def case(bob: Bob) -> None:
         version = bob.version()
@@ -213,8 +213,8 @@ def accuses_him(state: Literal["suspect", "dead"]) -> Case:
 
 
 def an_author_of_false_verdicts(bob: Bob) -> None:
-    """ann says of eve, who says again and again that she is alive, that she is dead."""
-    first = 100  # whatever was said of her before, these are later
+    """ann claims again and again that eve is dead, and each time eve claims that she is alive."""
+    first = 100  # above the version of any earlier claim about her
     assert bob.say(bob.ping(bob.alive("eve", first))) is None
     for version in range(first, first + FALSE):
         assert bob.say(bob.ping(bob.claim("eve", "dead", version), bob.alive("eve", version + 1))) is None
@@ -234,14 +234,14 @@ def roster(code: str, make: Callable[[Bob], Roster]) -> Case:
 
 
 def elsewhere(bob: Bob) -> Roster:
-    """A good roster of other people."""
+    """Return a valid roster of another authority."""
     key = Ed25519PrivateKey.generate()
     new = replace(bob.people.roster, authority=key.public_key().public_bytes_raw(), number=NEVER)
     return sign(new, key)
 
 
 def another_number(bob: Bob) -> None:
-    """His own roster, as if it were a later one: read again each time, if its number were believed."""
+    """bob's own roster under a later number is rejected; if the number were believed, it would be read each time."""
     said = RosterNews(number=NEVER, text=to_bytes(bob.people.roster))
     with bob.refuses("bad_metadata", f"was sent as number {NEVER}"):
         assert bob.say(bob.framed(said)) is None
@@ -306,7 +306,7 @@ def test_refused_by_what_was_said_before(bob: Bob, case: Case) -> None:
 def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    """It costs the sender, is told once with the way there and then without, and the peer goes on where it was."""
+    """The error is charged to the sender and logged with a traceback only the first time; the peer's state stays."""
     with bob_at(tmp_path) as bob:
         said, before = bob.next(), bob.peer.durable(generation=0)
 
@@ -337,8 +337,10 @@ def test_a_mistake_of_ours_refuses_the_message_and_nothing_else(
 
 
 def test_a_compressed_bomb_grows_into_nothing(tmp_path: Path) -> None:
-    """64 MB of zeros in 2 kB of zstd, and 8 MB in as few bytes as an honest share may have, as the form of a federation
-    in which transfers are compressed."""
+    """Compressed zeros are rejected before they take memory, in a federation in which transfers are compressed.
+
+    The test sends 64 MB of zeros in 2 kB of zstd, and 8 MB in as few bytes as an honest share may have.
+    """
     models = {
         "all": {"neurons": {"input": "all", "hidden1": 1}, "members": ["ann", "bob", "cas", "dan"]},
         "closed": {"neurons": {"hidden1": 1}, "members": ["bob", "eve"]},
@@ -367,7 +369,7 @@ def test_a_compressed_bomb_grows_into_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 2], ids=["an-earlier-one", "the-same"])
 def test_a_roster_that_is_no_news_changes_nothing_and_costs_nothing(bob: Bob, number: int) -> None:
-    """An honest peer may pass on what was overtaken; nothing of it is even read."""
+    """An honest peer may pass on a roster that has been replaced; its text is not even read."""
     his = bob.people.roster
     stale = his if number == 2 else sign(replace(his, number=1, entries=his.entries[:1]), bob.people.key)
     assert stale.number <= his.number
@@ -382,7 +384,7 @@ def test_a_roster_that_is_no_news_changes_nothing_and_costs_nothing(bob: Bob, nu
 
 @pytest.mark.parametrize("weight", [5e-324, 2.2e-308], ids=["S13-subnormal-weight", "S13-smallest-weight"])
 def test_weights_that_are_hardly_there_are_taken_exactly(bob: Bob, weight: float) -> None:
-    """And what they stand for is finite afterwards."""
+    """A share with such a weight is taken, and the estimate is finite afterwards."""
     taken = bob.taken()
     assert bob.say(bob.next(weight=weight, tail=numbers(*[0.0] * bob.party().length))) is None
     assert bob.taken() == taken + 1

@@ -1,8 +1,8 @@
-"""P9: what must not be believed of coordinated rounds, said over TLS to a running peer.
+"""P9: false messages about coordinated rounds, sent over TLS to a running peer.
 
-First bob coordinates round 1, then he follows others; cases are played in their order, since a round that is over does
-not come back. Each message is signed by who says it; it is refused by name: one count, one line of the log, nothing
-durable changes. Ids are those of the table of bad inputs. Time stands still but for the ticks that the test gives him.
+First bob coordinates round 1, then he follows others. The cases run in their order, because a finished round does not
+come back. Each message is signed by its sender and rejected by name: one count, one line of the log, and nothing
+durable changes. Ids are those of the table of bad inputs. Time advances only by the ticks that the test gives to bob.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Content = Callable[["RoundBob"], bytes]
 
 
 class RoundBob(Bob):
-    """bob in the consensus group of all, and what the others can sign."""
+    """bob in the consensus group of all, and messages that the others can sign."""
 
     @property
     def consensus(self) -> RoundConsensus:
@@ -72,7 +72,7 @@ class RoundBob(Bob):
         return self.peer.inside(lambda: self.consensus.round_commit.election.hard_state.term)
 
     def hears(self, message: Message, sender: str = "ann") -> None:
-        """It is taken by his door."""
+        """Send a message to bob and check that his port accepts it."""
         assert self.say(self.framed(message, sender), sender) is None
 
     def ballot(self, said: Any) -> ConsensusMessage:
@@ -82,7 +82,7 @@ class RoundBob(Bob):
         return sign_statement(self.keys[who].key, "claim", self.people.roster.federation_id, text)
 
     def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> ConsensusMessage:
-        """That one coordinates by these votes; `signed`: that they are for another term."""
+        """Return the heartbeat of a coordinator with these votes; with `signed` they are signed for another term."""
         scope, number = self.consensus.round_commit.election.scope, self.people.roster.number
         votes = {who: self.signed_by(who, vote_text(scope, who, signed or term, number, candidate)) for who in voters}
         return self.ballot(
@@ -93,13 +93,13 @@ class RoundBob(Bob):
         return Proposal(term, round, self.people.roster.number, digest)
 
     def commit(self, proposal: Proposal, *, signed: Proposal | None = None) -> ConsensusMessage:
-        """That this is in force by three of five; `signed`: that they accepted another one."""
+        """Return the commit of a proposal by three of five; with `signed` they accepted another proposal."""
         scope = self.consensus.round_commit.election.scope
         by = {who: self.signed_by(who, acceptance_text(scope, who, signed or proposal)) for who in OTHERS}
         return self.ballot(Commit(Certificate(proposal, tuple(sorted(by.items())))))
 
     def update(self, sender: str = "ann", *, late: int = 0, of: str = "", times: float = 1.0, **changed: Any) -> Update:
-        """For the round that he gathers for or `late` rounds before, as client `of`; the model is `times` the ones."""
+        """Return an update for bob's round or `late` rounds before it, as client `of`; the model is `times` ones."""
         template = self.server_side.update.template
         number = torch.tensor(self.consensus.clients.index(of or sender))
         values = {"model_n": times * torch.ones_like(template.model_n), "number": number}
@@ -111,7 +111,7 @@ class RoundBob(Bob):
         return Update(group=EVERYONE, term=term, round=round, digest=content_digest(content), content=content)
 
     def model(self, value: float) -> bytes:
-        """A content whose server is this number throughout."""
+        """Return a content whose server has this number in every place."""
         template = self.server_side.server.template
         server = rebuilt(template, {"model_n": torch.full_like(template.model_n, value)})
         return content_of({}, self.server_side.server.written(server))
@@ -119,7 +119,7 @@ class RoundBob(Bob):
     # ------------------------------------------------------------------------------------------------- how far he is
 
     def coordinates(self) -> None:
-        """He is elected, his heartbeats are answered, and he has his own update."""
+        """Elect bob, answer his heartbeats, and wait until he has his own update."""
         election, now = self.consensus.round_commit.election, self.peer.state.now
         while not self.peer.inside(lambda: election.leading):
             now += 1
@@ -137,7 +137,7 @@ class RoundBob(Bob):
         self.waits(lambda: self.consensus._gathering.updates.keys() >= {"bob"})
 
     def waits(self, done: Callable[[], bool]) -> None:
-        """Until something is so in his own thread."""
+        """Wait until a condition holds; it is checked in bob's own thread."""
 
         async def until() -> None:
             while not done():
@@ -146,7 +146,7 @@ class RoundBob(Bob):
         self.peer.wait(until())
 
     def follows(self) -> int:
-        """ann coordinates in a new term, and round 1 is in force; the term."""
+        """Make ann the coordinator in a new term, after round 1 is in force; return the term."""
         assert self.consensus.applied == 1
         term = self.term + 1
         self.hears(self.lead("ann", term, "ann", "cas", "eve"))
@@ -159,7 +159,7 @@ Case = Callable[[RoundBob], None]
 
 
 def told(code: str, message: Callable[[RoundBob], Message], sender: str = "ann") -> Case:
-    """Said to him as he coordinates round 1; who said it hears the name."""
+    """Return a case in which bob coordinates round 1, rejects a message, and sends the code to its sender."""
 
     def case(bob: RoundBob) -> None:
         said = message(bob)
@@ -170,7 +170,7 @@ def told(code: str, message: Callable[[RoundBob], Message], sender: str = "ann")
 
 
 def at_the_door(code: str, message: Callable[[RoundBob], Message]) -> Case:
-    """It is refused before it is a message."""
+    """Return a case in which a frame is rejected in the answer, before it is decoded as a message."""
 
     def case(bob: RoundBob) -> None:
         said = bob.framed(message(bob))
@@ -183,14 +183,14 @@ def at_the_door(code: str, message: Callable[[RoundBob], Message]) -> Case:
 
 
 def another(bob: RoundBob) -> Update:
-    """After ann's own."""
+    """Return a second update of ann's, after bob has taken her first."""
     with bob.tells("ann", lambda message: isinstance(message, Ack)):
         bob.hears(bob.update())
     return bob.update(times=2.0)
 
 
 def gathered(message: Callable[[RoundBob], Update]) -> Callable[[RoundBob], Update]:
-    """Whoever sent a bad update is not waited for; the next case begins as this one."""
+    """Let bob wait for the senders of bad updates again, so that the next case begins like this one."""
 
     def made(bob: RoundBob) -> Update:
         bob.peer.inside(bob.consensus._gathering.refused.clear)
@@ -220,7 +220,7 @@ def test_refused_by_who_coordinates(consensus: RoundBob, case: Case) -> None:
 
 
 def too_far(bob: RoundBob) -> None:
-    """It is known when the round closes, which goes on without it."""
+    """An update that is too far away is recognized when the round closes, and the round goes on without it."""
     bob.pardon()
     since, counted = len(bob.peer.lines), bob.peer.counted("too_far")
     for sender, times in (("cas", 2.0), ("dan", 1e5)):
@@ -231,7 +231,7 @@ def too_far(bob: RoundBob) -> None:
     assert "dan" in bob.peer.line("too_far", since).text
 
 
-#: The round closes, and then it is too late.
+#: A case in which the round closes, and one that comes too late for it.
 CLOSING: dict[str, Case] = {
     "R16": too_far,
     "R11": told("round_closed", lambda bob: bob.update("dan"), "dan"),
@@ -244,7 +244,7 @@ def test_refused_by_who_closes_the_round(consensus: RoundBob, case: Case) -> Non
 
 
 def test_the_round_is_that_of_the_others(consensus: RoundBob) -> None:
-    """An update that was left out did not count; and round 1 comes into force."""
+    """An update that was left out does not count, and round 1 comes into force."""
     proposal = consensus.peer.inside(lambda: consensus.consensus.round_commit._open)
     assert proposal is not None
     found = split_leaves(
@@ -260,7 +260,7 @@ def test_the_round_is_that_of_the_others(consensus: RoundBob) -> None:
 
 
 def received(code: str, said: Callable[[RoundBob, int], Any], sender: str = "ann") -> Case:
-    """Said to him as he follows ann in this term, after round 1."""
+    """Return a case in which bob follows ann in this term, after round 1, and rejects a message."""
 
     def case(bob: RoundBob) -> None:
         message = said(bob, bob.follows())
@@ -304,14 +304,16 @@ FOLLOWING: dict[str, Case] = {
 
 
 def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
-    """One of the votes for cas is by somebody who has a key of the authority's and is in no roster: it does not count,
-    and may be of a roster that he has not heard of."""
+    """Return the heartbeat of cas with a vote of a peer that the authority certified and that is in no roster.
+
+    The vote does not count, and may belong to a roster that bob has not received.
+    """
     bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
     return bob.lead("cas", term, "cas", "eve", "fay")
 
 
 def _again(bob: RoundBob, term: int) -> ConsensusMessage:
-    """What ann says who has just stood, and stands again."""
+    """Send bob a vote request of ann's, and return her request as a candidate in the next term."""
     bob.peer.inside(bob.consensus.round_commit.election._failed.begin_anew)
     bob.hears(bob.ballot(VoteRequest(term + 1, False, bob.people.roster.number, Progress())))
     return bob.ballot(VoteRequest(term + 2, False, bob.people.roster.number, Progress()))
@@ -328,8 +330,10 @@ def test_refused_by_who_follows(consensus: RoundBob, case: Case) -> None:
 
 
 def test_numbers_depose_nobody(consensus: RoundBob) -> None:
-    """A member says that it is in a later term, one higher each time, and refuses by it, and stands: bob goes on
-    following, in the term in which he was."""
+    """bob goes on following in his term while a member claims later terms.
+
+    The member states a term that is one higher each time, in refused votes, in heartbeat replies, and as a candidate.
+    """
     consensus.pardon()
     term, election = consensus.follows(), consensus.consensus.round_commit.election
     number = consensus.people.roster.number
@@ -344,7 +348,7 @@ def test_numbers_depose_nobody(consensus: RoundBob) -> None:
 
 
 def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: RoundBob) -> None:
-    """He goes on to round 2 with ann."""
+    """bob accepts them and goes on to round 2 with ann."""
     term, content = consensus.follows(), consensus.model(3.0)
     proposal = consensus.proposal(term, 2, content_digest(content))
     consensus.hears(consensus.commit(proposal))
@@ -353,7 +357,10 @@ def test_the_good_messages_of_which_these_are_variants_are_taken(consensus: Roun
 
 
 def test_who_was_put_out_voted_while_it_belonged(consensus: RoundBob) -> None:
-    """Its key is that of the earlier roster; so who did not hear the votes then still knows who coordinates."""
+    """A vote of a peer that was revoked later counts, by its key in the earlier roster.
+
+    So a peer that did not receive the votes at the time still learns which peer coordinates.
+    """
     people, term = consensus.people, consensus.term + 1
     rest = tuple(entry for entry in people.roster.entries if entry.id != "eve")
     said = consensus.lead("ann", term, "ann", "cas", "eve")
@@ -373,11 +380,11 @@ def test_who_was_put_out_voted_while_it_belonged(consensus: RoundBob) -> None:
 
 @pytest.fixture(scope="module")
 def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoundBob]:
-    """bob, elected, in round 1."""
+    """bob, elected, in round 1 as its coordinator."""
     standing = pytest.MonkeyPatch()
 
     async def still(process: PeerProcess) -> None:
-        """Time goes on until he has met the others."""
+        """Advance the time only until bob has met the others."""
         state = process._node.state
         while not all(state.others[peer].knows_us for peer in OTHERS):
             process.feed(Tick(state.now + 1))
@@ -395,7 +402,7 @@ def consensus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoundBob]:
     )
     with bob_at(tmp_path_factory.mktemp("council"), federation, RoundBob) as bob:
         assert isinstance(bob, RoundBob)
-        for other in OTHERS:  # each of them has heard from this process, so that he may vote
+        for other in OTHERS:  # bob may vote once each of them has received from this process
             assert bob.say(bob.hello(other, known_generation=bob.peer.state.durable.generation), other) is None
         bob.coordinates()
         yield bob

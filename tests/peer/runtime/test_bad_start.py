@@ -1,7 +1,7 @@
-"""What `fedpeer start` does where its machine is not ready, and what the service makes of that.
+"""Reaction of `fedpeer start` to a machine that is not ready, and reaction of the service manager to its exit code.
 
-Each peer here is a real process with standard error as its log. Disks and addresses are of namespaces that a test makes
-for itself. Exit codes are held against the unit files as they are written. Ids are those of the table of bad inputs.
+Each peer here is a real process that logs to standard error. Disks and addresses belong to namespaces that each test
+makes for itself. Exit codes are compared with the unit files themselves. Ids are those of the table of bad inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.peer.runtime.test_bad_machine import change, settled
 
 pytestmark = pytest.mark.slow
 
-#: Seconds after which something hangs, on a machine that does much else.
+#: Seconds after which something counts as hanging, on a busy machine.
 PATIENCE = 120.0
 #: An address that no interface of a new network namespace has.
 ABSENT = "10.99.0.1"
@@ -44,7 +44,7 @@ ABSENT = "10.99.0.1"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A peer's file, and all that it names."""
+    """A peer's file, and all files that it names."""
     return settled(tmp_path / "wards")
 
 
@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 
 class Unit:
-    """What systemd does after a process of a unit has ended, by systemd.service(5)."""
+    """Rules of systemd after a process of a unit has ended, by systemd.service(5)."""
 
     def __init__(self, text: str) -> None:
         unit = configparser.ConfigParser(strict=False, interpolation=None)
@@ -60,7 +60,7 @@ class Unit:
         self.service = unit["Service"]
 
     def restarts(self, code: int) -> bool:
-        """After this exit code, or minus the number of the signal that ended it."""
+        """Return whether systemd restarts the process; `code` is its exit code, or minus the number of its signal."""
         assert self.service["Restart"] == "on-failure"
         clean = {0, -signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM, -signal.SIGPIPE}
         prevented = set(map(int, self.service.get("RestartPreventExitStatus", "").split()))
@@ -68,7 +68,7 @@ class Unit:
 
     @property
     def pause(self) -> float:
-        """Seconds before it starts it again; without a number systemd gives up after five starts in ten seconds."""
+        """Seconds before systemd restarts it; without a number systemd gives up after five starts in ten seconds."""
         return float(self.service.get("RestartSec", "0.1"))
 
 
@@ -98,7 +98,7 @@ class Started:
             if memory is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
-        program = python() if memory is None else [sys.executable]  # a fork has the limits of what it is forked from
+        program = python() if memory is None else [sys.executable]  # a forked process has the limits of its parent
         self.process = subprocess.Popen(
             [*before, *program, "-m", "fedpeer", "start", "--config", str(file)],
             stdin=subprocess.DEVNULL,
@@ -119,13 +119,13 @@ class Started:
         self._lines.put(None)
 
     def next(self) -> str:
-        """The next line, "" at the end."""
+        """Return the next line, or "" at the end."""
         line = self._lines.get(timeout=PATIENCE)
         self.said.append(line or "")
         return line or ""
 
     def line(self, what: str) -> dict[str, Any]:
-        """The next line of the log of this name."""
+        """Return the next line of the log with this name."""
         while text := self.next():
             if text.startswith("{") and (line := json.loads(text))["what"] == what:
                 assert isinstance(line, dict)
@@ -133,13 +133,13 @@ class Started:
         raise AssertionError(f"it ended without {what}: {self.said}")
 
     def code(self) -> int:
-        """How it ended."""
+        """Wait for the end of the process and return its exit code."""
         while self.next():
             pass
         return self.process.wait(PATIENCE)
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill the process and release all that belongs to it."""
         self.process.kill()
         self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
@@ -147,11 +147,11 @@ class Started:
         self.process.stderr.close()
 
     def inside(self, path: Path) -> Path:
-        """A path as the process sees it."""
+        """Return a path through `/proc` to what the process sees at `path`."""
         return Path(f"/proc/{self.process.pid}/root{path}")
 
     def carries_out(self, *words: str) -> None:
-        """Say a command in its namespaces."""
+        """Run a command in the process's namespaces."""
         subprocess.run(["nsenter", "--target", str(self.process.pid), "--mount", "--net", *words], check=True)
 
 
@@ -165,7 +165,7 @@ def started(file: Path, before: Sequence[str] = (), memory: int | None = None) -
 
 
 def apart(kind: str, script: str) -> list[str]:
-    """Words before a command that give it a namespace of this kind, in which the script has been carried out."""
+    """Return the words that run a command in a new namespace of this kind, after the script has run in it."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "nsenter", "mount", "ip"))):
         pytest.skip("namespaces need root, and unshare, nsenter, mount and ip")
     kinds = ["--mount", "--propagation", "private"] if kind == "mount" else ["--net"]
@@ -175,7 +175,7 @@ def apart(kind: str, script: str) -> list[str]:
 
 
 def fill(path: Path) -> None:
-    """Take all room that is left on a disk."""
+    """Fill all room that is left on a disk."""
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)):
             pass
@@ -270,7 +270,7 @@ def test_a_port_in_use_is_for_another_start(file: Path, setting: str, capsys: py
 def test_a_second_start_is_told_which_process_runs(
     file: Path, dashboard: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the first one does not notice."""
+    """A second start names the running process, and the first process is not affected."""
     door = with_dashboard(file) if dashboard else None
     with started(file) as peer:
         peer.line("started")
@@ -288,7 +288,7 @@ def test_a_second_start_is_told_which_process_runs(
 
 @pytest.mark.parametrize("mega", [pytest.param(400, id="D07-memory")])
 def test_too_little_memory_is_for_another_start(file: Path, mega: int) -> None:
-    """So little that not even the libraries find room."""
+    """The memory is too small even for the libraries, and the exit code asks for another start."""
     with started(file, memory=mega << 20) as peer:
         code = peer.code()
     assert code == 75, peer.said

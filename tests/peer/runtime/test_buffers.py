@@ -1,4 +1,4 @@
-"""Receive buffers: exactly as long as asked for, one holder at a time, bounded, and the same memory again."""
+"""Receive buffers: exactly of the requested length, with one holder at a time, bounded, and reused."""
 
 from __future__ import annotations
 

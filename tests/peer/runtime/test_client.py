@@ -1,4 +1,4 @@
-"""Links: what is sent arrives at the right peer or is reported lost; nothing waits for ever or behind a model."""
+"""Links: a message arrives at the right peer or is reported lost; none waits forever or behind a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
 
 @dataclass
 class Reports:
-    """What became of the frames of ann's links, in the order in which it was told."""
+    """Outcomes of the frames of ann's links, in the order in which they were reported."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,7 +81,7 @@ def with_length(length: int) -> Port:
 async def somebody(
     speak: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """The URL of a server that is no peer; its conversations end with it."""
+    """Run a server that is no peer and yield its URL; its connections end with it."""
     talks: set[asyncio.Task[None]] = set()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +106,7 @@ async def somebody(
 
 
 async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Reads everything and answers nothing."""
+    """Read everything and answer nothing."""
     while await reader.read(65536):
         pass
 
@@ -115,7 +115,7 @@ async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Bob's as a server, Ann's as a client."""
+    """Return bob's context as a server and ann's as a client."""
     people = People.at(folder / "wards")
     bob, ann = people.identity("bob"), people.identity("ann")
     return server_context(bob), client_context(ann, people.roster.by_id["bob"].key)
@@ -125,7 +125,7 @@ def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_every_kind_of_message_arrives_and_is_reported(secure: bool, tmp_path: Path) -> None:
     port, server, client = Port(), None, None
     if secure:
-        server, client = await asyncio.to_thread(contexts, tmp_path)  # certificates are no work for the loop
+        server, client = await asyncio.to_thread(contexts, tmp_path)  # making certificates would block the loop
     async with serving(port, tls=server), links_of_ann(tls=client) as (links, reports):
         for message in MESSAGES.values():
             send(links, port.url, message)
@@ -147,7 +147,7 @@ async def test_a_large_tensor_arrives_whole() -> None:
 
 
 async def small_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Takes nothing of a model."""
+    """Answer small requests, and read nothing of a model."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -158,7 +158,7 @@ async def small_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 async def test_small_messages_overtake_bulk() -> None:
-    """The other side takes nothing of a model, and acknowledgements still come through on a connection of their own."""
+    """The other side reads nothing of a model, and acknowledgements still pass on a connection of their own."""
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         send(links, url, big(5_000_000))
         for taken in range(5):
@@ -178,7 +178,7 @@ async def test_a_consensus_message_does_not_wait_behind_a_model_however_many_sig
 
 
 async def test_a_heartbeat_goes_before_all_that_waits() -> None:
-    """Where there is no time to send everything, what waits is old before it leaves."""
+    """If there is no time to send everything, a message that waits in the queue is old before it leaves."""
     head, tail = encode(ENVELOPE, ConsensusMessage(group="all", message=HeartbeatReply(3, Progress())))
     async with somebody(small_only) as url, links_of_ann() as (links, reports):
         for taken in range(60):
@@ -194,7 +194,7 @@ async def test_a_heartbeat_goes_before_all_that_waits() -> None:
 
 @pytest.mark.parametrize("length", [1, 3_000_000], ids=["small", "large"])
 async def test_a_refusal_is_reported_by_name(length: int) -> None:
-    """Also where most of the body was not read any more."""
+    """This also holds if most of the body was not read."""
     port = with_length(7)
     async with serving(port), links_of_ann() as (links, reports):
         send(links, port.url, big(length))
@@ -226,7 +226,7 @@ async def test_nobody_there_is_reported_and_tried_again_after_a_rest() -> None:
 
 
 async def test_a_peer_that_speaks_is_answered_at_once_and_not_after_the_rest() -> None:
-    """It was started just now: an answer that is dropped, such as a Hello, is said again only many ticks later."""
+    """Such a peer has just started, and a dropped answer, such as a Hello, is sent again only many ticks later."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     port = Port()
@@ -292,7 +292,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(length: int) -> No
 
 
 async def test_who_takes_nothing_is_not_waited_for() -> None:
-    """Nothing is read, so the body stands still when the kernel's buffers are full."""
+    """The other side reads nothing, so the body stops when the kernel's buffers are full."""
 
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The dashboard's listener: who gets in, what it says about itself, and that every number of visitors is bounded."""
+"""The dashboard's listener: access, its answers' headers, and the bound on every number of visitors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATHS = ("/", "/status.json", "/events", "/metrics", "/page.js", "/page.css", "/
 async def running(
     peer: FakePeer | None = None, every_s: float = 0.01, limits: Limits = VISITORS, **more: Any
 ) -> AsyncIterator[Dashboard]:
-    """A dashboard on a free port of loopback."""
+    """Run a dashboard on a free loopback port."""
     status = (peer or FakePeer()).status.as_json
     board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN, **more), status, Metrics(status), every_s, limits)
     await board.start()
@@ -56,8 +56,8 @@ async def running(
 
 @asynccontextmanager
 async def visitor(board: Dashboard, **headers: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A client of that dashboard, with cookies as a browser keeps them."""
-    jar = aiohttp.CookieJar(unsafe=True)  # "unsafe": for addresses that are numbers
+    """Open a client of that dashboard that keeps cookies as a browser does."""
+    jar = aiohttp.CookieJar(unsafe=True)  # "unsafe" is needed for numeric addresses
     async with aiohttp.ClientSession(board.listener.door.url, headers=headers, cookie_jar=jar) as session:
         yield session
 
@@ -169,7 +169,7 @@ async def test_every_answer_forbids_what_the_page_does_not_need() -> None:
 
 
 async def events(answer: aiohttp.ClientResponse, count: int) -> list[dict[str, Any]]:
-    """The next events of a live stream."""
+    """Return the next events of a live stream."""
     found: list[dict[str, Any]] = []
     async with asyncio.timeout(20):
         while len(found) < count:
@@ -253,7 +253,7 @@ async def test_a_taken_port_is_named() -> None:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A P-256 certificate for another name, and its key, as files."""
+    """Write a P-256 certificate for another name and its key to files; return both paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peer3")])
     now = datetime.now(UTC)
@@ -273,7 +273,7 @@ def test_a_key_that_every_user_can_read_is_no_key(tmp_path: Path) -> None:
     key.chmod(0o644)
     with pytest.raises(DashboardError, match=r"chmod 600 .*board\.key"):
         DashboardListener("0.0.0.0", 0, TOKEN, crt, key).context()
-    key.chmod(0o640)  # of a group for such keys
+    key.chmod(0o640)  # a group for such keys may read them
     assert DashboardListener("0.0.0.0", 0, TOKEN, crt, key).context() is not None
 
 
@@ -383,7 +383,7 @@ async def test_the_token_is_not_carried_on_to_another_address() -> None:
 
 @pytest.mark.asyncio
 async def test_who_holds_connections_keeps_nobody_out_and_ends_no_stream() -> None:
-    """Hundreds that say nothing, or trickle a request: places are bounded, and the oldest idle one gives way."""
+    """A hundred connections send nothing or trickle a request: places are bounded, the oldest idle one gives way."""
     limits = Limits(connections=8, connections_per_peer=8)
     async with (
         running(limits=limits) as board,

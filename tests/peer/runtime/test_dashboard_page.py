@@ -1,4 +1,4 @@
-"""The dashboard's page in a real browser: what is drawn, that it lives, and that words from peers stay words."""
+"""The dashboard's page in a real browser: its drawings, its live updates, and peers' words that stay plain text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='ow
 
 @asynccontextmanager
 async def shown(peer: FakePeer, folder: Path, width: int = 1400) -> AsyncIterator[tuple[Page, Dashboard]]:
-    """The page of this peer in a browser, logged in, and drawn."""
+    """Open this peer's page in a browser, log in, and wait until it is live."""
     board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), peer.status.as_json, None, every_s=0.05)
     await board.start()
     try:

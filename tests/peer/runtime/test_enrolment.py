@@ -1,4 +1,4 @@
-"""One more peer: the token, the invitation's rules by an injected clock, and the whole of it over real TLS."""
+"""Enrolment of one more peer: the token, the invitation's rules with an injected clock, and all of it over real TLS."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.peer.runtime.port import Port, serving
 
 ADDRESS = "https://127.0.0.1:7405"
 SECRET = bytes(range(16))
-#: Seconds after which an invitation hangs; joining takes milliseconds.
+#: Seconds after which an invitation counts as hanging; joining takes milliseconds.
 PATIENCE = 10.0
 
 
@@ -144,7 +144,7 @@ def test_a_request_has_to_be_signed_by_the_ed25519_key_in_it(authority: Authorit
     key = generate_private_key(65537, 2048)
     rsa = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, SHA256())
     one, two = (request(Ed25519PrivateKey.generate(), "peer5") for _ in range(2))
-    der = one.public_bytes(Encoding.DER).replace(_raw(one), _raw(two))  # another's key under one's own signature
+    der = one.public_bytes(Encoding.DER).replace(_raw(one), _raw(two))  # one peer's key under another's signature
     mixed = pem(x509.load_der_x509_csr(der))
     for wrong in (pem(rsa), mixed):
         assert status(invitation(authority).answer(options(request=wrong.decode()), 1.0)) == 400
@@ -156,7 +156,10 @@ def test_an_expired_invitation_lets_nobody_in(authority: Authority) -> None:
 
 
 def test_guessing_does_not_end_an_invitation(authority: Authority) -> None:
-    """Else anybody who reaches the port could. The right secret is taken, whoever was wrong before, and from where."""
+    """Wrong secrets do not end an invitation; otherwise anybody that reaches the port could end it.
+
+    The right secret is accepted after any number of wrong ones, from whatever address they came.
+    """
     open_one = invitation(authority)
     for guess in range(500):
         secret = guess.to_bytes(16, "big").hex()
@@ -181,7 +184,7 @@ def test_answers_to_wrong_secrets_are_kept_back_for_longer_and_longer() -> None:
 def test_every_wrong_secret_has_the_same_answer_and_is_compared_whole(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells how much of a guess was right: one comparison, which takes as long whatever is equal."""
+    """The answer does not reveal how much of a guess was right: there is one comparison, in constant time."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -208,7 +211,7 @@ def test_a_revoked_key_is_not_let_in_again(authority: Authority) -> None:
 
 @pytest.mark.parametrize("name", ["certificate", "authority", "roster", "federation"])
 def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, tmp_path: Path, name: str) -> None:
-    """Each part of the answer is taken from another federation's, or spoiled."""
+    """An answer is rejected if any part of it is spoiled or comes from another federation."""
     make_federation(tmp_path / "other", "wards", "name: wards\n", [])
     other, key = open_authority(tmp_path / "other"), Ed25519PrivateKey.generate()
     answers = []
@@ -229,7 +232,7 @@ def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, t
 async def meet(
     authority: Authority, act: Callable[[Token], Any], seconds: float = PATIENCE, start: Path | None = None
 ) -> tuple[Any, Any]:
-    """Invite, and do something with the token as soon as there is one; both results, or their exceptions."""
+    """Invite, and call `act` with the token as soon as it exists; return both results, or their exceptions."""
     ready: asyncio.Future[Token] = asyncio.get_running_loop().create_future()
 
     async def come() -> Any:
@@ -257,7 +260,7 @@ def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority:
 def test_who_joins_gets_the_newest_contract_and_the_model_that_the_federation_starts_from(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """Nobody copies a file; a token is still good for one, and the model is for who has it."""
+    """No person copies a file; a token still admits one peer only, and only its holder gets the model."""
     signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
     start, got = tmp_path / "start.safetensors", tmp_path / "got"
     start.write_bytes(bytes(range(256)) * 5000)
@@ -287,7 +290,7 @@ def test_a_contract_by_somebody_else_is_not_taken_with_an_admission(authority: A
 
 
 def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tmp_path: Path) -> None:
-    """The joiner accepts the key in its token only; what it was told to trust before does not matter."""
+    """The joining peer accepts only the key in its token, whatever it trusted before."""
 
     async def elsewhere(made: Token) -> None:
         await join_federation(
@@ -320,7 +323,7 @@ def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> 
 
 
 def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty answers to wrong ones are kept back for an hour: of more than there is room for the oldest goes."""
+    """Answers to wrong secrets are delayed for an hour; if there are more than fit, the oldest is sent."""
     monkeypatch.setattr("fedpeer.peer.runtime.invitation.DELAY_MAX_S", 3600.0)
     monkeypatch.setattr("fedpeer.peer.runtime.invitation.DELAY_S", 3600.0)
 
@@ -354,7 +357,7 @@ def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monk
 
 
 def test_who_holds_connections_keeps_nobody_out(authority: Authority) -> None:
-    """Neither by saying nothing nor by a request that trickles, from several addresses: each has only a few."""
+    """Silent connections and trickling requests block nobody: each of their addresses has only a few places."""
 
     async def work() -> tuple[int, Any]:
         async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _), AsyncExitStack() as held:
@@ -400,7 +403,7 @@ def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:
 
 
 def test_a_new_roster_is_brought_to_the_peers_that_answer(authority: Authority) -> None:
-    """peer1 listens with its own identity and takes it from the authority; peer2 is not there."""
+    """peer1 listens with its own identity and accepts the roster from the authority; peer2 is away."""
     keys = authority.folder / "peer1" / "keys"
     one = load_identity("peer1", keys / "peer1.crt", keys / "peer1.key", keys / "federation-ca.crt", authority.roster)
 

@@ -1,5 +1,7 @@
-"""P11: memory is bounded, also under attack. A real process is flooded from outside and by two of its own neighbors,
-and the operating system says how much memory it ever had."""
+"""P11: memory is bounded, also under attack.
+
+A real process is flooded from outside and by one of its own neighbors; the operating system reports its peak memory.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from tests.peer.runtime.port import Port, answer, connected, request
 
 #: Parameters of the one group: 4 MB on the wire.
 LENGTH = 1_000_000
-#: What a peer may need beside its buffers, at the most (P11).
+#: Memory that a peer may need in addition to its buffers, at most (P11).
 SLACK_BYTES = 64 << 20
-#: Attackers of each kind at once: far more than the limits let in.
+#: Attackers of each kind at once: far more than the limits admit.
 MANY = 40
-#: Seconds that one attacker stays if nobody sends it away.
+#: Seconds that one attacker stays connected if it is not disconnected.
 STAY = 0.5
 #: Seconds within which a good message passes after the flood.
 PATIENCE = 30.0
@@ -60,7 +62,7 @@ def party() -> Party:
 
 
 async def attack(port: Port, tls: ssl.SSLContext | None, said: bytes) -> None:
-    """Say this, then stay on the line until sent away."""
+    """Send these bytes, then stay connected until disconnected."""
     try:
         async with asyncio.timeout(STAY), connected(port, tls) as (reader, writer):
             writer.write(said)
@@ -86,7 +88,7 @@ async def flood(port: Port, insider: ssl.SSLContext, stranger: ssl.SSLContext) -
         lambda: attack(port, insider, b"POST /v1/message HTTP/1.1\r\n" + b"X: " + b"y" * (1 << 20)),
         lambda: attack(port, insider, request(b"", content_length=None, transfer_encoding="chunked") + good),
     ]
-    for kind in kinds:  # each kind by itself, so that none is kept out by the others; then all of them
+    for kind in kinds:  # each kind alone, so that no other kind keeps it out; then all kinds together
         await asyncio.gather(*(kind() for _ in range(MANY)))
     await asyncio.gather(*(kind() for kind in kinds for _ in range(MANY // 4)))
 
@@ -101,7 +103,7 @@ def test_memory_is_bounded_under_a_flood_and_good_messages_pass_after_it(tmp_pat
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
 
     async def say(port: Port, byte: bytes) -> int:
-        """The answer's status. While what is left of the flood takes all of ann's places, she is sent away."""
+        """Return the answer's status; try again while the rest of the flood occupies all of ann's places."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 try:
@@ -112,7 +114,7 @@ def test_memory_is_bounded_under_a_flood_and_good_messages_pass_after_it(tmp_pat
                     continue
 
     with flooded(people.folder) as (process, port):
-        asyncio.run(say(port, b"\0"))  # imports and first uses are part of the idle peer
+        asyncio.run(say(port, b"\0"))  # the memory of imports and first uses is part of the idle peer's
         idle = memory(process, "VmRSS") - 4 * LENGTH
         asyncio.run(flood(port, to_bob, stranger))
         peak = memory(process, "VmHWM")

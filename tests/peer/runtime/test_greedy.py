@@ -1,6 +1,7 @@
-"""What a member does with its right to give: loads a running peer with weight that nobody has, or with what waits.
+"""Attacks of a member by its shares: it loads a running peer with weight that no peer has, or with shares that wait.
 
-The peer takes what an honest member could have given, refuses the rest by name, and can still be averaged with.
+The peer takes the shares that an honest member could have sent, rejects the rest by name, and can still take part in
+averaging.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from tests.peer.runtime.bob import Bob, bob_at
 
 pytestmark = pytest.mark.slow
 
-#: How often the member gives.
+#: Number of shares that the member sends.
 TIMES = 172
 
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Bob]:
-    """bob, to whom nothing was given yet."""
+    """bob, before he has received any share."""
     with bob_at(tmp_path) as running:
         yield running
 
@@ -36,8 +37,11 @@ def held(bob: Bob) -> float:
 
 @pytest.mark.parametrize("weight", [pytest.param(1.0, id="S15")])
 def test_what_a_member_gives_in_all_is_what_the_others_ever_put_in(fresh: Bob, weight: float) -> None:
-    """A share of weight 1 again and again: of four members three have put in 3, so the fourth share is refused, the
-    giver is charged, and what is held can be given without anybody having to refuse it."""
+    """A member sends shares of weight 1 again and again: the fourth is rejected, and the sender is charged.
+
+    Three of the four members have put in 3 together. The weight that bob holds can be sent on, and no peer has to
+    reject it.
+    """
     for _ in range(TIMES):
         fresh.say(fresh.next(weight=weight))
     assert held(fresh) == pytest.approx(4.0)
@@ -47,8 +51,10 @@ def test_what_a_member_gives_in_all_is_what_the_others_ever_put_in(fresh: Bob, w
 
 @pytest.mark.parametrize("weight", [pytest.param(0.5, id="S16")])
 def test_who_has_no_room_says_so_and_charges_nobody(fresh: Bob, weight: float) -> None:
-    """cas gives, and bob holds as much as members can give it: another may have done that, so it costs nothing, and the
-    share is taken when there is room."""
+    """A share costs its sender nothing if bob has no room for it, and it is taken when there is room.
+
+    bob already holds as much weight as members can give him, and another member may have caused that.
+    """
     state = fresh.peer.state
     full = fresh.peer.inside(lambda: state.durable.groups["all"])
 
@@ -67,8 +73,11 @@ def test_who_has_no_room_says_so_and_charges_nobody(fresh: Bob, weight: float) -
 
 
 def test_shares_of_exchanges_to_come_take_a_bounded_amount_of_memory() -> None:
-    """A member gives for one exchange after the other, all of them to come: the operating system's own peak of the
-    process stays within P11, and all weight is there. Beyond the last exchange of an averaging it is refused."""
+    """A member sends shares for one future exchange after another: the process's peak memory stays within P11.
+
+    The operating system itself reports the peak. All weight is accounted for, and a share beyond the last exchange of
+    an averaging is rejected.
+    """
     done = subprocess.run(
         [*python(), "-m", "tests.peer.runtime.hoarding"], capture_output=True, text=True, check=True, timeout=300
     )

@@ -1,4 +1,4 @@
-"""Admission over real TLS on loopback: the right pair, and everybody else with the reason on both sides."""
+"""Admission over real TLS on loopback: a valid pair connects, and any other gets the reason on both sides."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def people(tmp_path: Path) -> People:
 
 
 async def meet(server: ssl.SSLContext, client: ssl.SSLContext | None, say: bytes = b"hello") -> tuple[object, object]:
-    """One connection: for each side the other's certificate (DER) once both have spoken, or its exception."""
+    """Open a connection; return for each side the other's certificate (DER) once both have sent, or its exception."""
     loop = asyncio.get_running_loop()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
@@ -87,7 +87,7 @@ async def meet(server: ssl.SSLContext, client: ssl.SSLContext | None, say: bytes
 
 
 def reasons(server: ssl.SSLContext, client: ssl.SSLContext | None, say: bytes = b"hello") -> list[str | None]:
-    """What each side says of a handshake that failed, the server first."""
+    """Return each side's reason for a failed handshake, the server's first."""
     return [
         tls_reason(each) if isinstance(each, BaseException) else None for each in asyncio.run(meet(server, client, say))
     ]
@@ -123,13 +123,13 @@ def test_t01_a_wrong_certificate_is_refused_with_the_reason(
     people: People, make: Callable[[People, str], Identity], refusing: str, refused: str
 ) -> None:
     one, wrong = people.identity("peer1"), make(people, "peer2")
-    # As a client: the server refuses, and the client is told.
+    # As a client: the server rejects it, and the client receives the reason.
     at_server, at_client = reasons(server_context(one), client_context(wrong, people.roster.by_id["peer1"].key))
     assert at_server is not None
     assert at_client is not None
     assert any(words in at_server for words in refusing.split("|")), at_server
     assert any(words in at_client for words in refused.split("|")), at_client
-    # As a server: the client refuses, and nothing is ever sent to it.
+    # As a server: the client rejects it and never sends it anything.
     _, at_client = reasons(server_context(wrong), client_context(one, people.roster.by_id["peer2"].key))
     assert at_client is not None
     assert any(words in at_client for words in refusing.split("|")), at_client

@@ -1,4 +1,4 @@
-"""Rates and floors against slow, obvious accounts of them; the lag of a loop that is held up."""
+"""Rates and floors compared with slow, obvious computations of them; the lag of a blocked loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_whoever_keeps_to_the_rate_is_never_turned_away() -> None:
 
 
 class Leaping(selectors.DefaultSelector):
-    """Does not wait: the loop's clock leaps to the end of the wait."""
+    """A selector that does not wait: the loop's clock jumps to the end of the wait."""
 
     now = 0.0
 
@@ -53,7 +53,7 @@ class Virtual(asyncio.SelectorEventLoop):
 
 
 def paced(limits: Limits, moves: list[tuple[float, int]], slack: float = 0.0) -> float:
-    """Seconds of a virtual clock until the pace gives up on a body that moves so; moves are (gap, bytes)."""
+    """Return the virtual seconds until `pace` gives up on a body with these moves, each of them (gap, bytes)."""
 
     async def move() -> float:
         try:
@@ -85,7 +85,7 @@ LIMITS = Limits(floor_s=10.0, floor_bytes_per_s=100.0)
     ],
 )
 def test_a_body_has_as_long_as_the_floor_gives_it(moves: list[tuple[float, int]], ends: float) -> None:
-    """The deadline after each move: 10 s behind both the moment and the time that the floor would have taken."""
+    """The deadline after each move is 10 s after the earlier of the move and the time that the floor would need."""
     assert paced(LIMITS, moves) == pytest.approx(ends, abs=0.51)
     assert paced(LIMITS, moves, slack=5.0) >= ends + 5.0 - 0.51
 

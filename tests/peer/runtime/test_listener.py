@@ -1,7 +1,7 @@
-"""Members get through, whoever else holds places or knocks: real floods of one port, from several loopback addresses.
+"""Members get through while others hold places or connect: real floods of one port, from several loopback addresses.
 
-The addresses are 127.0.0.2 and up, which Linux has all by itself; members come from 127.0.0.1, where the roster has
-them. Nothing is timed: a member says what it has to say while the flood goes on, each time on a connection of its own.
+The addresses are 127.0.0.2 and up, which Linux provides by default; members come from 127.0.0.1, their address in the
+roster. Nothing is timed: a member sends its messages while the flood goes on, each on a connection of its own.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ pytestmark = [
 ]
 
 HOME = "127.0.0.1"
-#: As many as filled all places once.
+#: As many addresses as once filled all places.
 FLOODING = tuple(f"127.0.0.{number}" for number in range(2, 6))
 ACK = request(framed(MESSAGES["ack"]))
 
 
 @asynccontextmanager
 async def bob(people: People, limits: Limits | None = None) -> AsyncIterator[tuple[Port, PeerServer]]:
-    """bob's port, which goes by the people's newest roster and expects members at home."""
+    """Run bob's port, which follows the newest roster of `people` and expects members at `HOME`."""
     port = Port()
     async with serving(port, limits, tls=server_context(people.identity("bob"))) as server:
 
@@ -67,7 +67,7 @@ async def from_address(
 
 
 async def says(port: Port, tls: ssl.SSLContext, address: str = HOME) -> int:
-    """A member connects anew and says something."""
+    """Connect anew as a member and send a message; return the status of the answer."""
     async with from_address(port, address, tls) as (reader, writer):
         writer.write(ACK)
         return (await answer(reader)).status
@@ -83,7 +83,7 @@ def member(people: People, name: str = "ann", *, admitted: bool = True) -> ssl.S
 
 
 async def ended(reader: asyncio.StreamReader) -> None:
-    """Until the other side has ended this connection; anything it says before is not for us."""
+    """Wait until the other side has ended this connection, and ignore anything that it sends before."""
     async with asyncio.timeout(PATIENCE):
         with suppress(OSError):
             while await reader.read(65536):
@@ -94,7 +94,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
 
 
 async def test_who_holds_all_places_of_strangers_holds_none_of_members(people: People) -> None:
-    """Four addresses with eight each, which never say anything, filled all that there were."""
+    """Four addresses with eight silent connections each once filled all places."""
     async with bob(people) as (port, _), AsyncExitStack() as stack:
         ann = member(people)
         for address in FLOODING * 8:
@@ -104,7 +104,7 @@ async def test_who_holds_all_places_of_strangers_holds_none_of_members(people: P
 
 
 async def test_members_are_heard_while_a_flood_goes_on(people: People) -> None:
-    """Connections that say nothing, say nonsense, or end at once, made anew as quickly as they can be."""
+    """The flood's connections send nothing, send nonsense, or end at once, and are made as quickly as possible."""
     async with bob(people) as (port, _):
         ann, going = member(people), True
 
@@ -132,26 +132,26 @@ async def test_members_are_heard_while_a_flood_goes_on(people: People) -> None:
 
 
 async def test_a_member_from_an_address_that_nobody_expects_gets_the_place_of_the_oldest(people: People) -> None:
-    """All strangers' places are held; once that has lasted longer than a handshake does, one gives way."""
+    """All strangers' places are held; once one is held for longer than a handshake takes, it gives way."""
     limits = Limits(handshakes_of_strangers=4, handshake_kept_s=0.05)
     async with bob(people, limits) as (port, _), AsyncExitStack() as stack:
         ann = member(people)
         held = [await stack.enter_async_context(from_address(port, address)) for address in FLOODING]
         async with asyncio.timeout(PATIENCE):
             while True:
-                with suppress(OSError, asyncio.IncompleteReadError):  # turned away: none is old enough yet
+                with suppress(OSError, asyncio.IncompleteReadError):  # rejected: no place is old enough yet
                     assert await says(port, ann, "127.0.0.9") == 204
                     break
         await ended(held[0][0])
         assert "gave way" in " ".join(text for _, _, text in port.refusals)
-        # From now on this is where a member comes from, and strangers have no part in its places.
+        # From now on members are expected at this address, and strangers cannot take its places.
         for address in FLOODING * 2:
             await stack.enter_async_context(from_address(port, address))
         assert await says(port, ann, "127.0.0.9") == 204
 
 
 async def test_of_one_address_no_place_is_held_for_ever(people: People) -> None:
-    """Also not by somebody who has the very address of a member."""
+    """This also holds for a stranger that has the very address of a member."""
     limits = Limits(handshakes_per_address=2, handshake_kept_s=0.0)
     async with bob(people, limits) as (port, _), from_address(port, HOME) as (first, _), from_address(port, HOME):
         assert await says(port, member(people)) == 204
@@ -159,7 +159,7 @@ async def test_of_one_address_no_place_is_held_for_ever(people: People) -> None:
 
 
 async def test_handshakes_that_are_young_do_not_give_way() -> None:
-    """Else of many honest ones on a machine with too much to do none would ever be done."""
+    """A young handshake is kept; otherwise none of many honest ones would ever finish on an overloaded machine."""
     places, never = Handshakes(3, 2, kept_s=1.0), asyncio.Event()
 
     async def handshake() -> None:
@@ -189,7 +189,10 @@ async def test_handshakes_that_are_young_do_not_give_way() -> None:
 
 
 async def test_a_revoked_key_holds_no_connection(people: People) -> None:
-    """128 of them were held, and honest members reset. One may say one thing, and is told; then it ends, too."""
+    """A revoked key once held 128 connections, and honest members were reset.
+
+    One connection may send one message and receives the roster in return; then it ends as well.
+    """
     async with bob(people, Limits(farewell_s=60.0)) as (port, server), AsyncExitStack() as stack:
         out, ann = member(people, "out"), member(people)
         people.roster = expel(people.roster, "out", people.key)
@@ -255,7 +258,7 @@ async def test_where_all_connections_are_taken_who_has_most_gives_one(people: Pe
 
 
 async def test_who_does_not_hear_that_tls_ends_holds_no_handle(people: People) -> None:
-    """A connection that we close is over soon, whether the other side says that it has heard so or not."""
+    """A connection that we close ends soon, whether or not the other side confirms that it ends."""
     async with bob(people, Limits(goodbye_s=0.05)) as (port, server), from_address(port, HOME, member(people)) as line:
         line[1].write(request(b"", line="GET /v1/other HTTP/1.1"))
         assert (await answer(line[0])).code == "unknown_route"

@@ -1,4 +1,4 @@
-"""The log: every kind of thing is told, a flood in few lines with its number, and nothing that a terminal obeys."""
+"""The log: it reports every kind of event, a flood in few lines with its number, and no terminal control characters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedpeer.rejection import Rejection
 
 
 class Told:
-    """A log whose lines are kept and whose clock stands still unless it is moved."""
+    """A log whose lines are kept and whose clock stands still unless the test moves it."""
 
     def __init__(self, level: str = "info") -> None:
         self.now, self.lines = 100.0, list[LogLine]()

@@ -1,4 +1,4 @@
-"""Whatever goes wrong can be seen: code table, metrics and documentation say the same (promise P19)."""
+"""Every fault can be seen: code table, metrics and documentation agree (promise P19)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {"h": "harmless", "s": "suspicious", "x": "closes the edge", "o": "this 
 
 
 def scraped(peer: FakePeer) -> dict[tuple[str, ...], float]:
-    """What Prometheus reads: (name, label values in the order of their names) -> value."""
+    """Return what Prometheus reads: (name, label values in the order of their names) -> value."""
     body, kind = Metrics(peer.status.as_json)()
     assert kind.startswith("text/plain")
     return {
@@ -95,7 +95,7 @@ def test_each_refusal_is_a_metric_before_and_after_it_happens(code: str) -> None
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table under a heading of the page."""
+    """Return the cells of the table under a heading of the page."""
     section = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
@@ -123,14 +123,14 @@ def test_the_page_lists_every_rejection() -> None:
 
 
 def alarms() -> list[str]:
-    """The rules that the page on scaling recommends."""
+    """Return the rules that the page on scaling recommends."""
     section = SCALING.read_text(encoding="utf-8").split("| rule | meaning |\n")[1].split("\n\n")[0]
     return [line.split("`")[1] for line in section.splitlines() if "`" in line]
 
 
 @pytest.mark.parametrize("rule", alarms())
 def test_each_alarm_can_ring(rule: str) -> None:
-    """It asks for metrics, labels and values that there are; `up` is Prometheus's own."""
+    """Each rule asks for metrics, labels and values that exist; `up` is Prometheus's own."""
     found = scraped(learned()) | scraped(learned(served=True))
     names = set(re.findall(r"fedpeer_\w+", rule))
     assert names <= {name for name, *_ in found} or rule.startswith("up ")

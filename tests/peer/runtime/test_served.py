@@ -1,5 +1,7 @@
-"""What a real peer needs for an algorithm with a server: code that is allowed, a secret that is kept, work that is done
-in its thread, and a model of its own that is used."""
+"""Parts of a real peer that an algorithm with a server needs.
+
+They are allowed code, a secret that is kept, work in the peer's own thread, and the use of the peer's own model.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ Prepare = Callable[..., Prepared]
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Prepare:
-    """Makes ann, one of three, from settings of the federation."""
+    """A function that prepares ann, one of three peers, from settings of the federation."""
     people = People.at(tmp_path / "people")
     for peer in ("ann", "bob", "cas"):
         people.identity(peer)
@@ -108,7 +110,7 @@ def test_its_memory_is_the_machines() -> None:
 
 
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
-    """FedPer: the head stays at the peer, so what the server has is another model."""
+    """In FedPer the head stays at the peer, so the server has another model."""
     ann = prepared()
     spec, status = ann.trainer.spec, initial_status(ann)
     assert spec is not None

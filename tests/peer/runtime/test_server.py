@@ -1,4 +1,4 @@
-"""The peer port, spoken to by hand: good messages come through, each bad input gets its refusal and changes nothing."""
+"""The peer port under raw requests: good messages pass; each bad input gets its rejection and changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
 
 
 def same(one: Message, other: Message) -> bool:
-    """Equal in bytes; tensors have no equality of their own."""
+    """Return whether two messages have equal bytes; tensors have no equality of their own."""
     return framed(one) == framed(other)
 
 
@@ -101,7 +101,7 @@ async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.Monke
 
 
 async def test_a_lead_and_a_commit_may_come_at_once() -> None:
-    """What is not dealt with yet holds its buffer: of signatures as many as a coordinator says in one go, twice."""
+    """An unprocessed message holds its buffer; there is room for the signatures of two leads and two commits."""
     port = Port(keep=True)
     async with serving(port):
         for _ in range(2):
@@ -124,7 +124,7 @@ async def test_one_connection_carries_many_messages() -> None:
 # -------------------------------------------------------------------------------------------------------- bad frames
 
 
-#: Without certificates the envelope says who sends, so T03 is with TLS, below.
+#: Without certificates the envelope states the sender, so T03 is tested with TLS, below.
 @pytest.mark.parametrize("bad", [bad for bad in HOSTILE if bad.id != "T03"], ids=lambda bad: bad.id)
 async def test_a_bad_frame_is_refused_by_name_and_counted_once(bad: Hostile) -> None:
     port = Port(keep=True)
@@ -166,7 +166,7 @@ async def test_what_was_refused_leaves_every_buffer_free() -> None:
     ],
 )
 async def test_a_bad_request_is_refused_before_its_body_is_read(said: bytes, code: str) -> None:
-    """None of them sends the body that it speaks of, and each is answered at once."""
+    """No request sends the body that it announces, and each is answered at once."""
     port = Port()
     async with serving(port):
         came = await ask(port, said)
@@ -212,7 +212,7 @@ async def test_a_body_that_ends_early_is_truncated(sent: int) -> None:  # T06
 
 
 async def test_a_body_slower_than_the_floor_is_given_up() -> None:  # T07
-    """A byte now and then does not help; what is above the floor may take longer than the patience."""
+    """Single bytes now and then do not help; a body above the floor may take longer than `floor_s`."""
     limits = Limits(floor_s=0.2, floor_bytes_per_s=1000.0)
     port, body = Port(), framed(MESSAGES["transfer"])
     async with serving(port, limits), connected(port) as (reader, writer):
@@ -259,14 +259,14 @@ async def test_transfers_that_nobody_dealt_with_are_bounded() -> None:
     async with serving(port):
         statuses = [(await ask(port, said)).status for _ in range(WINDOW + 3)]
         assert statuses == [204] * (WINDOW + 1) + [429] * 2
-        assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204  # others are not held up
+        assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204  # other messages are not held up
         port.leases[0].release()
         assert (await ask(port, said)).status == 204
 
 
 @pytest.mark.parametrize("said", [b"", b"POST /v1/mess", b"POST /v1/message HTTP/1.1\r\nHost: b"])
 async def test_a_connection_on_which_no_request_gets_done_is_closed(said: bytes) -> None:
-    """Also where a letter comes now and then: what counts is whole requests."""
+    """This also holds if a byte comes now and then: only whole requests count."""
     port = Port()
     async with serving(port, Limits(idle_s=0.2)), connected(port) as (reader, writer):
         writer.write(said)
@@ -361,7 +361,7 @@ def people(tmp_path: Path) -> People:
 
 
 async def test_tls_says_who_sends(people: People) -> None:
-    """The owner of the certificate is heard (ann), in nobody else's name (T03), and only while in the roster (T02)."""
+    """The certificate's owner (ann) may send, in its own name only (T03), and only while it is in the roster (T02)."""
     port = Port()
     bob, ann = people.identity("bob"), people.identity("ann")
     to_bob = client_context(ann, people.roster.by_id["bob"].key)
@@ -400,7 +400,7 @@ async def test_a_handshake_that_fails_is_counted_with_its_reason(people: People)
             await port.until(lambda: len(port.codes) == 1)
         async with connected(port, stranger) as (_, writer):
             await port.until(lambda: len(port.codes) == 2)
-        async with connected(port):  # says nothing at all
+        async with connected(port):  # sends nothing
             await port.until(lambda: len(port.codes) == 3)
         async with connected(port) as (_, writer):
             writer.close()

@@ -1,4 +1,4 @@
-"""The status document: complete, bounded whatever comes in, and strict JSON."""
+"""The status document: complete, bounded for every input, and strict JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store against a list of what it was told: whatever is cut, flipped or interrupted, nothing durable is lost."""
+"""The store compared with a list of its saves: no cut, flipped bit or interruption loses anything durable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def codes(recovered: Recovered) -> list[str]:
 
 
 def played(folder: Path, script: str, said: Callable[[State], None] = lambda state: None) -> State:
-    """Open the folder and save: a digit is a batch of that many entries, "s" a snapshot. `said` hears what is safe."""
+    """Open the folder and save: a digit is a batch of that many entries, "s" a snapshot. `said` gets safe states."""
     with Store.open(folder) as store:
         state = state_of(store.recover())
         said(state)
@@ -54,7 +54,7 @@ def played(folder: Path, script: str, said: Callable[[State], None] = lambda sta
 
 @pytest.fixture
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that restart a thousand times on a sound disk."""
+    """Skip `os.fsync`, for tests that restart a thousand times on a sound disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -136,8 +136,10 @@ def test_room_that_was_given_but_not_written_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_flush")
 def test_a_flipped_bit_in_the_journal_never_gives_another_state(tmp_path: Path) -> None:
-    """Up to the damage everything comes back; that something is gone is said, but where the last batch is damaged it
-    looks like a save that was cut short."""
+    """Everything before the damage comes back, and the loss is reported.
+
+    Damage in the last batch looks like a save that was cut short, and is reported as one.
+    """
     batches = [2, 1, 3]
     told = played(tmp_path, "".join(map(str, batches)))
     path = max((tmp_path / "journal").iterdir())
@@ -244,7 +246,7 @@ def test_a_batch_in_anothers_place_is_not_taken_for_it(tmp_path: Path) -> None:
 
 
 class FailingDisk:
-    """`os.write` and `os.fsync` that stop working when `left` bytes are written, until `left` is set again."""
+    """`os.write` that fails after `left` bytes until `left` is set again, and `os.fsync` that fails without `flush`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left, self.write, self.flush = 1 << 60, os.write, True
@@ -310,15 +312,15 @@ class Crash(BaseException):
 
 
 class Machine:
-    """The system calls of a store: ends it after call number `last`, and knows what a power cut would leave.
+    """The system calls of a store: it ends the store after call number `last` and models the result of a power cut.
 
-    What was flushed stays. Of what was written to a file since, any part at the beginning may be there; a name made,
-    changed or removed is as it was when its folder was last flushed.
+    Flushed bytes stay. Any first part of the bytes written to a file since then may also be there. A name that was
+    made, changed or removed is as it was when its folder was last flushed.
     """
 
     def __init__(self, root: Path, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.last, self.calls = root, last, 0
-        self.files: dict[int, tuple[bytes, int]] = {}  # by inode: what was flushed, and a descriptor that keeps it
+        self.files: dict[int, tuple[bytes, int]] = {}  # by inode: flushed bytes, and a descriptor that keeps the file
         self.names: dict[int, dict[str, int]] = {}  # by inode of the folder
         self.open = os.open
         self.off = False
@@ -349,7 +351,7 @@ class Machine:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
     def power_cut(self, target: Path, draws: random.Random) -> None:
-        """What another start finds, written under `target`."""
+        """Write under `target` the files that another start would find."""
         self._restore(os.stat(self.root).st_ino, target, draws)
 
     def _restore(self, inode: int, target: Path, draws: random.Random) -> None:
@@ -372,7 +374,7 @@ SCRIPT = "1s2s12s1"
 
 
 def crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, Machine, State, Path]]:
-    """After system call 1, 2, 3, ... of a script: the machine, what was safe by then, and the folder as it stands."""
+    """Yield a crash after each system call of a script: the call's number, machine, safe state, and folder."""
     last = 0
     while True:
         last += 1
@@ -393,7 +395,7 @@ def crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[i
 
 
 def allowed(state: State, safe: State) -> bool:
-    """Everything that was safe, and beyond it nothing, or the whole batch under way."""
+    """Return whether a state has everything safe and beyond it nothing, or the whole batch in progress."""
     return state[: len(safe)] == safe and len(state) - len(safe) in (0, 1, 2)
 
 
@@ -425,7 +427,7 @@ def test_a_power_cut_after_any_system_call_loses_nothing(tmp_path: Path, monkeyp
 
 
 def test_a_folder_has_one_owner_whatever_it_is_called(tmp_path: Path) -> None:
-    """Through a link it is the same folder, with the same lock and the same state."""
+    """A link leads to the same folder, with the same lock and the same state."""
     (tmp_path / "link").symlink_to(tmp_path / "state", target_is_directory=True)
     kept = played(tmp_path / "state", "12s3")
     with Store.open(tmp_path / "state"), pytest.raises(DuplicatePeerError, match="already runs this peer"):

@@ -1,7 +1,7 @@
-"""Several processes from one: their ends are told, signals are passed on once, and none is left behind.
+"""Several processes from one: their ends are reported, signals are passed on once, and none is left behind.
 
-Forking a process that has used torch, as that of the tests has, is what the nursery must never do. So each test has a
-process of its own in which nothing has happened yet.
+The supervisor must never fork a process that has used torch, and the tests' own process has. So each test has a process
+of its own in which nothing has happened yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-#: Seconds in which everything happens, on a machine that does much else.
+#: Seconds in which everything happens, on a busy machine.
 PATIENCE = 60.0
 
 PARENT = """
@@ -80,7 +80,7 @@ def parent(
 
 
 def ready(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
-    """The children, once so many wait for a signal."""
+    """Return the children, once so many wait for a signal."""
     assert process.stdout is not None
     found = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What the status says of a node is what the node is, at every moment and under faults."""
+"""The status of a node agrees with its state, at every moment and under faults."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from tests.sims import worlds
 
-#: A run without faults takes some hundred ticks; with them it may take several deadlines.
+#: A run without faults takes some hundred ticks; with faults it may take several deadlines.
 TICKS_MAX = 20_000.0
 
 
 def simulator(faults: Faults | None = None, rounds: int = 3, pace: float = 1.0) -> Simulator:
-    """Six peers that are started."""
+    """Return a simulator with six started peers."""
     made = worlds.world(worlds.federation(learning__rounds=rounds))
     paces = dict.fromkeys(made.peers, pace)
     found = Simulator(made.peers, NodeFactory.of(made, parse_choice("partial-averaging"), paces).driver(), faults)
@@ -101,9 +101,9 @@ def test_the_notes_that_are_counted_are_said_somewhere() -> None:
 
 
 def test_a_peer_that_nobody_answers_says_so_and_claims_no_agreement() -> None:
-    """It keeps its round, and what it measured of the others before says nothing about now."""
+    """The peer keeps its round, and its earlier measurements of the others do not describe the present."""
     cut = faults_from("cut:1,at=2,for=22/links,delay=4", [f"peer{number}" for number in range(1, 7)])
-    here = simulator(cut, rounds=100_000, pace=100.0)  # few rounds in the time that all this takes
+    here = simulator(cut, rounds=100_000, pace=100.0)  # so slow that few rounds pass during the test
     log: list[str] = []
     here.on_effect = lambda peer, effect: (
         log.append(effect.what) if peer == "peer1" and isinstance(effect, Note) else None

@@ -1,4 +1,4 @@
-"""The pipeline over stores that fail, are slow, or are real: order, group commit, and silence until a save succeeds."""
+"""The pipeline over failing, slow, and real stores: order, group commit, and no output until a save succeeds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedpeer.peer.runtime.store import Store, StoreError
 from fedpeer.peer.runtime.writer import Pipeline
 from fedpeer.peer.state.events import Effect, Note, Persist
 
-#: Seconds within which everything here is long done; only a hang reaches it.
+#: Seconds that only a hang reaches; everything here takes far less.
 LIMIT = 20.0
 
 
 class FakeStore:
-    """Keeps what was saved in the order in which it became durable; fails as often as it is told, and can be held."""
+    """A store that keeps its saves in the order in which they became durable; it can fail `fails` times and be held."""
 
     def __init__(self, log: list[Any], fails: int = 0) -> None:
         self.log, self.fails, self.tries = log, fails, 0
@@ -154,7 +154,7 @@ async def test_the_loop_goes_on_during_a_save() -> None:
         store.go.clear()
         pipeline.put([save(1), say("a")])
         await asyncio.to_thread(store.begun.wait, LIMIT)
-        await asyncio.sleep(0)  # the loop turns while the thread is still held
+        await asyncio.sleep(0)  # the loop runs while the thread is still held
         assert log == []
         store.go.set()
         await pipeline.settled()

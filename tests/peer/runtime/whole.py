@@ -1,7 +1,8 @@
-"""A whole peer in a thread of its own: node, disk, port, everything of `fedpeer start` but the process.
+"""A complete peer in its own thread: node, disk, port, everything of `fedpeer start` except the process.
 
-A test speaks to it from outside, reads its status and the lines of its log, and looks inside between two of its steps.
-Nothing is polled: `line` waits for a line of the log, `inside` until everything that was decided is saved and said.
+A test sends to it over the network, reads its status and the lines of its log, and inspects its state between two of
+its steps. Nothing is polled: `line` waits for a line of the log, and `inside` waits until all earlier decisions are
+saved and carried out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fedpeer.peer.state.events import OperatorCommand
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import NodeState
 
-#: Seconds after which something hangs.
+#: Seconds after which something counts as hanging.
 PATIENCE = 20.0
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Whole:
         return self.process._node.state
 
     def wait(self, done: Awaitable[T]) -> T:
-        """For something of the peer's own loop."""
+        """Wait for something in the peer's own loop and return its result."""
 
         async def patient() -> T:
             async with asyncio.timeout(PATIENCE):
@@ -58,7 +59,7 @@ class Whole:
         return asyncio.run_coroutine_threadsafe(patient(), self.loop).result()
 
     def inside(self, do: Callable[[], T]) -> T:
-        """In the peer's own thread, when all that was decided before is saved and carried out."""
+        """Call `do` in the peer's own thread, once all earlier decisions are saved and carried out."""
 
         async def settled() -> T:
             await self.process._pipeline.settled()
@@ -67,13 +68,13 @@ class Whole:
         return self.wait(settled())
 
     def on_event(self, line: LogLine) -> None:
-        """A sink of its log."""
+        """Record a line, as a sink of the peer's log."""
         with self.told:
             self.lines.append(line)
             self.told.notify_all()
 
     def line(self, what: str, since: int = 0) -> LogLine:
-        """The first line of this name in the log, from the line number `since` on; waits for it."""
+        """Wait for the first log line of this name, from line number `since` on, and return it."""
 
         def found() -> LogLine | None:
             return next((line for line in self.lines[since:] if line.what == what), None)
@@ -84,16 +85,16 @@ class Whole:
             return line
 
     def counted(self, code: str) -> int:
-        """How often it has refused something by this name."""
+        """Return how many rejections with this code the peer has counted."""
         rows = self.inside(lambda: self.process.status.as_json()["refusals"])
         return sum(row["count"] for row in rows if row["code"] == code)
 
     def afresh(self) -> None:
-        """The next line of each name is told at once, as if this were the first for a while."""
+        """Let the log write the next line of each name at once, as after a pause without such lines."""
         self.inside(self.process._log.close)
 
     def durable(self, **changed: Any) -> bytes:
-        """The durable state's bytes; other values may stand in for some of it."""
+        """Return the durable state's bytes, with the values in `changed` in place of its own."""
 
         def taken() -> bytes:
             durable: DurableState = self.state.durable.copy()
@@ -106,7 +107,7 @@ class Whole:
 
 @contextmanager
 def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]] | None = None) -> Iterator[Whole]:
-    """The peer, from when it listens until it has paused. `also` is entered first, on the same loop."""
+    """Run the peer; yield it once it listens, and pause it at the end. `also` is entered first, on the same loop."""
     made = queue.SimpleQueue[Whole]()
     listening = pytest.MonkeyPatch()
 
@@ -128,7 +129,7 @@ def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]
             listening.undo()
             yield running
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
+            with contextlib.suppress(RuntimeError):  # a closed loop means that the peer has ended by itself
                 running.loop.call_soon_threadsafe(running.process.feed, OperatorCommand("pause"))
     finally:
         listening.undo()
@@ -137,7 +138,7 @@ def whole(prepared: Prepared, also: Callable[[AsyncExitStack], Awaitable[object]
 
 
 def _overhear(listening: pytest.MonkeyPatch, running: Whole) -> None:
-    """Keep the server that it is about to make, and every line that it will write into its log file."""
+    """Record the server that the peer is about to make, and every line that it writes into its log file."""
 
     class Overheard(LogFile):
         def __call__(self, line: LogLine) -> None:

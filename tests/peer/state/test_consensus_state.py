@@ -70,7 +70,7 @@ ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
 @settings(max_examples=60)
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
 def test_a_disk_gives_the_same_consensus_state(entries: list[ConsensusEntry], at: int) -> None:
-    """Wherever the snapshot was taken."""
+    """The state is the same wherever the snapshot was taken."""
     alive, kept, journal = durable(), snapshot_bytes(durable(), {}), list[bytes]()
     for number, entry in enumerate(entries):
         alive.apply(entry)

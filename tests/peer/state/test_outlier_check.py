@@ -1,4 +1,4 @@
-"""How far others can be, by a peer's own training: who lies moves an average within bounds, who is honest is heard."""
+"""Outlier check by a peer's own training: a liar moves an average only within bounds, and honest peers are accepted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ D = 10
 
 
 def toward(length: float) -> torch.Tensor:
-    """A vector of this length, always in the same direction."""
+    """Return a vector of this length, always in the same direction."""
     vector_D = torch.zeros(D, dtype=torch.float64)
     vector_D[0] = length
     return vector_D
 
 
 def furthest(reach: OutlierCheck, estimate_D: torch.Tensor) -> torch.Tensor:
-    """The furthest value that is taken, in the direction in which that is furthest."""
+    """Return the furthest value that is accepted, in the direction in which the bound is largest."""
     length = float(estimate_D.norm())
     most = toward(min(reach.far, length + reach.near(length)) * (1 - 1e-12))
     assert reach.refusal(most, estimate_D) is None
@@ -29,16 +29,18 @@ def furthest(reach: OutlierCheck, estimate_D: torch.Tensor) -> torch.Tensor:
     return most
 
 
-#: Length of a model at first and of an honest step, and exchanges in a round.
+#: First length of a model, length of an honest step, and exchanges in a round.
 START, STEP, EXCHANGES = 3.0, 0.5, 10
 
 
 def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[list[float], float]:
-    """Lengths of the average after each round, where three honest peers are given by one liar, in each exchange, the
-    furthest that is taken and as heavy as their own; and what it can be at most. The liar is honest for some rounds.
+    """Return the lengths of the average after each round, and the upper bound of its length.
 
-    Training pulls back toward where the honest began, by a step that is as long as it was at first, or as far as that
-    is: however far the liar pulls, the measure is not drawn along.
+    In each exchange one liar sends three honest peers the furthest value that is accepted, as heavy as their own. The
+    liar is honest for the first `honest` rounds.
+
+    Training pulls back toward where the honest peers began; no step counts for more than the first one, so however far
+    the liar pulls, the measure does not follow.
     """
     reach, estimate_D, lengths = OutlierCheck(start=START), toward(START), []
     for round in range(1, rounds + 1):
@@ -48,7 +50,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
         for _ in range(EXCHANGES if round > honest else 0):
             estimate_D = 0.75 * estimate_D + 0.25 * furthest(reach, estimate_D)
         lengths.append(float(estimate_D.norm()))
-        if restart_every and round % restart_every == 0:  # what is on the disk is all that there is
+        if restart_every and round % restart_every == 0:  # only what is on the disk is left
             kept = {name: getattr(reach, name) for name in ("start", "first", "steps", "path", "away", "round")}
             reach = OutlierCheck(**kept)
     return lengths, reach.far
@@ -56,7 +58,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
 
 @pytest.mark.parametrize("restart_every", [0, 7])
 def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_round(restart_every: int) -> None:
-    """After 1000 rounds of the best lie: a line, where the measure of before gave infinity after 29 rounds."""
+    """Over 1000 rounds of the best lie the length grows in a line; by an earlier measure it was infinite after 29."""
     lengths, far = pulled(1000, restart_every=restart_every)
     ceiling = [LENGTHS * START + FACTOR * STEP * round for round in range(1, 1001)]
     assert all(length <= most * (1 + 1e-9) for length, most in zip(lengths, ceiling, strict=True))
@@ -68,8 +70,8 @@ def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_roun
 
 
 def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of_late() -> None:
-    """Training has come to rest, and no lie counts as training: then an average is pulled to where it may be at once,
-    and from there by two first steps a round at most, not by a hundred, for the first 100 rounds of lies."""
+    """Training has come to rest, and no lie counts as training: an average is pulled to its bound at once, and from
+    there by at most two first steps per round, not by a hundred, in the first 100 rounds of lies."""
     honest, lies = 1000, 300
     lengths, _ = pulled(honest + lies, honest=honest)
     rested, leapt, after = lengths[honest - 1], lengths[honest + 9], lengths[honest + 99]
@@ -107,8 +109,9 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
 def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
-    """By a rate that warms up from a hundredth, by one that is made ten times as high after 200 rounds, or by new data
-    after training had come to rest. The other's steps are up to five times as long as this peer's."""
+    """Steps become longer by a learning rate that warms up from a hundredth, by one that is raised tenfold after 200
+    rounds, or by new data after training has come to rest. The other peer's are up to five times as long as this one's.
+    """
     draws = np.random.default_rng(seed)
     one_D = torch.from_numpy(draws.normal(size=D))
     one_D *= START / float(one_D.norm())
@@ -138,8 +141,8 @@ def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier
 def test_an_honest_neighbor_is_taken_whatever_its_data_and_wherever_this_peer_was(
     seed: int, start: float, together: int, apart: int, heavier: float
 ) -> None:
-    """They train by steps of different lengths that become shorter, `heavier` times as long there as here; then this
-    peer is cut off for some rounds, or was not there at all, and hears of the other when it has trained once more."""
+    """Both train by steps of varying lengths that become shorter, the other peer's `heavier` times as long; then this
+    peer is cut off for `apart` rounds, and receives a share of the other when it has trained once more."""
     draws = np.random.default_rng(seed)
     one_D = torch.from_numpy(draws.normal(size=D))
     one_D *= start / float(one_D.norm())

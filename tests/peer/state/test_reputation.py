@@ -1,4 +1,4 @@
-"""Ten suspicious refusals in a minute pause an edge, twice as long each time; harmless ones cost nothing."""
+"""Ten suspicious rejections in a minute pause an edge, twice as long each time; harmless ones cost nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_no_honest_peer_can_send_closes_the_edge_for_good() -> None:
 @given(st.lists(st.tuples(st.sampled_from([SUSPICIOUS, HARMLESS]), st.integers(0, MINUTE // 2)), max_size=60))
 def test_a_bounded_memory_counts_as_a_list_of_everything_would(steps: list[tuple[str, int]]) -> None:
     times = list(itertools.accumulate(gap for _, gap in steps))
-    standing, seen, until = Reputation(), [], 0  # the slow twin: all suspicious ticks since the last pause
+    standing, seen, until = Reputation(), [], 0  # the slow reference: all suspicious ticks since the last pause
     pauses = 0
     for (code, _), now in zip(steps, times, strict=True):
         standing = standing.after(code, now, TICK_S)

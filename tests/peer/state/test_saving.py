@@ -1,4 +1,4 @@
-"""The outbox: effects come out as they went in, and nothing passes a save that is not done."""
+"""The outbox: effects come out in the order in which they went in, and none passes a save that is not durable yet."""
 
 from __future__ import annotations
 

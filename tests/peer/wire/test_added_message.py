@@ -1,6 +1,6 @@
-"""A kind of message that is added: its declaration and its case in the dispatch are all that is written.
+"""A new kind of message needs only its declaration and its case in the dispatch.
 
-Codec, admission, limits, examples, fuzzing and the tables of docs/wire.md take it up from the declaration.
+Codec, admission, limits, examples, fuzzing and the tables of docs/wire.md follow from the declaration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPORT_BYTES_MAX = 2_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """How busy the sender is, with a report for a person."""
+    """Load of the sender, with a report for a person."""
 
     spec: ClassVar = MessageSpec(
         number=max(KINDS) + 1, since=2, when="met", about="group", tail=TextTail("a report", REPORT_BYTES_MAX)
@@ -100,7 +100,7 @@ def test_the_page_of_the_wire_has_it() -> None:
 
 
 def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its case in the dispatch, here beside those that there are."""
+    """The test adds a case for it to the existing ones of the dispatch."""
     known, reports = Dispatch._dispatch, []
 
     def dispatched(self: Dispatch, peer: str, message: Any) -> None:
@@ -123,7 +123,7 @@ def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found = decode(framed(message, envelope), node.policy(other))
     assert not isinstance(found, Rejection), found
-    for incarnation in (2, 1):  # "met": of an incarnation that is not known nothing is heard
+    for incarnation in (2, 1):  # "met": messages of an unknown incarnation are not accepted
         node.step(MessageReceived(other, incarnation, own, found[1]))
     assert reports == [(other, 70)]
     assert found[0] == envelope

@@ -1,4 +1,4 @@
-"""Bytes become a valid message or a named refusal, nothing else; and what is encoded is what is decoded."""
+"""Bytes become a valid message or a named rejection, nothing else; and decoding gives what was encoded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ from tests.peer.hostile import (
     transfer,
 )
 
-#: Of each version of the wire, one frame a line in hexadecimal. They never change: peers of that version send them.
+#: Frames of each version of the wire, one per line in hexadecimal. They never change: peers of that version send them.
 GOLDEN = {
     version: dict(
         line.split()
@@ -96,7 +96,7 @@ def message_of(frame: bytes, policy: MessagePolicy = POLICY) -> Message:
 
 
 def said_in(version: int, message: Message) -> bool:
-    """Whether this version of the wire has the message: its kind, and what a consensus message says."""
+    """Return whether this version of the wire has the message: its kind, and the kind of a consensus message in it."""
     said = SAYINGS[TAGS[type(message.message)]].since if isinstance(message, ConsensusMessage) else version
     return spoken_in(version, type(message)) and said <= version
 
@@ -145,7 +145,7 @@ def test_capabilities_that_nobody_knows_are_read_and_too_many_are_not() -> None:
 
 
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
-    """Put together by hand: header, envelope, fields in their order, the tensor's bytes."""
+    """The expected frames are built by hand: header, envelope, fields in their order, the tensor's bytes."""
     one = in_version(1)
     assert framed(MESSAGES["ack"], one) == ack(PARTY, "all", 8, 12)
     tail = numbers(*TRANSFER.share.payload.tolist())
@@ -238,7 +238,7 @@ def test_any_message_comes_back_as_it_was(message: Message, incarnation: int) ->
 
 
 def test_two_peers_that_share_thirty_groups_can_meet() -> None:
-    """With ids of 16 letters, and numbers after years of running."""
+    """The groups have ids of 16 letters, and numbers as after years of running."""
     names = [f"partial-model-{number:02}" for number in range(30)]
     channels = [
         ChannelState(group=name, made=2**31, acked=2**31, taken=2**31, made_weight=0.3, taken_weight=0.7)
@@ -273,7 +273,7 @@ def test_what_bytes_and_policy_can_tell_is_refused_by_name(case: Hostile) -> Non
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids or case.id in ELSEWHERE
 
 
-#: Caught by a cheaper check than the row's own.
+#: Ids of cases that are rejected by a cheaper check than the row's own.
 ELSEWHERE = {"M02-nested-100000", "M04-10000-letters"}
 
 
@@ -311,7 +311,7 @@ def test_an_earlier_incarnation_of_ours_hears_only_hello() -> None:
 
 
 def test_a_hello_about_another_contract_and_unknown_groups_is_heard() -> None:
-    """So that the two can name the difference."""
+    """Such a Hello is accepted so that the two peers can name the difference."""
     other = replace(HELLO, contract=b"x" * 32, groups=(("unheard-of", b"z" * 32),), channels=())
     assert message_of(framed(other)) == other
 
@@ -376,7 +376,7 @@ def test_no_refusal_takes_memory(case: Hostile) -> None:
 
 
 def test_the_largest_metadata_that_passes_the_limits_takes_less_than_a_megabyte() -> None:
-    """Arrays of as many elements as are allowed, nested as deep as 4 KiB allow."""
+    """This metadata has arrays of as many elements as are allowed, nested as deep as 4 KiB allow."""
     deep = b"\xdc\x00\x40" * 1000
     frame = craft_frame(PARTY, hostile.TRANSFER, (), metadata=deep + b"\xc0" * (METADATA_BYTES_MAX - len(deep)))
     tracemalloc.start()
@@ -509,7 +509,7 @@ def test_the_quick_check_for_finite_numbers_says_what_the_slow_one_says(dtype: t
 
 
 def checked(frame: bytes) -> bool:
-    """Whether it is taken; anything but a valid message or a named refusal raises."""
+    """Return whether a frame is accepted; raise if it becomes neither a valid message nor a named rejection."""
     found = decode(frame, POLICY)
     if isinstance(found, Rejection):
         assert found.code in REJECTIONS

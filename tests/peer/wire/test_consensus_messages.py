@@ -1,7 +1,7 @@
-"""Messages of coordinated rounds: what they look like as bytes, what is refused of them, and by whose memory.
+"""Messages of coordinated rounds: their bytes, which of them are rejected, and which rejections need memory.
 
-Ids are those of the table of bad inputs. What bytes and policy can tell is refused by the decoder; the rest (R04 to
-R12) by the machine of committed rounds, to which each message comes through the decoder.
+Ids are those of the table of bad inputs. The decoder rejects what bytes and policy reveal; `RoundCommit`, to which each
+message comes through the decoder, rejects the rest (R04 to R12).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from tests.peer.consensus.consensus_cluster import SCOPE, Disk, machine
 from tests.peer.frames import ENVELOPE, FEDERATION, MESSAGES, MODEL_BYTES, PARTY, POLICY, UPDATE_BYTES, framed
 from tests.peer.hostile import ACK, Hostile, Party, craft_frame
 
-#: A frame put together by hand is one of the first version.
+#: Envelope of version 1 of the wire, to which the frames that are built by hand belong.
 ONE = replace(ENVELOPE, version=1)
 _NUMBER_OF = {kind: number for number, kind in KINDS.items()}
 BALLOT, UPDATE, WANTED, MODEL = (_NUMBER_OF[kind] for kind in (ConsensusMessage, Update, ModelRequest, ModelReply))
@@ -111,7 +111,8 @@ def test_each_kind_comes_back_as_it_was(name: str) -> None:
 
 
 def test_frames_are_the_bytes_that_the_page_on_the_wire_says() -> None:
-    """Put together by hand: flat fields behind what is said, signatures one behind the other, the words' bitmap."""
+    """The expected frames are built by hand: flat fields after the kind of consensus message, signatures one after the
+    other, the bitmap of the words."""
     votes = b"".join(msgpack.packb([name, name[:1].encode() * 64]) for name in ("ann", "cas", "dot"))
     assert framed(MESSAGES["ballot-lead"], ONE) == craft_frame(
         PARTY, BALLOT, ["all", "lead", 5, "ann", 2, 11, 12, 4], votes
@@ -326,7 +327,7 @@ FIRST = certificate(Proposal(4, 1, 1, X), A, B, C)
 
 
 def follower() -> RoundCommit:
-    """E, who follows A in term 5 and has applied round 1; it has the models X and Y."""
+    """Return E, which follows A in term 5 and has applied round 1; it has the models X and Y."""
     round_commit = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     round_commit.received(A, Heartbeat(leader_certificate(A, 5, A, B, C), Progress(1, 1, 4)))
     round_commit.holds(Y)
@@ -334,7 +335,7 @@ def follower() -> RoundCommit:
 
 
 def coordinator() -> RoundCommit:
-    """E, who coordinates round 2 in term 5, and has the update X of A."""
+    """Return E, which coordinates round 2 in term 5, and has the update X of A."""
     round_commit = machine(E, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
     now = 0
     while not round_commit.election.leading:
@@ -358,7 +359,7 @@ def proposing() -> RoundCommit:
 
 
 def stood_against() -> RoundCommit:
-    """B has just stood, and while A coordinates."""
+    """Return E after B has just been a candidate, while A coordinates."""
     round_commit = follower()
     assert not any(
         isinstance(each, Rejection) for each in round_commit.received(B, VoteRequest(6, False, 1, Progress()))
@@ -368,7 +369,7 @@ def stood_against() -> RoundCommit:
 
 @dataclass(frozen=True)
 class Wrong:
-    """Something that a peer must not believe: what is said to whom, and by what name it is refused."""
+    """A message that a peer must not believe: its recipient, its sender, and the code of its rejection."""
 
     id: str
     code: str
@@ -423,7 +424,7 @@ WRONG = (
 
 
 def received(round_commit: RoundCommit, sender: str, message: Message) -> list[str]:
-    """The refusals of a message that comes as bytes."""
+    """Return the codes with which a message that comes as bytes is rejected."""
     spec = ConsensusSpec(members=ALL.members, update_bytes=(0, 64), model_bytes=(0, 64))
     policy = replace(POLICY, me=E, other=sender, peers=ALL.members, groups={}, consensus_by_group={"everyone": spec})
     envelope = Envelope(federation=FEDERATION, sender=sender, recipient=E, incarnation=2, to_incarnation=3)

@@ -1,4 +1,4 @@
-"""What a message declares is what the codec and admission do: examples of all kinds, drawn from the declarations."""
+"""Codec and admission do what a message declares: examples of all kinds, drawn from the declarations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.peer.examples import SPOKEN, frame, hostile_frames
 from tests.peer.frames import PARTY, POLICY, framed
 from tests.peer.hostile import craft_frame
 
-#: Draws of each kind.
+#: Examples drawn of each kind.
 SEEDS = 40
 EACH = [pytest.param(version, kind, id=f"{version}-{kind.__name__}") for version, kind in SPOKEN]
 NEWEST_OF_EACH = [pytest.param(kind, id=kind.__name__) for version, kind in SPOKEN if version == NEWEST]

@@ -1,4 +1,4 @@
-"""Frames for the disk: what goes in comes out to the last bit, and damage is always noticed."""
+"""Frames for the disk: they are read back to the last bit, and damage is always noticed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TENSORS = {
 }
 FIELDS = ("ann", 3, -1, 2**63, 0.1, None, True, b"\0\1", (), ("a", (1, 2)), {"everyone": (1, 2.5), "": None})
 WHOLE = frame("snapshot", FIELDS, TENSORS)
-#: Version 1 of the format, in hexadecimal. It never changes: files of today are read tomorrow.
+#: A frame in version 1 of the format, in hexadecimal. It never changes: later releases read today's files.
 GOLDEN = (
     "46445046010000001c0000000c0000000000000093a5656e74727993a3616c6c01c39193a178a7666c6f6174333291030000"
     "803f000000400000404039346aa9ba299b8f61e0bf05eea902d4"
@@ -49,7 +49,7 @@ PLAIN = st.recursive(
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """To the last bit, which == does not see in -0.0."""
+    """Return whether two tensors are equal to the last bit, which == does not compare for -0.0."""
     return one.dtype == other.dtype and one.shape == other.shape and bytes(raw(one)) == bytes(raw(other))
 
 
@@ -153,7 +153,7 @@ def test_what_is_whole_but_not_ours_is_named() -> None:
     ],
 )
 def test_metadata_that_does_not_fit_its_tensors_is_refused(metadata: Any) -> None:
-    """With a right digest: made by a mistake, or on purpose."""
+    """The digest is right: the frame was made by mistake, or on purpose."""
     packed = pack(metadata)
     head = WHOLE[:8] + len(packed).to_bytes(4, "little") + (4).to_bytes(8, "little")
     with pytest.raises(FrameError):

@@ -1,4 +1,4 @@
-"""JSON from elsewhere: its depth is seen before anything goes through it, whatever stands in strings."""
+"""JSON from others: its depth is checked before it is parsed, whatever its strings contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 
 def depth_of(value: Any) -> int:
-    """The slow twin, which calls itself."""
+    """Return the depth of a value; slow and recursive, as a reference."""
     if isinstance(value, dict):
         return 1 + max(map(depth_of, value.values()), default=0)
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
@@ -51,7 +51,7 @@ def test_what_is_no_json_raises_nothing_else(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b'"' + b'\\"' * 500_000, b'"' * 1_000_001, b"[" * 1_000_000, b"\\" * 1_000_000])
 def test_a_megabyte_of_anything_takes_no_time(text: bytes) -> None:
-    """In processor time: one that tried each quotation mark anew would take hours."""
+    """The limit is in processor time; a check that tried each quotation mark anew would take hours."""
     began = time.process_time()
     deeper(text, DEPTH_MAX)
     assert time.process_time() - began < 2.0

@@ -1,4 +1,4 @@
-"""States as bytes: what is written is read again to the last bit, and bytes that are no content are told apart."""
+"""States as bytes: they are read back to the last bit, and bytes that are no valid content are recognized."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_content_has_two_parts(counted: dict[str, int], server: bytes) -> None
 def test_any_other_bytes_are_none_or_another_content(
     counted: dict[str, int], server: bytes, data: st.DataObject
 ) -> None:
-    """Whatever is read has one spelling, so no two contents of one meaning have two digests."""
+    """Each content has one encoding, so contents with the same meaning have the same digest."""
     content = bytearray(content_of(counted, server))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))

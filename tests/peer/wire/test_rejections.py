@@ -1,4 +1,4 @@
-"""The table of refusals: complete, distinct, with words for both sides."""
+"""The table of rejections: complete, distinct, with words for both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS, RejectionCode
 from tests.peer.hostile import HOSTILE
 
 ROOT = Path(__file__).parents[3]
-#: Rows of the table of bad inputs that peers meet; S13 is accepted, C rows and D02 are the user's own mistakes.
+#: Rows of the table of bad inputs that peers encounter; S13 is accepted, C rows and D02 are the user's own mistakes.
 ROWS = {
     *(f"T{number:02}" for number in range(1, 12)),
     *(f"E{number:02}" for number in range(1, 18)),
@@ -23,7 +23,7 @@ ROWS = {
     *(f"R{number:02}" for number in range(1, 20)),
     *("D01", "D03", "D04", "D06"),
 }
-#: Those that never cost the one who is refused.
+#: Codes that are never charged to the rejected peer.
 HARMLESS = {"body_truncated", "too_many_requests", "version_unsupported", "wrong_federation", "repeated"}
 HARMLESS |= {
     "unproven",
@@ -62,12 +62,12 @@ def test_each_has_a_code_and_words_for_both_sides(row: RejectionCode) -> None:
     assert len(row.advice) <= 250, "a line or three on a terminal"
 
 
-#: Whose calls make a refusal, and the place of the code among their arguments.
+#: Functions whose calls make a rejection, and the place of the code among their arguments.
 UTTER = {"Rejection": 0, "_rejected": 0, "about": 1}
 
 
 def uttered(root: Path) -> Iterator[str]:
-    """Codes that stand as plain words in the source."""
+    """Yield the codes that such calls in the source have as literals."""
     for path in sorted(root.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
@@ -78,7 +78,7 @@ def uttered(root: Path) -> Iterator[str]:
 
 
 def words(root: Path) -> Iterator[str]:
-    """All plain words in the source, but for the table's own."""
+    """Yield all string literals in the source, except those of the table itself."""
     for path in sorted(root.rglob("*.py")):
         if path.name != "rejections.py":
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""Rosters: one spelling, one signature, the highest number; and not one bit of one may differ."""
+"""Rosters: each has one spelling and one signature, the highest number wins, and no bit of a roster may differ."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bytes_and_back(people: list[tuple[str, list[str] | None, bool]], revoke
 
 @pytest.mark.slow
 def test_any_flipped_bit_is_refused() -> None:
-    """Every single bit of a roster: signature, keys, names, and the white space between them."""
+    """This holds for every bit of a roster: signature, keys, names, and the white space between them."""
     text = to_bytes(roster(2, revoked=(public(7),)))
     codes = set()
     for bit in range(8 * len(text)):
@@ -169,7 +169,7 @@ def test_a_roster_signed_by_another_key_is_refused() -> None:
 
 
 def test_whose_it_is_and_the_signature_come_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte of entries of another authority, or of a signature that is wrong, costs nothing but that."""
+    """A megabyte of entries of another authority, or with a wrong signature, costs only these two checks."""
     made, other = roster(), to_bytes(sign(replace(roster(), authority=public(2000)), key_of(2000)))
     forged = to_bytes(made)[:-5] + b'f"\n}\n'
 

@@ -1,4 +1,4 @@
-"""A message that was legal by the roster of its sender costs the sender nothing with who goes by a smaller one."""
+"""A message that is legal under its sender's roster costs the sender nothing at a peer that uses a smaller one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.faults.peer_cluster import PeerCluster, world
 from tests.faults.scenarios import CALM
 
 PEERS = world(6).peers
-#: Who is left, and of them two: the one goes by the smaller roster, the other not yet.
+#: The peers that remain, and two of them: the first one uses the smaller roster, the other one not yet.
 REST = PEERS[:3]
 ONE, OTHER = REST[:2]
 
 
 def smaller() -> tuple[PeerCluster, Node]:
-    """A run of six, and one of them after it has heard that three are put out."""
+    """Return a run of six peers, and the node of one after it has received the roster that revokes three."""
     cluster = PeerCluster(
         world(6, gossip__topology="complete"),
         Faults(seed=1, links=LinkRules(delay=0.2)),
@@ -47,7 +47,7 @@ def smaller() -> tuple[PeerCluster, Node]:
 def make_share(
     cluster: PeerCluster, node: Node, weight: float, ahead: int = 0, exchange: int | None = None
 ) -> Transfer:
-    """What the other one gives next, as heavy as this."""
+    """Return the next transfer of the other peer, with this weight."""
     (group,) = cluster.groups
     channel = node.durable.groups[group].into.get(OTHER, Incoming())
     share = NumberedTransfer(
@@ -67,7 +67,7 @@ def refusals(node: Node, message: Transfer | Hello, incarnation: int = 1) -> lis
 
 
 def meets_again(cluster: PeerCluster, node: Node, made: int) -> None:
-    """The other one says Hello by the smaller roster, and that it has made so many transfers."""
+    """Let the other peer send a Hello under the smaller roster, which states that it has made so many transfers."""
     other = cluster.node(OTHER)
     other.step(NewRoster(cluster.signed(2, REST)))
     other.state.effects.clear()
@@ -85,7 +85,7 @@ def kinds(codes: list[str]) -> set[str]:
 
 def test_more_weight_than_a_smaller_federation_has_is_refused_and_costs_nothing() -> None:
     cluster, node = smaller()
-    heavy = make_share(cluster, node, 2.9)  # along with what else is under way less than the five others put in
+    heavy = make_share(cluster, node, 2.9)  # together with the weight in transit less than the five others put in
     assert kinds(refusals(node, heavy)) == {"h"}
     meets_again(cluster, node, made=heavy.share.seq)
     assert kinds(refusals(node, heavy)) == {"h"}, "it was made before its sender went over"
@@ -122,7 +122,7 @@ def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the
 
 
 def test_an_exchange_of_a_larger_federation_costs_nothing_after_a_restart_either() -> None:
-    """This peer was started again since, and knows nothing of the larger roster."""
+    """This peer has been restarted since, and knows nothing of the larger roster."""
     cluster, node = smaller()
     node.state.exchanges.clear()
     last = node.state.exchanges_max(cluster.groups[0])

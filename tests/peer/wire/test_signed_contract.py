@@ -1,4 +1,4 @@
-"""A signed contract is its authority's, to the last bit, and one spelling."""
+"""A signed contract is its authority's, to the last bit, and has one spelling."""
 
 from __future__ import annotations
 

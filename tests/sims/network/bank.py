@@ -1,8 +1,8 @@
-"""A small machine to try the simulated simulator on: peers pass coins on, and none may be lost or made.
+"""A small state machine to test the simulator with: peers pass coins on, and none may be lost or made.
 
-Durable are the balance, the one transfer under way to each other peer, and the last number taken from each. A transfer
-is repeated until it is acknowledged. No life gives the same amounts as the one before.
-`Bank.hasty` speaks before it saves, which is wrong.
+The durable state is the balance, the one transfer in transit to each other peer, and the last number taken from each. A
+transfer is repeated until it is acknowledged. Each start of a peer (`Bank.life`) gives other amounts than the one
+before. A `Bank.hasty` peer sends before it saves, which is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COINS = 1000
 
 @dataclass
 class Bank:
-    """One peer; in each tick it gives a part of what it has to all others to whom nothing is under way."""
+    """One peer; in each tick it gives a part of its balance to each other peer to which no transfer is in transit."""
 
     me: str
     others: Sequence[str]
@@ -153,7 +153,7 @@ def driver(peers: Sequence[str], hasty: bool = False) -> Driver:
 
 
 def total(banks: Sequence[Bank]) -> int:
-    """All coins: in balances, and under way: given by the sender, and not taken by the receiver yet."""
+    """Return the sum of all coins: in balances, and in transit (given by the sender, not yet taken by the receiver)."""
     by_name = {bank.me: bank for bank in banks}
     return sum(bank.balance for bank in banks) + sum(
         amount

@@ -1,4 +1,4 @@
-"""Whole nodes in the simulated simulator, against the vector engine and against the laws that faults must not break."""
+"""Whole nodes in the simulator, against the vector engine and against the laws that faults must not break."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nodes_give_what_the_vector_engine_gives(method: str, settings: dict[str
 
 
 def test_links_that_reorder_delay_and_lose_do_not_change_the_average() -> None:
-    """Acknowledgements come later than the shares of the next exchange, or not at all: nobody is left out for that."""
+    """No peer is left out because acknowledgements come later than the shares of the next exchange, or never."""
     made = worlds.world(worlds.federation(gossip__exchanges=9, gossip__gather=10.0))
     rules = LinkRules(delay=0.1, jitter=3.0, reorder=0.9, loss=0.1, repeat=0.2)
     with worlds.engine(made) as vector, network(made, faults=Faults(seed=3, links=rules, heal=1e9)) as nodes:
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_a_number() -> None:
 
 
 def test_traffic_is_what_went_over_the_links() -> None:
-    """Two exchanges on a ring of six: to each of two neighbors, in each exchange, a share and an acknowledgement."""
+    """In each of two exchanges on a ring of six, a peer sends each of two neighbors a share and an acknowledgement."""
     made = worlds.world(worlds.federation())
     plan = plan_of(made, parse_choice(METHOD))
     with network(made) as nodes:
@@ -117,8 +117,8 @@ def test_a_slow_peer_makes_a_synchronous_round_wait_and_nothing_else() -> None:
         even.evaluate()
         uneven.evaluate()
         assert relative(uneven.x_Pn, even.x_Pn) < 1e-6
-        # Eight updates of a millisecond each, of the slow peer ten: the round lasts so much longer for all within two
-        # steps on the ring, which is how far two exchanges reach; the sixth is three steps away.
+        # Eight updates take a millisecond each, and ten on the slow peer: the round lasts longer by the difference for
+        # all within two steps on the ring, which is how far two exchanges reach; the sixth is three steps away.
         longer = np.array(uneven.statistics()[SECONDS]) - even.statistics()[SECONDS]
         assert longer[:5] == pytest.approx(np.full(5, 8 * 0.009), abs=0.03), "a look comes every 25 ms"
         assert longer[5] == pytest.approx(0.0, abs=0.03)
@@ -138,8 +138,9 @@ def test_slow_peers_take_longer_and_the_others_do_not_where_nobody_waits() -> No
 
 @pytest.mark.slow
 def test_who_waits_for_nobody_learns_nearly_as_well_as_who_does() -> None:
-    """Training that goes far, from a model that is averaged meanwhile: who gave more than a half away would be moved
-    past the others by what it learnt, and the peers would swing about their mean."""
+    """Asynchronous peers learn nearly as well as synchronous ones, where training moves far from a model that is
+    averaged meanwhile: a peer that gave more than a half away would be moved past the others by what it learned, and
+    the peers would oscillate about their mean."""
 
     def reached(mode: str) -> float:
         federation = Federation.model_validate(
@@ -174,7 +175,7 @@ def test_links_that_lose_a_third_cost_messages_and_time_and_hardly_change_the_av
 
 
 def test_who_came_in_later_is_there_with_what_it_said_first() -> None:
-    """At 30 % loss some peer meets the others when they are in their second or third round."""
+    """At 50 % loss some peer meets the others when they are in their second or third round."""
     quick = {"learning__mode": "asynchronous", "simulation__peers": 12, "learning__rounds": 6}
     made = worlds.world(worlds.federation(**quick, learning__evaluate_every=3))
     with network(made, faults=Faults(links=LinkRules(loss=0.5), heal=1e9)) as nodes:
@@ -186,7 +187,8 @@ def test_who_came_in_later_is_there_with_what_it_said_first() -> None:
 
 
 def test_who_was_away_when_the_others_were_evaluated_is_waited_for_until_it_is() -> None:
-    """Training lasts for 320 ticks; the third peer dies at once, and comes back for a round that is not evaluated."""
+    """A peer that was away when the others were evaluated is waited for: training lasts for 320 ticks; the third peer
+    dies at once, and comes back for a round that is not evaluated."""
     settings: dict[str, Any] = {"learning__rounds": 8, "learning__evaluate_every": 4, "gossip__deadline": 1.0}
     split = {"simulation__peers": 4, "simulation__split": "blocks:40,test=50"}
     made = worlds.world(worlds.federation(network="mlp:64+3+10", gossip__gather=1.0, **settings, **split))
@@ -224,7 +226,7 @@ def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so()
 
 
 def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end() -> None:
-    """In a simulation nobody who has ended comes back, so the default of a day is ten minutes there."""
+    """In a simulation no peer that has ended comes back, so the default of a day is ten minutes there."""
     made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
     with network(made, faults=faults_from("cut:1,at=0,for=3600", made.peers)) as nodes:
         for _ in range(made.federation.learning.rounds):
@@ -237,14 +239,16 @@ def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end() -
 
 
 def small(**settings: Any) -> World:
-    """Four peers of a few weights, fifteen exchanges in all. Who is left when the others have ended goes on alone."""
+    """Return a world of four peers of a few weights, with fifteen exchanges in all.
+
+    A peer that is left when the others have ended goes on alone."""
     quick = {"gossip__exchanges": 5, "simulation__peers": 4, "gossip__deadline": 2.0, "gossip__gather": 5.0}
     quick |= {"learning__alone_limit": 20.0}
     return worlds.world(worlds.federation(network="mlp:64+3+10", **quick | settings))
 
 
 class Watched:
-    """A simulator of nodes whose masses are looked at every few ticks."""
+    """A simulator of nodes whose masses are recorded every few ticks."""
 
     def __init__(self, made: World, faults: Faults) -> None:
         self.node_factory = NodeFactory.of(made, parse_choice(METHOD))
@@ -266,7 +270,7 @@ class Watched:
         return kept
 
     def play(self, until: float) -> None:
-        """Run until all have stopped, or fail; weights are looked at on the way."""
+        """Run until all have stopped, or fail; record the weights on the way."""
         self.simulator.start()
         while len(self.simulator.stopped) < len(self.simulator.peers):
             assert self.simulator.now < until, f"not over: {self.phases()}; replay {self.simulator.faults.line()}"
@@ -309,7 +313,7 @@ def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
 
 
 def seeds() -> list[ParameterSet]:
-    """Two at once, some more with the slow tests, and two hundred with `make soak`."""
+    """Return the seeds: two run always, some more with the slow tests, and two hundred with `make soak`."""
     slow = range(7, 200, 64)
     return [
         pytest.param(seed, marks=[] if seed < 2 else pytest.mark.slow if seed in slow else pytest.mark.soak)

@@ -2,7 +2,7 @@
 
 Five peers learn digits that are unevenly divided among them, in 100 rounds of a second. A fault of half a minute begins
 in round 6, where accuracy still rises steeply, and ends in round 36; one of five minutes lasts for 43 rounds of seven
-seconds. How long rounds are makes no difference to an undisturbed run, so there is one for all.
+seconds. The length of rounds makes no difference to an undisturbed run, so there is one for all cases.
 
     pytest tests/sims/network/test_isolation.py -m soak -s
 """
@@ -25,12 +25,12 @@ from tests.sims import worlds
 
 SEEDS = range(10)
 ROUNDS = 100
-#: Times as long as a step of a millisecond usually takes, in rounds of ten steps: a second, and seven.
+#: Factors by which steps of a millisecond take longer, so that rounds of ten steps take a second, and seven.
 SECOND, SEVEN = 100, 700
-#: Points that the mean may be away from that of the undisturbed runs.
+#: Points by which the mean may differ from that of the undisturbed runs.
 POINTS = 1.0
 
-#: By what happens: the faults, and how many times as long as usual steps take.
+#: By case: the faults, and the factor by which steps take longer.
 CASES: dict[str, tuple[str, int]] = {
     "undisturbed": ("", 1),
     "one cut off, 5 s": ("cut:1,at=5,for=5", SECOND),
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[str, int]] = {
 
 
 def accuracy(case: str, seed: int) -> float:
-    """Mean accuracy of the peers after the last round, in percent."""
+    """Return the mean accuracy of the peers after the last round, in percent."""
     federation = Federation.model_validate(
         {
             "network": "mlp:64+16+10",

@@ -32,13 +32,15 @@ METHODS = ("fedavg", "scaffold", "fedper")
 
 @cache
 def world(**settings: Any) -> World:
-    """Five peers of 40 digits."""
+    """Return a world of five peers of 40 digits."""
     split = {"simulation__peers": 5, "simulation__split": "blocks:40,shuffle=true,test=50"}
     return worlds.world(worlds.federation(**{**split, "learning__rounds": ROUNDS, **settings}))
 
 
 def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]:
-    """By peer its own model (n,), and the server's, after the rounds: the contract's functions one after the other."""
+    """Return each peer's own model (n,), and the server's, after the rounds.
+
+    They are computed by the contract's functions, one after the other."""
     learning, draws, found = made.federation.learning, made.draws, local_tasks(made)
     order = sorted(made.peers)
     algorithms = {peer: algorithm(made, method, local_task) for peer, local_task in found.items()}
@@ -132,7 +134,8 @@ def test_peers_that_start_apart_meet_in_the_common_draw() -> None:
 
 
 def test_numbers_do_not_depend_on_who_is_slow_nor_on_the_order_of_numbers() -> None:
-    """Eleven peers, so that the order of ids is another than that of numbers; updates come in yet another."""
+    """Slow peers do not change the numbers, nor does the order of eleven peers, whose ids are ordered differently from
+    their numbers; updates come in yet another order."""
     made = world(simulation__peers=11, learning__participation=0.5)
     own, _ = obvious(made, "fedavg")
     _, x_n = played(made, "fedavg", {"peer4": 30.0, "peer10": 7.0})

@@ -1,4 +1,4 @@
-"""The simulated simulator, tried on peers that pass coins on: nothing is lost, order holds, a run is its seed."""
+"""The simulator, tested with peers that pass coins on: nothing is lost, order holds, and a run is its seed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PEERS = ("p1", "p2", "p3", "p4")
 
 
 def banks(simulator: Simulator) -> list[Bank]:
-    """Everybody's state: of the living as they are, of the others as it stands on their disks."""
+    """Return the states of all peers: of living peers in memory, of the others on their disks."""
     living = simulator.machines()
     found = []
     for peer in simulator.peers:
@@ -33,7 +33,7 @@ def banks(simulator: Simulator) -> list[Bank]:
 
 
 def checked(simulator: Simulator) -> None:
-    """Let every step be followed by a row with the sum of all coins."""
+    """Add a row with the sum of all coins after every step at which all peers live."""
 
     def count(peer: str, machine: Machine) -> None:
         if len(simulator.machines()) == len(PEERS):
@@ -52,7 +52,7 @@ def judge(simulator: Simulator) -> None:
 
 
 def sweep(count: int, usual: range) -> list[ParameterSet]:
-    """The usual ones in every run, all others with `make soak`."""
+    """Return the numbers below `count`: the usual ones run always, all others with `make soak`."""
     return [pytest.param(each, marks=[] if each in usual else pytest.mark.soak) for each in range(1, count)]
 
 
@@ -115,7 +115,7 @@ def test_a_run_is_its_seed() -> None:
 
 
 def test_lost_memory_is_lost() -> None:
-    """An empty or an older disk is what the fault says."""
+    """After the fault "lose" a disk is empty, and after "old" it is an older one."""
     for kind in ("lose", "old"):
         acts = (Act(450.0, kind, "p2", 2.0),)
         simulator = Simulator(PEERS, bank.driver(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
@@ -158,7 +158,8 @@ def test_who_stands_still_says_nothing_and_hears_all_afterwards() -> None:
 
 
 def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> None:
-    """As a loop that stood still: its timer is due at once, and what lies in its sockets takes some passes to read."""
+    """A peer that was stalled gets the time before the messages that arrived, like a loop that stood still: its timer
+    is due at once, and the contents of its sockets take some passes to read."""
     said: list[Effect] = [Send("p1", Ack(group="", taken=1, round=0), 1, 1)]
     machines = {"p1": Script([]), "p2": Script([said] * 40)}
     driver = bank.driver(("p1", "p2"))
@@ -188,7 +189,7 @@ def test_a_full_disk_silences_a_peer_and_no_other() -> None:
 
 
 class Script:
-    """A machine that answers each tick with what a list says, and keeps what it is told."""
+    """A state machine that answers each tick with the next effects of a list, and keeps the events that it receives."""
 
     def __init__(self, effects: list[list[Effect]]) -> None:
         self.effects, self.received = effects, list[Event]()

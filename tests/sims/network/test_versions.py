@@ -1,7 +1,7 @@
-"""Peers of two releases in one federation: each pair finds the version of the wire that both speak, whoever is upgraded
-when, and averages in it.
+"""Peers of two releases in one federation: each pair finds the wire version that both know, in any order of upgrades,
+and averages in it.
 
-An older release is one that knows no newer frames: it refuses them by name, and says nothing in them.
+An older release is one that knows no newer frames: it rejects them by name, and sends none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PEERS = world(4).peers
 
 
 def cluster(seed: int, *old: str, links: LinkRules | None = None, heal: float = 0.0) -> PeerCluster:
-    """One in which these have the older release."""
+    """Return a cluster in which these peers have the older release."""
     made = PeerCluster(world(4), Faults(seed=seed, links=links or LinkRules(delay=0.2, jitter=1.0), heal=heal))
     made.node_factory.speaks.update(dict.fromkeys(old, OLDEST))
     made.simulator.start()
@@ -28,7 +28,7 @@ def cluster(seed: int, *old: str, links: LinkRules | None = None, heal: float = 
 
 
 def spoken(made: PeerCluster) -> dict[tuple[str, str], int]:
-    """Return the version that each speaks to each that it has met."""
+    """Return the version in which each peer sends to each other one that it has met."""
     return {
         (one, other): known.version
         for one, node in made.nodes().items()
@@ -38,7 +38,7 @@ def spoken(made: PeerCluster) -> dict[tuple[str, str], int]:
 
 
 def warned(effect: Effect) -> bool:
-    """Whether this is a warning about versions."""
+    """Return whether this is a warning about versions."""
     return isinstance(effect, Note) and effect.level == "warning" and "version" in f"{effect.what} {effect.text}"
 
 
@@ -56,8 +56,8 @@ def test_each_pair_speaks_what_both_know_and_averages(old: tuple[str, ...]) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_peers_are_upgraded_one_after_the_other_while_all_go_on(seed: int) -> None:
-    """Whoever is upgraded speaks the newer version first, and who had taken it for an old one hears that. Packets are
-    lost, and overtake one another, all the while."""
+    """An upgraded peer sends in the newer version first, from which a peer that took it for an old one learns of the
+    upgrade. Packets are lost, and overtake one another, all the while."""
     links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1, reorder=0.3)
     made = cluster(seed, *PEERS, links=links, heal=1500.0)
     warnings: list[str] = []
@@ -89,8 +89,8 @@ def test_who_goes_back_to_the_older_release_is_spoken_to_in_its_version() -> Non
 
 
 def test_a_release_that_speaks_neither_version_is_warned_of() -> None:
-    """What was on its way in the newer version is refused after the first of it; what is refused later was said in the
-    older one."""
+    """A release that rejects both versions is warned of only later: rejections soon after the first one concern
+    messages that were in transit in the newer version; a later rejection concerns one in the older version."""
     made = cluster(0)
     made.run(200.0)
     node, other = made.node(PEERS[0]), PEERS[1]

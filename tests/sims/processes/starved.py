@@ -1,14 +1,14 @@
-"""Five peers on a machine that has no time for them: how often the coordinator changes, and what a kill costs.
+"""Five peers on an overloaded machine: how often the coordinator changes, and what a kill costs.
 
     python -m tests.sims.processes.starved [--minutes 10] [--load 20] [--kills 5]
 
-Busy loops take the processors; the peers start beside them. When all have learned, nobody is killed for so many
-minutes. Then the coordinator is killed again and again, each time once the one before is back. Prints one table, with
-times from the peers' own logs, and ends with 1 if a promise was broken: with no kill one change of coordinator at most;
-after a kill the next round within three times the shortest lease and one training.
+Busy loops occupy the processors; the peers start beside them. When all have learned, no peer is killed for `--minutes`.
+Then the coordinator is killed `--kills` times, each time after the previous one is back. The program prints one table,
+with times from the peers' own logs, and exits with 1 if a promise was broken: without a kill at most one change of
+coordinator; after a kill the next round within three times the shortest lease plus one training.
 
-Nothing here waits for less time because a machine is quick, or gives up because it is slow: how long the next round
-takes is read from logs afterwards, and the patience with which it is waited for grows with the load.
+No wait is shorter because the machine is quick, and none is given up because it is slow: the time until the next round
+is read from logs afterwards, and the patience of the waits grows with the load.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import JsonLinesReader
 from tests.sims import worlds
 
-#: Seconds of a tick, and peers.
+#: Seconds per tick, and number of peers.
 TICK_S, PEERS = 0.025, 5
-#: Changes of coordinator while nobody is killed; shortest leases, beside one training, until the round after a kill.
+#: Most changes of coordinator while no peer is killed; limit until the round after a kill, in shortest leases, besides
+#: one training.
 CHANGES_MAX, LEASES = 1, 3
-#: Seconds after which something hangs, on an idle machine; and between two looks.
+#: Seconds after which a wait counts as hanging, on an idle machine; and seconds between two looks.
 PATIENCE_S, LOOK_S = 120.0, 0.2
-#: A busy loop ends with the process that started it, however that one ends.
+#: A busy loop, which ends with the process that started it, however that process ends.
 BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Run so many busy loops. Each has a session of its own, so that a kernel which shares time among sessions gives it
-    as much as it gives a peer."""
+    """Run this many busy loops.
+
+    Each has its own session, so that a kernel that shares time among sessions gives it as much as it gives a peer.
+    """
     with ExitStack() as stack:
         for _ in range(count):
             loop = subprocess.Popen([sys.executable, "-S", "-c", BUSY], start_new_session=True)
@@ -59,7 +62,7 @@ def busy(count: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a peer's log: seconds since 1970, whose, what, and its fields."""
+    """One line of a peer's log: seconds since 1970, the peer, the event and its fields."""
 
     t: float
     peer: str
@@ -80,7 +83,7 @@ class Logs:
         self.rounds = dict.fromkeys(self.folders, 0)
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read the new lines of all files."""
         for peer, file in self._files.items():
             self.lines += [Line(line["t"], peer, line["what"], line.get("fields", {})) for line in file.new()]
         self.lines.sort(key=lambda line: line.t)
@@ -88,11 +91,11 @@ class Logs:
             self.rounds[peer] = max([self.rounds[peer], *(row["round"] for row in file.new())])
 
     def find(self, what: str, since: float = 0.0, *, but: str = "") -> list[Line]:
-        """Return these lines by time, but for those of one peer."""
+        """Return the lines of this event by time, without those of the peer `but`."""
         return [line for line in self.lines if line.what == what and line.t >= since and line.peer != but]
 
     def mandates(self, since: float = 0.0) -> list[tuple[int, str]]:
-        """Return (term, coordinator) as any peer noted it, by term."""
+        """Return (term, coordinator) as any peer logged it, by term."""
         told = [line.fields for line in self.find("coordinator", since)]
         return sorted({(each["term"], each["coordinator"]) for each in told if each["coordinator"] is not None})
 
@@ -103,12 +106,12 @@ class Logs:
 
 @dataclass(frozen=True)
 class Kill:
-    """What followed one kill, in seconds after it; None: it did not.
+    """Events after one kill, in seconds after it; None: the event did not happen.
 
-    detected   somebody takes the coordinator for gone; `all_detected`: all others do, or have another one
-    elected    another one coordinates; `all_elected`: all others know
+    detected   a peer considers the coordinator gone; `all_detected`: all others do, or have another coordinator
+    elected    another peer coordinates; `all_elected`: all others know
     closed     it has the updates that it waits for
-    round      a round is in force by it, wherever first; `training`: the longest one around then
+    round      a round of it is in force at the first peer; `training`: the longest training around then
     """
 
     victim: str
@@ -130,7 +133,7 @@ class Kill:
 
     @classmethod
     def read(cls, logs: Logs, victim: str, killed: float, term: int) -> Kill:
-        """Read what followed the kill of this coordinator of this term."""
+        """Read the events after the kill of this coordinator of this term."""
         others = logs.folders.keys() - {victim}
         turns = logs.find("coordinator", killed, but=victim)
         news: dict[str, float] = {}
@@ -161,8 +164,10 @@ class Kill:
 
 @dataclass
 class Found:
-    """What a run showed: coordinators by term while nobody was killed, the rounds and the longest training of that
-    time, and the kills."""
+    """The result of a run.
+
+    It has the coordinators by term, the rounds and the longest training while no peer was killed, and the kills.
+    """
 
     leaders: list[str]
     terms: int
@@ -179,7 +184,7 @@ class Found:
         return self.changes <= CHANGES_MAX and all(kill.in_time for kill in self.kills)
 
     def table(self) -> str:
-        """Return all of it as text."""
+        """Return the result as text."""
         shortest = ElectionTiming().shortest * TICK_S
         heads = ("kill", "detected", "by all", "elected", "known", "closed", "round", "training", "bound", "")
         rows = [
@@ -198,7 +203,7 @@ def _seconds(number: float | None) -> str:
 
 
 def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
-    """Run five peers beside so many busy loops, and kill whoever coordinates so many times."""
+    """Run five peers beside `load` busy loops, and kill the coordinator `kills` times."""
     settings: dict[str, Any] = {"learning__rounds": 100_000, "simulation__peers": PEERS}
     gossip = {"gossip__topology": "complete", "gossip__tick": TICK_S, "gossip__deadline": 30.0}
     made = worlds.world(worlds.federation(**settings, **gossip))
@@ -208,7 +213,7 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
     patience = PATIENCE_S * (1 + load / (os.cpu_count() or 1))
 
     def wait(condition: Callable[[], bool], what: str = "", longest: float = patience) -> bool:
-        """Look until the condition is true, and return whether it is; raise AssertionError if it has to be."""
+        """Look until the condition is true; return whether it is, or raise AssertionError if it has to be (`what`)."""
         until = time.monotonic() + longest
         while True:
             logs.look()
@@ -222,7 +227,7 @@ def starve(folder: Path, *, minutes: float, load: int, kills: int) -> Found:
     with ExitStack() as stack:
         crews: dict[str, ProcessPool] = {}
         stack.callback(_end, crews)
-        stack.enter_context(busy(load))  # ended before the peers are, so that these can pause in time
+        stack.enter_context(busy(load))  # the loops end before the peers do, so that the peers can pause in time
         crews.update({peer: ProcessPool({peer: file}, 1) for peer, file in files.items()})
         wait(lambda: min(logs.rounds.values()) >= 2, "they do not begin")
         began, before, first = time.time(), max(logs.rounds.values()), logs.mandates()[-1]

@@ -28,11 +28,11 @@ from tests.sims.worlds import relative
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 METHOD = "partial-averaging"
-#: A Python that is no fork: its children are its own.
+#: A Python that is not a fork, so that its children are its own.
 PYTHON = sys.executable
-#: Seconds in which processes that were told to stop are gone, on a machine that does much else.
+#: Seconds within which processes that got a stop are gone, on a busy machine.
 PATIENCE = 60.0
-#: Rounds of some tens of milliseconds: more than peers play before what is done to them after the first is felt.
+#: Rounds of some tens of milliseconds: more than peers run before a test's action after the first one takes effect.
 ROUNDS = 20
 
 
@@ -56,7 +56,7 @@ def play(running: ProcessesEngine, rounds: int) -> None:
 
 
 def processes_of(running: ProcessesEngine) -> list[psutil.Process]:
-    """Return those that still run: a peer that has played all rounds waits a little for others, and ends by itself."""
+    """Return the processes that still run: after its last round a peer waits a little for others and then ends."""
     found = []
     for number in running.process_ids:
         with suppress(psutil.NoSuchProcess):
@@ -100,7 +100,7 @@ def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: 
 
 
 def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
-    """Its folder is gone, so each new start fails in the same way."""
+    """Its key is gone from its folder, so each new start fails in the same way."""
     made = world(rounds=1000)
     with engine(made, tmp_path / "peers") as running:
         running.step()
@@ -108,7 +108,7 @@ def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_p
         os.kill(running.process_ids[1], signal.SIGKILL)
         with pytest.raises(EngineError) as caught:
             play(running, 1000)
-    words = "".join(str(caught.value).split())  # its last words are broken into lines, wherever that falls
+    words = "".join(str(caught.value).split())  # its last words are broken into lines at any place
     assert "peer2endedwithexitcode2:" in words
     assert "peer2.key" in words
 
@@ -149,7 +149,7 @@ def test_ports_that_are_taken_meanwhile_are_given_up_for_others(
 
 
 def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
-    """`fedpeer simulate` is killed as hard as can be: who it started notices, and pauses."""
+    """`fedpeer simulate` gets SIGKILL; the processes that it started notice this and pause."""
     command = [
         PYTHON,
         "-m",

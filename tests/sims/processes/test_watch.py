@@ -1,4 +1,4 @@
-"""What is read from outside: files that grow under one's eyes, ports that somebody else has."""
+"""Peers observed from outside: files that grow while they are read, and ports that another process has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_lines_are_given_once_and_whole(tmp_path: Path) -> None:
     append(path, '{"a": 1}\n{"a"')
     assert lines.new() == [{"a": 1}]
     assert lines.new() == []
-    append(path, ': 2}\n{"a": 3, {"a": 4}\n[5]\n{"a": 6}\n')  # one was cut off by a kill, one is no object
+    append(path, ': 2}\n{"a": 3, {"a": 4}\n[5]\n{"a": 6}\n')  # one line was cut off by a kill, one is not an object
     assert lines.new() == [{"a": 2}, {"a": 6}]
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of two machines' worth of processes, one for all tests of this folder, and engines on it."""
+"""A Ray cluster of processes that stand for two machines, one for all tests of this folder, and engines on it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.sims.ray.held import VARIABLE
 
 @dataclass(frozen=True)
 class Machines:
-    """Two of two CPUs each, joined. `of_ray` is Ray's own, which can add machines and break them.
+    """Two joined machines of two CPUs each. `of_ray` is Ray's own cluster, which can add machines and break them.
 
-    hold    while this file is there, `held.Held` waits in the processes of the cluster
+    hold    while this file exists, `held.Held` waits in the processes of the cluster
     """
 
     of_ray: Any
@@ -33,7 +33,7 @@ class Machines:
         return str(self.of_ray.address)
 
     def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
-        """The ray engine of one method in this world."""
+        """Return the ray engine of one method in this world."""
         from fedpeer.sims.ray.ray_worker_pool import open_shards
 
         return engine_of(
@@ -42,17 +42,20 @@ class Machines:
 
 
 def vector(made: World, method: str) -> Any:
-    """The vector engine of one method in this world."""
+    """Return the vector engine of one method in this world."""
     return engine_of(made, parse_choice(method))
 
 
 def _started(times: int) -> Any:
-    """Ray waits half a minute for its own processes, which is not enough on a machine that has much else to do."""
+    """Start the cluster, with at most this many tries.
+
+    Ray waits half a minute for its own processes, which is not enough on a busy machine.
+    """
     from ray.cluster_utils import Cluster
 
     of_ray = Cluster()
     try:
-        # Without what no test looks at, it starts in half the time.
+        # Without the parts that no test uses, it starts in half the time.
         of_ray.add_node(num_cpus=2, include_dashboard=False, no_monitor=True, include_log_monitor=False)
         of_ray.add_node(num_cpus=2)
         of_ray.wait_for_nodes()
@@ -81,7 +84,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 @pytest.fixture
 def killing() -> Callable[[Any, str, int], None]:
-    """Makes an engine lose one of its shards' processes just before it makes calls of this method."""
+    """Return a function that kills one of an engine's shard processes just before the engine calls this method."""
     import signal
 
     def prepare(running: Any, method: str, shard: int) -> None:

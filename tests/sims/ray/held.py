@@ -1,4 +1,4 @@
-"""A network that trains for a while and then waits, in the processes that train it, as long as a file is there."""
+"""A network that trains for a while and then waits, in the processes that train it, as long as a file exists."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-#: Names the file, for the processes of a cluster that was started with it.
+#: Environment variable that names the file, for the processes of a cluster that was started with it.
 VARIABLE = "FEDPEER_TEST_HOLD"
-#: Calls before it waits: more than a round has, and fewer than a run.
+#: Calls before the network waits: more than in a round, and fewer than in a run.
 CALLS = 100
 
 
 class Held(nn.Module):
-    """64-10; `Loop` trains it, one peer after the other."""
+    """A network 64-10, which `Loop` trains, one peer after the other."""
 
     def __init__(self) -> None:
         super().__init__()

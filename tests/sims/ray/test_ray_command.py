@@ -1,4 +1,4 @@
-"""`fedpeer simulate --engine ray` as a user has it: a cluster of this machine, started and stopped."""
+"""`fedpeer simulate --engine ray` as a user runs it: a cluster of this machine is started and stopped."""
 
 from __future__ import annotations
 

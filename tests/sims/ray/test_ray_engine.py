@@ -1,4 +1,4 @@
-"""The ray engine on a cluster of two machines' worth of processes: the vector engine's numbers, whatever dies."""
+"""The ray engine on a cluster of processes for two machines: the vector engine's numbers, whichever process dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEMI_LOCAL = {
     "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": ["peer1", "peer2"]},
     "three": {"neurons": {"hidden1": 2}, "members": ["peer2", "peer3", "peer4"]},
 }
-#: Method and settings.
+#: Method and settings of cases without a server.
 EQUALS: dict[str, tuple[str, dict[str, Any]]] = {
     "momentum": ("partial-averaging", {"learning__optimizer": "sgd,lr=0.1,momentum=0.9"}),
     "groups, weights": ("partial-averaging", {"partial_models": SEMI_LOCAL, "gossip": {"topology": "star"}}),
@@ -47,17 +47,17 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "scaffold, some take part": ("scaffold", {"learning__participation": 0.6}),
     "fedper, all train": ("fedper", {"learning__participation": 0.5, "learning__everyone_trains": True}),
 }
-#: Shards that have the four blocks; each process that starts costs seconds.
+#: Numbers of shards for the four blocks; each process takes seconds to start.
 SHARDS = [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(4, marks=pytest.mark.soak)]
 
 
 def federation(**settings: Any) -> Federation:
-    """Return the settings of eight peers, who are four blocks."""
+    """Return the settings of eight peers, which are four blocks."""
     return small(**{"simulation__peers": 8, **settings})
 
 
 def found(engine: Any, rounds: int = ROUNDS) -> dict[str, Any]:
-    """All that a simulation records of some rounds."""
+    """Run some rounds; return all that a simulation records of them."""
     with engine:
         while engine.round < rounds:
             engine.step()
@@ -101,7 +101,7 @@ def test_a_server_and_its_clients_have_them_too(case: str, shards: int, machines
 
 
 def test_each_averaged_parameter_goes_out_once_and_comes_back_once(machines: Machines) -> None:
-    """However many exchanges the averaging takes."""
+    """This holds however many exchanges the averaging takes."""
     import ray
 
     made, moved = world(federation(partial_models=SEMI_LOCAL, gossip__exchanges=5)), {"give": 0, "mix": 0}
@@ -212,25 +212,25 @@ def test_a_stop_in_the_middle_goes_on_to_the_same_numbers(method: str, moment: s
 
 
 def request(engine: EngineName, method: str, **more: Any) -> SimulationRequest:
-    wide = federation(network="mlp:64+2000+10")  # so much that Ray leaves it on the machine where it was made
+    wide = federation(network="mlp:64+2000+10")  # so large that Ray leaves it on the machine where it was made
     return SimulationRequest(
         federation=wide, methods=(parse_choice(method),), device="cpu", workers=1, engine=engine, **more
     )
 
 
 def recorded(options: SimulationRequest, folder: Path, on_event: Callable[[Event], None]) -> list[dict[str, Any]]:
-    """The rows of a whole simulation, but for the seconds."""
+    """Run a whole simulation; return its rows without the seconds."""
     run = RunFolder.create(folder, name=options.engine, settings=options.to_json(), environment={})
     run_prepared(prepare_simulation(options), run, on_event)
     return [{name: value for name, value in row.items() if name != "seconds"} for row in run.rows()]
 
 
-@pytest.mark.soak  # Ray takes half a minute to believe that a machine is gone
+@pytest.mark.soak  # Ray takes half a minute to find that a machine is gone
 @pytest.mark.parametrize("method", ["partial-averaging", "fedavg"])
 def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_nothing(
     method: str, machines: Machines, tmp_path: Path
 ) -> None:
-    machines.cluster.close()  # its idle shards have CPUs
+    machines.cluster.close()  # its idle shards occupy CPUs
     third = machines.of_ray.add_node(num_cpus=2)
     machines.of_ray.wait_for_nodes()
     events: list[Event] = []

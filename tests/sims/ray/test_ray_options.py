@@ -1,4 +1,4 @@
-"""What is said without a cluster: what cannot be asked for, who is on which shard, and that nobody else meets Ray."""
+"""Tests without a cluster: rejected requests, which peer is on which shard, and that nothing else imports Ray."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
 
 
 def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
-    """Finding out whether it is installed is not importing it."""
+    """Checking whether Ray is installed does not import it."""
     code = """
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress

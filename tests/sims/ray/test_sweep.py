@@ -1,4 +1,4 @@
-"""Whole runs spread over a cluster: what they leave is what they leave here, whoever dies or is stopped meanwhile."""
+"""Whole runs spread over a cluster: they leave the same as here, whichever process dies or is stopped meanwhile."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ METHODS, SEEDS = ("fedavg",), (0, 1)
 
 @pytest.fixture
 def held(machines: Machines) -> Iterator[Path]:
-    """Runs wait after a round or two until it is gone."""
+    """Create the file that makes runs wait after a round or two, and yield its path; remove it at the end."""
     machines.hold.touch()
     yield machines.hold
     machines.hold.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def begun(options: SimulationRequest, root: Path) -> RunFolder:
 def played(
     options: SimulationRequest, run: RunFolder, on_event: Callable[[Event], None] = lambda event: None, **more: Any
 ) -> dict[str, Any]:
-    """All that a simulation leaves, but for times and names."""
+    """Run a simulation; return all that it leaves, without times and names."""
     simulation = prepare_simulation(options, dataset=load_dataset(options.federation.simulation.dataset))
     summary = run_prepared(simulation, run, on_event, **more)
     for method in summary["methods"].values():
@@ -86,13 +86,13 @@ def without_seconds(run: RunFolder) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The vector engine's."""
+    """Return what the simulation leaves with the vector engine."""
     options = request("vector")
     return played(options, begun(options, tmp_path_factory.mktemp("vector")))
 
 
 def processes_of(name: str) -> list[psutil.Process]:
-    """Ray's, that play the run of this name."""
+    """Return Ray's processes that execute the run of this name."""
     return [each for each in psutil.process_iter(["cmdline"]) if f"ray::{name}" in (each.info["cmdline"] or ())]
 
 
@@ -127,7 +127,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
     assert finished == sorted(finished), "what is finished stays so"
 
 
-@pytest.mark.soak  # an experiment below does so, too
+@pytest.mark.soak  # an experiment below does the same
 def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -170,7 +170,7 @@ HELD = replace(
 
 
 def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(machines: Machines, tmp_path: Path) -> None:
-    """The stop is set when a run has done a round, and none can end before the stop is heard of: all of them wait."""
+    """The stop is set when a run has done a round; no run can end before the stop arrives, because all of them wait."""
     stop, told = threading.Event(), list[ExperimentEvent]()
 
     def stopping(event: ExperimentEvent) -> None:
