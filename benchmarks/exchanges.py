@@ -8,6 +8,7 @@ the mean of the differences of equal seeds, with its standard error.
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from sklearn.datasets import load_breast_cancer
 
-from examples.wards import write_wards
 from fedpeer.runs.summary import count_text
 
 SEEDS = (0, 1, 2, 3, 4)
+WARDS = 5
 METHODS = ("partial-averaging", "full-averaging")
 #: Settings of `gossip`, by the name of their row; all others are compared with the last.
 ENDS: Mapping[str, Mapping[str, Any]] = {
@@ -126,13 +128,14 @@ def _text(points_S: np.ndarray[Any, np.dtype[np.float64]]) -> str:
 
 
 def write_table(folder: Path) -> None:
-    """Write the tables of `examples/wards.py` as one, with a column for the ward."""
-    lines: list[str] = []
-    for path in write_wards(folder):
-        head, *rows = path.read_text(encoding="utf-8").splitlines()
-        lines = lines or [f"{head},ward"]
-        lines += [f"{row},{path.stem}" for row in rows]
-    (folder / "wards.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    """Write scikit-learn's 569 biopsies, shuffled and dealt out to five wards, as `wards.csv`."""
+    table = load_breast_cancer()
+    order = np.random.default_rng(0).permutation(len(table.target))
+    with (folder / "wards.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*table.feature_names, "diagnosis", "ward"])
+        for place, row in enumerate(order):
+            writer.writerow([*table.data[row], table.target_names[table.target[row]], f"ward{1 + place % WARDS}"])
 
 
 def main() -> None:
