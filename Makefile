@@ -56,7 +56,7 @@ quick: $(READY)  ## the tests of the pure core, in under a minute
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"
 
-soak: $(READY)   ## faults over a thousand seeds and more, a million fuzzed messages, fifty kills between hosts
+soak: $(READY)   ## faults over a thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m pytest -m soak $(ALONE)
 	$(BIN)/python -m tests.net.soak
 	$(BIN)/python -m tests.faults.soak

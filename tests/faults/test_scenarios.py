@@ -24,7 +24,7 @@ from tests.faults.scenarios import LATER, SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
 #: By scenario, seeds that always run, and seeds that run with the slow tests: one of each kind, and those that found a
-#: bug in a peer. `make soak` runs these and more, thirty of most (`soak.py`).
+#: bug in a peer. `make soak` runs these and more, twenty of most (`soak.py`).
 SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     # A peer comes so late that it takes over a value.
     "truth": (range(1), (11,)),
