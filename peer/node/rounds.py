@@ -267,12 +267,16 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if peer in rounds.late or not state.others.expected(peer, group):
         return False
     other, (round, exchange), policy = state.others[peer], holding.at, state.peer_groups.averaging[group]
+    # An edge that was added for peers that seemed dead goes when they are back, at the other end perhaps before here.
+    both_ways = mutual(state, group)
+    if both_ways and not any(peer in neighbors(each, state.me) for each in (policy, expected_averaging(state, group))):
+        return False
     # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
     if state.others.round_of(peer) > round + ahead(state) or behind(state, group, peer):
         return False
     # A peer in the next round that could not have our share of the last exchange went on without us, and gives nothing
     # in the exchanges before it. In the last one its share is under way, or was never made: we do not wait for long.
-    if mutual(state, group):
+    if both_ways:
         if exchange + 1 < policy.exchanges and state.others.round_of(peer) > round:
             return False
         patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
