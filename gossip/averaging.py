@@ -120,6 +120,14 @@ class Averaging:
         masked = _masked_exchanges(overlay, noise.pushes, exact=protocol == "exact") if noise and exchanges else 0
         return Averaging(overlay, protocol, masked + exchanges, draws, every, noise, masked, drift)
 
+    def linked(self, one: str, other: str) -> bool:
+        """Return whether one of two peers gives to the other in some exchange; False if one is no member."""
+        members, union = self.overlay.members, self.overlay.union
+        if one not in members or other not in members:
+            return False
+        a, b = members.index(one), members.index(other)
+        return self.exact or union.has_edge(a, b) or union.has_edge(b, a)
+
     def due(self, round: int) -> bool:
         """Return whether this round (0, 1, ...) ends with an averaging."""
         return (round + 1) % self.every == 0

@@ -256,8 +256,8 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
         _measure(state, rounds, group, last=at[1] + 1 == policy.exchanges)
         state.write(Closed(group=group, without=gone))
         since = rounds.opened_at.pop(group, state.now)
-        # A peer whose share of a later exchange is here is not silent: it is past this one, and waits for ours of that.
-        silent = [peer for peer in gone if holding.into.get(peer, Incoming()).place <= holding.at]
+        # A peer that is past this exchange is not silent: it waits for our share of the one that it is in.
+        silent = [peer for peer in gone if not _is_past(holding, peer)]
         rounds.silent[group] = dict.fromkeys(silent, since) | rounds.silent.get(group, {})
 
 
@@ -267,22 +267,24 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if peer in rounds.late or not state.others.expected(peer, group):
         return False
     other, (round, exchange), policy = state.others[peer], holding.at, state.peer_groups.averaging[group]
-    # An edge that was added for peers that seemed dead goes when they are back, at the other end perhaps before here.
-    both_ways = mutual(state, group)
-    if both_ways and not any(peer in neighbors(each, state.me) for each in (policy, expected_averaging(state, group))):
+    # An edge that was added for peers that seemed dead goes when they are back, at its other end perhaps before here.
+    if not expected_averaging(state, group).linked(state.me, peer):
         return False
     # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
     if state.others.round_of(peer) > round + ahead(state) or behind(state, group, peer):
         return False
-    # A peer in the next round that could not have our share of the last exchange went on without us, and gives nothing
-    # in the exchanges before it. In the last one its share is under way, or was never made: we do not wait for long.
-    if both_ways:
-        if exchange + 1 < policy.exchanges and state.others.round_of(peer) > round:
-            return False
+    if other.round > round and mutual(state, group):
+        # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there
+        # is no such share; in the last one it is under way, or was never made: then we do not wait for long.
         patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
-        if other.round > round and state.now - other.round_at >= patience:
+        if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
             return False
-    return holding.into.get(peer, Incoming()).place <= holding.at
+    return not _is_past(holding, peer)
+
+
+def _is_past(holding: GroupState, peer: str) -> bool:
+    """Return whether a neighbor is past the open exchange: a share of it for a later one has arrived."""
+    return holding.into.get(peer, Incoming()).place > holding.at
 
 
 def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequence[str] = (), parts: int = 1) -> bool:

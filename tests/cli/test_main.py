@@ -18,6 +18,7 @@ from tests.cli.conftest import Fedpeer
 HEAVY = ("torch", "sklearn", "scipy", "matplotlib", "numba", "pandas")
 
 RUN = "import sys; from fedpeer.cli.main import run; code = run(sys.argv[1:]); "
+SMALLEST = "import typer; app = typer.Typer(); app.command()(lambda: None); app()"
 IMPORTED = f"print('imported', sorted(set({HEAVY!r}) & set(sys.modules))); sys.exit(code)"
 
 
@@ -47,14 +48,19 @@ def test_config_check_and_schema_import_no_torch(tmp_path: Path) -> None:
         assert "torch" not in done.stdout.splitlines()[-1]
 
 
+def processor_seconds(code: str) -> float:
+    """Return the processor time of a command that asks for help: it does not grow while others use the machine."""
+    before = os.times()
+    assert command("--help", code=code).returncode == 0
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def test_help_comes_at_once() -> None:
-    seconds = []
-    for _ in range(3):  # the first call may have to compile
-        before = os.times()
-        assert command("--help", code=RUN + "sys.exit(code)").returncode == 0
-        after = os.times()
-        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
-    assert min(seconds) < 0.5, "seconds of processor time, so that it does not matter who else uses the machine"
+    """Help takes little more processor time than the help of the smallest program that is made with Typer."""
+    calls = range(3)  # the first may have to compile
+    floor = min(processor_seconds(SMALLEST) for _ in calls)
+    assert min(processor_seconds(RUN + "sys.exit(code)") for _ in calls) < 2.5 * floor
 
 
 @pytest.mark.parametrize("name", [[], ["simulate"], ["slices"], ["topology"], ["data"], ["data", "preview"], ["runs"]])

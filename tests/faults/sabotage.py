@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fedpeer.gossip import reductions, transfers
+from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.consensus.election import Election
@@ -31,7 +32,7 @@ from fedpeer.peer.state.saving import Outbox
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.messages import Ack, Hello, Transfer
 from fedpeer.rejection import Rejection
-from tests.faults import liars, scenarios, sessions
+from tests.faults import isolation, liars, scenarios, sessions
 from tests.peer.frames import PARTY, POLICY
 from tests.peer.hostile import HOSTILE
 
@@ -180,6 +181,11 @@ def let_heartbeats_wait_for_the_disk(patch: Patch) -> None:
     patch.setattr(Outbox, "again", lambda self, effects: ([], list(effects)))
 
 
+def wait_along_a_dropped_edge(patch: Patch) -> None:
+    """Wait along an edge that was added for peers that seemed dead, although they are back."""
+    patch.setattr(Averaging, "linked", lambda self, one, other: True)
+
+
 def not_finite(_: int) -> None:
     """S06: Values that are not numbers are rejected by that name."""
     for bad in HOSTILE:
@@ -209,5 +215,6 @@ SABOTAGE = {
     "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
     "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
     "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
+    "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (143,)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

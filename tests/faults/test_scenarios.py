@@ -64,8 +64,9 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "group_terms_lied_about": (range(1), (5,)),
     "groups_end": (range(0), range(3, 4)),
     "group_members_change": (range(0), range(1)),
-    # Two of five peers are cut off for 30 s and then skip a round in which one peer still waits.
-    "isolated": (range(0), (42,)),
+    # Two of five peers are cut off for 30 s and then skip a round in which one peer still waits; four in a ring are all
+    # apart, and come back to edges that were added for the dead.
+    "isolated": (range(0), (42, 143)),
     "isolated_coordinated": (range(0), range(3, 4)),
     # One of four with all lies at once; two of eight, first with transfers that weigh 1, then with exchanges that rise;
     # one of three voters that lies before anybody has met it.

@@ -244,7 +244,7 @@ def test_who_is_put_out_of_the_roster_is_not_answered_any_more() -> None:
 @pytest.mark.parametrize("verdict", ["suspect", "dead"])
 @pytest.mark.parametrize("answers", [False, True])
 def test_what_others_find_is_checked_and_confirmed_which_shortens_it(answers: bool, verdict: str) -> None:
-    """Whether others suspect a peer or are sure of its death: if it answers this peer itself, it is not dead."""
+    """A peer that answers this peer itself is not dead, whether others suspect it or are sure of its death."""
     peer = machine(peers=5)
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
@@ -294,7 +294,7 @@ def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R1
 
 
 def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
-    """Where helpers differ, the word of one counts only if a message of the target itself arrived recently."""
+    """If helpers differ, the word of one counts only if a message of the target itself arrived recently."""
     peer = machine(peers=4)
     peer.tick(0)
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(4)[1:]))

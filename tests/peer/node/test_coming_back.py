@@ -8,6 +8,7 @@ import pytest
 
 from fedpeer.peer.node import rounds
 from fedpeer.peer.node.skew import furthest
+from fedpeer.peer.state.neighbors import Neighbors
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster
@@ -17,8 +18,14 @@ OLD_ROUNDS = 1
 
 
 @pytest.mark.slow
-def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings take a tick, so that exchanges are most of a round, and messages nearly a tick."""
+@pytest.mark.parametrize("old", [0, OLD_ROUNDS])
+def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(old: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings take a tick, so that exchanges are most of a round, and messages nearly a tick.
+
+    It does not matter how old the rounds are that the membership states of each peer.
+    """
+    round_of = Neighbors.round_of
+    monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: max(all[peer].round, round_of(all, peer) - old))
     faults_of = isolation.faults_of
     monkeypatch.setattr(rounds, "furthest", lambda state: furthest(state) - OLD_ROUNDS)
     monkeypatch.setattr(

@@ -131,7 +131,7 @@ def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyP
 
 
 def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was persisted before and after a failure gives, when replayed, the durable state of the node."""
+    """A replay of the entries persisted before and after a failure gives the durable state of the node."""
     cluster, node, other = running()
     steps, replayed = Steps(node, lambda *told: None), node.durable.copy()
     with monkeypatch.context() as broken:
