@@ -16,6 +16,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, Protocol
@@ -31,12 +32,14 @@ from torch import Tensor
 
 from fedpeer.gossip.reductions import FLOAT32, all_finite
 from fedpeer.gossip.transfers import NumberedTransfer
+from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, server_context
 from fedpeer.peer.runtime.listener import bind_socket
-from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.runtime.server import PeerServer
+from fedpeer.peer.runtime.two_way import Chunks
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
@@ -148,7 +151,7 @@ class Keys:
         self._folder.cleanup()
 
 
-def _identity(folder: Path, peer: str) -> Identity:
+def identity_of(folder: Path, peer: str) -> Identity:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     key_file = folder / f"{peer}.key"
@@ -188,7 +191,7 @@ def _serve_fedpeer(report: Callable[[int], None], job: Job, length: int, folder:
             warm.release()
         listening = bind_socket("127.0.0.1", 0, plain=folder is None)
         server = PeerServer(host, pool)
-        await server.start(listening, server_context(_identity(folder, "b")) if folder else None)
+        await server.start(listening, server_context(identity_of(folder, "b")) if folder else None)
         report(listening.getsockname()[1])
         await asyncio.Event().wait()
 
@@ -206,13 +209,18 @@ class Fedpeer:
 
     def __init__(self, job: Job, length: int, keys: Keys | None = None) -> None:
         self.receiver = Receiver(_serve_fedpeer, job, length, keys and keys.folder)
-        self._tls = client_context(_identity(keys.folder, "a"), keys.public["b"]) if keys else None
+        self._tls = client_context(identity_of(keys.folder, "a"), keys.public["b"]) if keys else None
         self._address = f"{'https' if keys else 'http'}://127.0.0.1:{self.receiver.port}"
         self._loop, self._seq = asyncio.new_event_loop(), 0
         self._links = self._loop.run_until_complete(self._opened())
 
     async def _opened(self) -> PeerLinks:
-        return PeerLinks(lambda peer: self._tls, self._reported)
+        """With TLS the two share a connection for both directions, as real peers do; it opens with the first slice."""
+
+        async def receive(certificate: bytes, length: int, chunks: Chunks) -> bytes:
+            raise AssertionError("the receiver sends answers only")
+
+        return PeerLinks(lambda peer: self._tls, self._reported, me="a", receive=receive)
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
         self._answered.set_result(outcome)
@@ -223,7 +231,7 @@ class Fedpeer:
         envelope = Envelope(federation=FEDERATION, sender="a", recipient="b", incarnation=1, to_incarnation=1)
         share = NumberedTransfer(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
         head, tail = codec.encode(envelope, Transfer(group=GROUP, share=share))
-        self._loop.call_soon(self._links.send, "b", self._address, head, tail)
+        self._loop.call_soon(partial(self._links.send, "b", self._address, head, tail, both_ways=True))
         outcome = self._loop.run_until_complete(self._answered)
         if not isinstance(outcome, DeliveryReceipt):
             raise RuntimeError(f"not taken: {outcome}")
@@ -245,7 +253,7 @@ def _serve_sockets(report: Callable[[int], None], job: Job, length: int, folder:
         connection, _ = listening.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if folder:
-        connection = server_context(_identity(folder, "b")).wrap_socket(connection, server_side=True)
+        connection = server_context(identity_of(folder, "b")).wrap_socket(connection, server_side=True)
     while len(connection.recv(8)) == 8:
         read = 0
         while read < len(view):
@@ -262,7 +270,7 @@ class Sockets:
         self._socket = socket.create_connection(("127.0.0.1", self.receiver.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if keys:
-            self._socket = client_context(_identity(keys.folder, "a"), keys.public["b"]).wrap_socket(self._socket)
+            self._socket = client_context(identity_of(keys.folder, "a"), keys.public["b"]).wrap_socket(self._socket)
 
     def send(self, value_D: Tensor) -> None:
         self._socket.sendall(struct.pack("<Q", 4 * len(value_D)))

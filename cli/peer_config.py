@@ -91,7 +91,7 @@ def _twice(files: Mapping[Path, PeerFile]) -> Iterator[ConfigProblem]:
     """Yield a problem for each id, state folder or port that two processes of one machine share."""
     seen: dict[tuple[str, str], Path] = {}
     for path, file in files.items():
-        own = [("id", file.id), ("state", str(file.state)), ("listen", file.listen)]
+        own = [("id", file.id), ("state", str(file.state))] + ([] if file.outbound else [("listen", file.listen)])
         for key, value in own if file.dashboard is None else [*own, ("listen", file.dashboard.listen)]:
             other = seen.setdefault((key, value), path)
             if other != path:

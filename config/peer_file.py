@@ -23,15 +23,23 @@ from fedpeer.config.settings import ChoiceField, Strict
 MUCH_BANDWIDTH = 100.0
 
 
-def _listen(text: str) -> str:
+def _endpoint(text: str) -> str:
     return str(Endpoint.read(text))
+
+
+def _listen(text: str) -> str:
+    return text if text == OUTBOUND else _endpoint(text)
 
 
 def _url(text: str) -> str:
     return str(PeerUrl.read(text.removesuffix("/")))
 
 
+#: `listen` of a peer that nobody can connect to.
+OUTBOUND = "none"
+
 Listen = Annotated[str, AfterValidator(_listen)]
+_HostPort = Annotated[str, AfterValidator(_endpoint)]
 Url = Annotated[str, AfterValidator(_url)]
 
 
@@ -46,7 +54,9 @@ class IdentitySettings(Strict):
 class DashboardSettings(Strict):
     """A separate listener for people: dashboard, status and metrics."""
 
-    listen: Listen = Field(description="such as 127.0.0.1:7503; for browsers on other machines it needs a certificate")
+    listen: _HostPort = Field(
+        description="such as 127.0.0.1:7503; for browsers on other machines it needs a certificate"
+    )
     token_file: str = Field(description="file with the access token")
     certificate: str | None = Field(
         default=None, description="an ECDSA P-256 certificate, for browsers on other machines"
@@ -134,7 +144,10 @@ class PeerFile(Strict):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$",
         description="this peer's name in the federation: letters, digits, dots and hyphens, at most 63",
     )
-    listen: Listen = Field(default=f"0.0.0.0:{DEFAULT_PORT}", description="where other peers reach this machine")
+    listen: Listen = Field(
+        default=f"0.0.0.0:{DEFAULT_PORT}",
+        description="where other peers reach this machine; none: nobody does, and it opens all connections itself",
+    )
     address: Url | None = Field(
         default=None, description="URL at which other peers reach it; default: that of the roster, else of listen"
     )
@@ -161,24 +174,33 @@ class PeerFile(Strict):
         default=[], description="top packages whose code the federation file may name (python:package.module:function)"
     )
 
+    @property
+    def outbound(self) -> bool:
+        """True if nobody can connect to this peer, by its own file."""
+        return self.listen == OUTBOUND
+
     def contradictions(self) -> list[tuple[Path, str]]:
         """Return the contradictions between well-typed settings: (path, text)."""
         found: list[tuple[Path, str]] = []
         plainly = self.transport == "plain-http"
         if plainly:
-            hosts: dict[Path, str] = {("listen",): Endpoint.read(self.listen).host}
+            hosts: dict[Path, str] = {} if self.outbound else {("listen",): Endpoint.read(self.listen).host}
             hosts |= {("seeds", n): PeerUrl.read(seed).host for n, seed in enumerate(self.seeds)}
             for path, host in hosts.items():
                 if not loopback(host):
                     found.append(
                         (path, f"plain-http works only on this machine, and {host} is not; use 127.0.0.1 or [::1]")
                     )
+            if self.outbound:
+                found.append((("listen",), "none needs transport https; with plain-http peers connect to one another"))
         elif self.identity is None:
             found.append((("identity",), "https needs certificate, key and authority; fedpeer init makes them"))
         for number, seed in enumerate(self.seeds):
             wanted = "http" if plainly else "https"
             if PeerUrl.read(seed).scheme != wanted:
                 found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one of them"))
+        if self.outbound and self.discovery:
+            found.append((("discovery",), "it announces where this peer listens, and listen is none; leave it out"))
         board = self.dashboard
         if board is not None:
             if (board.certificate is None) != (board.key is None):

@@ -85,13 +85,14 @@ def await_others(work: NodeParts) -> None:
     state = work.state
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
-    further = [other for other in state.others.values() if other.met and other.begun and other.round > 1]
-    if absent and state.waited() < patience and not further:
+    begun = max((state.others.round_of(peer) for peer, other in state.others.items() if other.met), default=0)
+    # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
+    if absent and state.waited() < patience and begun < 1:
         return
-    if further and state.durable.groups:
+    if begun > 1 and state.durable.groups:
         state.enter("joining")
         return
-    if absent and not further:
+    if absent and begun < 1:
         text = f"beginning without {', '.join(absent)}, after {state.setup.federation.gossip.gather:g} s"
         state.note("info", "went_on_without", text, without=absent)
     state.enter("learning")
@@ -112,7 +113,7 @@ def join_late(work: NodeParts) -> None:
         givers = [
             p for p in state.peer_groups.groups[group].members
             if p != state.me and state.others.available(p, group)
-            and state.others[p].begun and (group, p) not in lifecycle.doubted
+            and state.others.begun(p) and (group, p) not in lifecycle.doubted
         ][:_ASKED_FOR_VALUE]  # fmt: skip
         got = lifecycle.values.setdefault(group, {})
         for peer in givers:

@@ -75,6 +75,9 @@ from fedpeer.rejection import Rejection
 
 #: Ticks for which only the seeds are greeted: within that time they say which other peers are alive.
 _SEEDS_FIRST_TICKS = 100
+#: Ticks for which a process that has just started waits with its shares until it has met all others, once it has met
+#: some of them.
+_STRANGERS_TICKS = 200
 #: A process that finds an empty disk starts from a random generation below this one; a second one does not get the
 #: same.
 _GENERATION_LEAP = 2**31
@@ -390,12 +393,18 @@ class Node:
             state.advertise()
 
     def _among_strangers(self) -> bool:
-        """Return whether this process has just started and not met the others yet, so that it would average alone."""
+        """Return whether this process has just started and not met the others yet, so that it would average alone.
+
+        Once it has met one of them it waits for the rest for a moment only: maybe it can never meet them.
+        """
         state = self.state
         if not self._reacquainted:
             strangers = [p for p in state.group_peers if not state.others[p].met]
             expected = [p for p in strangers if not state.others.gone(p)]
-            over = state.waited() >= self.setup.ticks(self.setup.federation.gossip.deadline)
+            patience = self.setup.ticks(self.setup.federation.gossip.deadline)
+            if len(strangers) < len(state.group_peers):
+                patience = min(patience, _STRANGERS_TICKS)
+            over = state.waited() >= patience
             self._reacquainted = over or not expected
         return not self._reacquainted
 

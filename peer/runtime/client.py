@@ -1,10 +1,13 @@
-"""Links to other peers: each frame is sent once as an HTTP post; the node repeats what was lost.
+"""Links to other peers: each frame is sent once; the node repeats what was lost.
 
-A neighbor has one connection for small messages and one for bulk, so that a ping does not wait behind a model, and two
-more of each while packets are lost and answers are late. Each kind has a bounded queue. A frame that is queued or being
-sent is not queued again; one that is stuck is, for another connection. A full queue drops its oldest frame. Everything
-has a time limit (`limits.py`), and after a failure a neighbor is not tried again for a moment. `report` passes on what
-became of a frame: delivered, rejected, or the link is down.
+Two peers that can share one connection, which carries messages both ways (`two_way.py`) and which either of them opens.
+Before that, and to peers of earlier releases, each frame is an HTTP post: then a neighbor has one connection for small
+messages and one for bulk. While packets are lost and answers are late, it has two more of each, for posts.
+
+Each kind has a bounded queue. A frame that is queued or being sent is not queued again; one that is stuck is, for
+another connection. A full queue drops its oldest frame. Everything has a time limit (`limits.py`), and after a failure
+a neighbor is not tried again for a moment. `report` passes on what became of a frame: delivered, rejected, or the link
+is down.
 
 The TLS handshake checks the other side's identity (`identity.client_context`) before a byte of ours is sent. Plain HTTP
 is for loopback only, and only if no TLS is configured.
@@ -18,19 +21,22 @@ import math
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiohttp import (
     ClientError,
     ClientSession,
     ClientTimeout,
+    ClientWSTimeout,
     DummyCookieJar,
     Payload,
     ServerDisconnectedError,
     StreamReader,
     TCPConnector,
+    WSServerHandshakeError,
 )
 from aiohttp.abc import AbstractStreamWriter
 
@@ -38,7 +44,8 @@ from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
 from fedpeer.peer.runtime.reasons import link_reason
-from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
+from fedpeer.peer.runtime.server import CONTENT_TYPE, LINK_ROUTE, ROUTE
+from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX, Chunks, LinkLostError, TwoWayLink
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 
@@ -48,6 +55,10 @@ BULK_BYTES = 4096
 _KERNEL_BYTES = 1 << 20
 #: Seconds that an unused connection stays open; less than the other side keeps it open.
 _KEEP_S = 60.0
+#: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
+#: one because they do not know of the other's; seconds until another attempt after a refusal; seconds for the other
+#: side to confirm that one ends.
+_OTHER_OPENS_S, _BOTH_OPEN_S, _REFUSED_S, _CLOSE_S = 2.0, 15.0, 10.0, 1.0
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -100,11 +111,19 @@ class _Link:
     rest_until   time until which it is not tried
     woken        when a message from it last ended a pause
     failure      reason of the last failure
+    two_way      the connection that carries messages both ways; None: there is none
+    opening      its opening, while it lasts
+    wanted       when such a connection is opened; infinite: nobody wants one
+    again        time from which it may be tried to open one
     """
 
     tls: ssl.SSLContext | None
     small: _Queue
     bulk: _Queue
+    two_way: TwoWayLink | None = None
+    opening: asyncio.Task[None] | None = None
+    wanted: float = math.inf
+    again: float = 0.0
     rest: float = 0.0
     rest_until: float = 0.0
     woken: float = -math.inf
@@ -116,6 +135,10 @@ class PeerLinks:
 
     contexts   returns the TLS context for a peer, called once for each; None: plain HTTP, to loopback only
     report     receives what became of a frame to a peer; called on the loop, must not block
+    me         this peer's id, and `receive` takes the messages that arrive over connections that it opens: by the
+               other side's certificate (DER), length and bytes; None: it opens none that carry messages both ways
+    strange    receives why a peer's connection is closed that does not keep to the records
+    outbound   nobody can connect to this peer, so it opens all connections, at once
     """
 
     def __init__(
@@ -123,8 +146,14 @@ class PeerLinks:
         contexts: Callable[[str], ssl.SSLContext | None],
         report: Callable[[str, Outcome], None],
         limits: Limits | None = None,
+        *,
+        me: str = "",
+        receive: Callable[[bytes, int, Chunks], Awaitable[bytes]] | None = None,
+        strange: Callable[[str, str], None] = lambda peer, why: None,
+        outbound: bool = False,
     ) -> None:
         self._contexts, self._report, self._limits = contexts, report, limits or Limits()
+        self._me, self._receive, self._strange, self._outbound = me, receive, strange, outbound
         self._links: dict[str, _Link] = {}
         self._session = ClientSession(
             connector=TCPConnector(
@@ -139,8 +168,19 @@ class PeerLinks:
             skip_auto_headers=_NEEDLESS,
         )
 
-    def send(self, peer: str, address: str, head: bytes, tail: memoryview, *, urgent: bool = False) -> None:
+    def send(
+        self,
+        peer: str,
+        address: str,
+        head: bytes,
+        tail: memoryview,
+        *,
+        urgent: bool = False,
+        both_ways: bool | None = False,
+    ) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
+
+        `both_ways`: this peer can share a connection; None: that is not known, so that one is opened after a moment.
 
         An `urgent` frame is sent before the small ones, however long its tail is: on an overloaded machine a
         coordinator whose heartbeats wait behind pings seems dead.
@@ -150,7 +190,7 @@ class PeerLinks:
         limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = _Link(self._contexts(peer), _Queue(limits.stale_s), _Queue(math.inf))
+            link = self._links[peer] = self._new(peer)
         try:
             url = PeerUrl.read(address)  # addresses come from claims, which must not lead elsewhere or switch TLS off
         except ValueError as error:
@@ -161,6 +201,8 @@ class PeerLinks:
         elif url.scheme != "https":
             self._report(peer, LinkDown(f"its address is {address}, and this peer uses TLS only"))
             return
+        if both_ways is not False and link.tls is not None and self._receive is not None:
+            self._want(peer, link, str(url), now, known=both_ways is True)
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
         waiting = queue.urgent if urgent else queue.waiting
@@ -172,7 +214,20 @@ class PeerLinks:
         waiting[head] = str(url), tail, now
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
-            queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue)))
+            queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue, further=bool(queue.tasks))))
+
+    def linked(self, peer: str, two_way: TwoWayLink) -> None:
+        """Take a connection that this peer opened. If both opened one at a time, that of the smaller id stays."""
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = self._new(peer)
+        ours, now = link.two_way, asyncio.get_running_loop().time()
+        both_opened = ours is not None and ours.open and ours.opened and now - ours.since < _BOTH_OPEN_S
+        if both_opened and self._me < peer:
+            return
+        if ours is not None:  # the other side has lost it, if it is older
+            ours.retire()
+        link.two_way, link.rest_until = two_way, 0.0
 
     def received(self, peer: str) -> None:
         """End the pause of a peer that has sent something: it was just started, or a link is back.
@@ -191,17 +246,76 @@ class PeerLinks:
             queue.urgent.clear()
             for task in queue.tasks:
                 task.cancel()
+        if link is not None and link.opening is not None:
+            link.opening.cancel()
 
     async def close(self) -> None:
         """End all connections; queued frames are dropped without a report."""
-        tasks = [task for link in self._links.values() for queue in (link.small, link.bulk) for task in queue.tasks]
+        links = self._links.values()
+        tasks = [task for link in links for queue in (link.small, link.bulk) for task in queue.tasks]
+        tasks += [link.opening for link in links if link.opening is not None]
         for peer in list(self._links):
             self.forget(peer)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
 
-    async def _drain(self, peer: str, link: _Link, queue: _Queue) -> None:
-        """Send the queued frames one after another until the queue is empty."""
+    def _new(self, peer: str) -> _Link:
+        return _Link(self._contexts(peer), _Queue(self._limits.stale_s), _Queue(math.inf))
+
+    def _want(self, peer: str, link: _Link, address: str, now: float, *, known: bool) -> None:
+        """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
+        for a moment, and so does one that does not know yet whether the other can."""
+        if (link.two_way is not None and link.two_way.open) or link.opening is not None or now < link.rest_until:
+            return
+        at_once = self._outbound or (known and self._me < peer)
+        link.wanted = min(link.wanted, now if at_once else now + _OTHER_OPENS_S)
+        if now < max(link.wanted, link.again):
+            return
+        link.opening = asyncio.create_task(self._open(peer, link, address))
+
+    async def _open(self, peer: str, link: _Link, address: str) -> None:
+        """Open a connection for both directions, and read from it until it ends."""
+        try:
+            async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
+                socket = await self._session.ws_connect(
+                    f"{address}{LINK_ROUTE}",
+                    ssl=link.tls or True,
+                    compress=0,
+                    max_msg_size=RECORD_BYTES_MAX,
+                    heartbeat=HEARTBEAT_S,
+                    timeout=ClientWSTimeout(ws_close=_CLOSE_S),
+                )
+        except (TimeoutError, ClientError, OSError, ValueError) as error:  # posts say what is wrong with the link
+            pause = _REFUSED_S if isinstance(error, WSServerHandshakeError) else self._limits.backoff_max_s
+            link.again = asyncio.get_running_loop().time() + pause
+            link.opening = None
+            return
+        tls = socket.get_extra_info("ssl_object")
+        certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
+        assert self._receive is not None, "else none is opened"
+        two_way = TwoWayLink(
+            socket,
+            partial(self._receive, certificate),
+            lambda why: self._strange(peer, why),
+            self._limits,
+            opened=True,
+        )
+        if link.two_way is not None and link.two_way.open and self._me > peer:
+            two_way.retire()
+        else:
+            if link.two_way is not None:
+                link.two_way.retire()
+            link.two_way = two_way
+        try:
+            await two_way.run()
+        finally:
+            link.opening = None
+
+    async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
+        """Send the queued frames one after another until the queue is empty.
+
+        `further`: others are under way for longer than usual. If the shared connection has stalled, by posts.
+        """
         loop = asyncio.get_running_loop()
         while waiting := queue.urgent or queue.waiting:
             head = next(iter(waiting))
@@ -212,10 +326,16 @@ class PeerLinks:
             if loop.time() >= link.rest_until:
                 queue.leaving[head] += 1
                 queue.moved = loop.time()
-                outcome = await self._post(link.tls, address, _Frame(head, tail))
+                two_way = link.two_way
+                if two_way is not None and two_way.open and not (further and two_way.stalled):
+                    outcome = await self._carry(queue, two_way, head, tail)
+                else:
+                    outcome = await self._post(link.tls, address, _Frame(head, tail))
                 queue.moved = loop.time()
                 queue.leaving -= Counter({head: 1})
-                self._judge(link, outcome, loop.time())
+                # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
+                if not isinstance(outcome, LinkDown) or link.two_way is None or not link.two_way.open:
+                    self._judge(link, outcome, loop.time())
             self._report(peer, outcome)
         task = asyncio.current_task()
         assert task is not None, "it runs as one"
@@ -230,6 +350,28 @@ class PeerLinks:
         else:
             link.rest = 0.0
         link.rest_until = now + link.rest
+
+    async def _carry(self, queue: _Queue, two_way: TwoWayLink, head: bytes, tail: memoryview) -> Outcome:
+        loop = asyncio.get_running_loop()
+        began, size = loop.time(), len(head) + len(tail)
+        slack = self._limits.answer_s + min(size, _KERNEL_BYTES) / self._limits.floor_bytes_per_s
+        try:
+            async with pace(self._limits, slack) as noted:
+
+                def moved(count: int) -> None:
+                    queue.moved = loop.time()
+                    noted(count)
+
+                answer = await two_way.send(head, tail, moved)
+        except TimeoutError:
+            two_way.retire()
+            await two_way.close()
+            return LinkDown("it did not answer in time")
+        except LinkLostError:
+            return LinkDown("the connection ended before it answered")
+        if not answer:
+            return DeliveryReceipt(size, loop.time() - began)
+        return codec.decode_answer(answer) or LinkDown("it answered what no peer does")
 
     async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
         loop = asyncio.get_running_loop()

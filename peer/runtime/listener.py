@@ -191,6 +191,11 @@ class Listener:
             self._departing[transport] = None
             loop.call_later(self._limits.farewell_s, transport.abort)
 
+    @property
+    def reached(self) -> bool:
+        """True if a member has connected."""
+        return bool(self._came_from)
+
     def sent_away(self, transport: asyncio.BaseTransport | None) -> bool:
         """Return whether we closed this connection right after its handshake; requests on it are not answered."""
         return transport in self._sent_away

@@ -26,6 +26,7 @@ from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.runtime.admission import AnsweredRejectionError, Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.contract_file import ContractFile, contract_file
 from fedpeer.peer.runtime.dashboard.access import listener
@@ -44,7 +45,7 @@ from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.secret import keep_secret
 from fedpeer.peer.runtime.sender import MessageSender
-from fedpeer.peer.runtime.server import AnsweredRejectionError, Host, PeerServer
+from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.runtime.status import Status
 from fedpeer.peer.runtime.store import Store, StoreError
 from fedpeer.peer.runtime.trainer import Trainer
@@ -90,6 +91,13 @@ _AGAIN_S = 1.0
 #: and their senders repeat them.
 WAITING_MAX = 256
 
+#: Seconds after which a peer that has met others, but to which nobody has connected, says so.
+UNREACHED_S = 20.0
+_UNREACHED = (
+    "nobody has connected to this peer at {address}: it takes part over connections that it opens, and exchanges "
+    "nothing with peers to which nobody can connect either; open or forward its port, or write listen: none"
+)
+
 #: Codes of the rejections that say what the process waits for.
 WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
 
@@ -129,6 +137,7 @@ class PeerProcess:
         self._failure: Exception | None = None
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
+        self._unreached = False
 
     @property
     def _node(self) -> Node:
@@ -225,8 +234,9 @@ class PeerProcess:
                 self._say(remark)
             if self._prepared.going.remark:
                 self._say(Note("info", "older_state", self._prepared.going.remark))
-            listening = await self._patiently(self._bound, NoAddressError)
-            if listening is not None:
+            outbound = self._prepared.file.outbound
+            listening = None if outbound else await self._patiently(self._bound, NoAddressError)
+            if outbound or listening is not None:
                 await self._serve(store, listening)
         finally:
             self._rows.close()
@@ -262,11 +272,8 @@ class PeerProcess:
             patience=prepared.patience,
         )
 
-    async def _serve(self, store: Store, listening: socket.socket) -> None:
+    async def _serve(self, store: Store, listening: socket.socket | None) -> None:
         file, identity = self._prepared.file, self._prepared.identity
-        self._post = MessageSender(
-            self._prepared, self._members, lambda: self._node, self.status, self._rows, self._say, self.feed
-        )
         self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = self._server = PeerServer(
@@ -279,19 +286,34 @@ class PeerProcess:
                 deliver=self._deliver,
                 rejected=self._rejected,
                 broken=self._broken,
+                linked=lambda peer, link: self._post.linked(peer, link),
             ),
             BufferPool(),
             Limits.among(len(self._members.roster.entries)),
         )
+        self._post = MessageSender(
+            self._prepared,
+            self._members,
+            lambda: self._node,
+            self.status,
+            self._rows,
+            self._say,
+            self.feed,
+            server.admission,
+        )
+        self._serving_since = self._loop.time()
         lag = LoopLag()
         lag.start()
-        at = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
-        discovery = self._discovery(at)
+        at, discovery = "", None
+        if listening is not None:
+            endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
+            at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
         tasks = []
         try:
-            await server.start(listening, server_context(identity) if identity else None)
+            if listening is not None:
+                await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
-            self._say(Note("info", "started", f"listening on {at}{where}"))
+            self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
             if discovery is not None:
                 await discovery.start()
             self._begun = True
@@ -413,6 +435,7 @@ class PeerProcess:
             self._log.tick()
             self._look_for_roster()
             self._look_for_contract()
+            self._look_for_callers()
             await asyncio.sleep(LOOK_S)
 
     def _look_for_roster(self) -> None:
@@ -434,6 +457,16 @@ class PeerProcess:
             return
         if contract is not None:
             self.feed(NewContract(contract))
+
+    def _look_for_callers(self) -> None:
+        """Say once if this peer has met others, and none of them has connected to it."""
+        waited = self._loop.time() - self._serving_since
+        if self._prepared.file.outbound or self._unreached or waited < UNREACHED_S or self._server.reached:
+            return
+        state = self._node.state
+        if any(other.met for other in state.others.values()):
+            self._unreached = True
+            self._say(Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address)))
 
     # --------------------------------------------------------------------------------------------------- the server's
 

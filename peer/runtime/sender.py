@@ -6,17 +6,19 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from fedpeer.peer.node.node import Node
+from fedpeer.peer.runtime.admission import Admission
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context
-from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
 from fedpeer.peer.runtime.status import Status
+from fedpeer.peer.runtime.two_way import TwoWayLink
 from fedpeer.peer.state.events import Event, MessageReceived, NobodyListens, Note, Send
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews, group_of
+from fedpeer.peer.wire.versions import LINKS, NEWEST
 
 
 class MessageSender:
@@ -34,10 +36,19 @@ class MessageSender:
         rows: Rows,
         say: Callable[[Note], None],
         feed: Callable[[Event], None],
+        admission: Admission,
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
-        self._links = PeerLinks(self._context, self._reported, Limits.among(len(members.roster.entries)))
+        self._links = PeerLinks(
+            self._context,
+            self._reported,
+            admission.limits,
+            me=prepared.file.id,
+            receive=admission.take_over,
+            strange=admission.strange,
+            outbound=prepared.file.outbound,
+        )
         self._down: dict[str, set[str]] = {}  # peers that cannot be reached, and the reasons
         self.found: dict[str, str] = {}
 
@@ -58,7 +69,17 @@ class MessageSender:
         size, spec = len(head) + len(tail), send.message.spec
         self._status.sent(size, group_of(send.message))
         self._rows.sent(size, counts=spec.learning)
-        self._links.send(send.to, address, head, tail, urgent=spec.urgent)
+        both_ways = None if self._unmet(send.to) else self._node().state.others.can(send.to, LINKS)
+        self._links.send(send.to, address, head, tail, urgent=spec.urgent, both_ways=both_ways)
+
+    def _unmet(self, peer: str) -> bool:
+        """Return whether it is not known what this peer can, since it has said nothing; maybe it cannot reach us."""
+        others = self._node().state.others
+        return peer in others and not others[peer].capabilities and others.version_of(peer) == NEWEST
+
+    def linked(self, peer: str, link: TwoWayLink) -> None:
+        """Take a connection that this peer opened to carry messages both ways."""
+        self._links.linked(peer, link)
 
     def received(self, peer: str) -> None:
         """Note that a message came from this peer, so that it can be reached again."""

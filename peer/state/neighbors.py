@@ -132,6 +132,10 @@ class Neighbors(dict[str, Neighbor]):
         stated = statement.advert.round if statement is not None and statement.advert is not None else 0
         return max(self[peer].round, stated)
 
+    def begun(self, peer: str) -> bool:
+        """Return whether this peer has begun to learn, by its Hello or by the round that it states."""
+        return self[peer].begun or self.round_of(peer) > 0
+
     def version_of(self, peer: str) -> int:
         """Return the version of the wire in which this peer is spoken to."""
         return self[peer].version if peer in self else NEWEST

@@ -14,7 +14,9 @@ VERSIONS = range(OLDEST, NEWEST + 1)
 
 #: The capability to read heartbeats that name a leader certificate (`beat`).
 SHORT_HEARTBEATS = "beat"
+#: The capability to share one connection, which carries messages both ways.
+LINKS = "link"
 #: What this release can do beyond its version of the wire, sent in Hello; a peer ignores names that it does not know.
-CAPABILITIES = ("proofs", SHORT_HEARTBEATS)
+CAPABILITIES = ("proofs", SHORT_HEARTBEATS, LINKS)
 #: Characters of such a name, and how many names are read.
 CAPABILITY_LETTERS_MAX, CAPABILITIES_MAX = 24, 8

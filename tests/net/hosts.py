@@ -62,7 +62,7 @@ class Hosts:
         self._space = {name: f"{run}-{name}" for name in names}
         self._switch, self._relay = f"{run}-switch", relay
         self._started: list[subprocess.Popen[bytes]] = []
-        self._loss, self._apart = 0.0, dict[str, set[str]]()
+        self._loss, self._apart, self._shielded = 0.0, dict[str, set[str]](), set[str]()
 
     def __enter__(self) -> Self:
         _sweep()
@@ -164,8 +164,13 @@ class Hosts:
         }
         self._filter(self._space)
 
+    def shield(self, *hosts: str) -> None:
+        """Let nobody begin a connection to these hosts, as behind a NAT that forwards nothing."""
+        self._shielded = {*hosts}
+        self._filter(self._space)
+
     def heal(self) -> None:
-        """Make all links whole again."""
+        """Make all links whole again; who is shielded remains so."""
         self._loss, self._apart = 0.0, {}
         self._filter(self._space)
 
@@ -176,6 +181,8 @@ class Hosts:
                 rules.append(
                     f"ip saddr {{ {', '.join(self.address[each] for each in sorted(self._apart[name]))} }} drop"
                 )
+            if name in self._shielded:
+                rules.append('iifname "eth0" ct state new drop')
             if self._loss:
                 rules.append(f'iifname "eth0" numgen random mod 1000 < {round(1000 * self._loss)} drop')
             lines = ["flush ruleset", "table inet faults {", "chain input {", "type filter hook input priority 0;"]

@@ -93,7 +93,7 @@ class Bob:
 
     async def entered(self, sender: str) -> None:
         """Wait until a request of this sender is in progress."""
-        while not self.peer.server._at_once[sender]:
+        while not self.peer.server.admission.at_once[sender]:
             await asyncio.sleep(0)
 
     # ------------------------------------------------------------------------------------------------------ good things
@@ -182,7 +182,7 @@ class Bob:
         def clear() -> None:
             self.peer.state.others.reputations.clear()
             self.peer.state.others.changed()
-            self.peer.server._rates.clear()
+            self.peer.server.admission.rates.clear()
             self.peer.process._log.close()
 
         self.peer.inside(clear)
@@ -190,12 +190,12 @@ class Bob:
     @contextmanager
     def limits(self, **changed: float) -> Iterator[None]:
         """Change the server's limits inside the block."""
-        server = self.peer.server
-        usual = server._limits
-        self.peer.inside(lambda: setattr(server, "_limits", replace(usual, **changed)))  # type: ignore[arg-type]
-        self.peer.inside(server._rates.clear)
+        server = self.peer.server.admission
+        usual = server.limits
+        self.peer.inside(lambda: setattr(server, "limits", replace(usual, **changed)))  # type: ignore[arg-type]
+        self.peer.inside(server.rates.clear)
         yield
-        self.peer.inside(lambda: setattr(server, "_limits", usual))
+        self.peer.inside(lambda: setattr(server, "limits", usual))
 
     @contextmanager
     def refuses(self, code: str, words: str = "") -> Iterator[None]:
@@ -218,7 +218,7 @@ class Bob:
         assert self.say(self.ping()) is None
 
     def _kept(self) -> int:
-        channels = [channel for peer in self.peer.server._pool._peers.values() for channel in peer.values()]
+        channels = [channel for peer in self.peer.server.admission.pool._peers.values() for channel in peer.values()]
         return len(self.peer.process._waiting) + sum(channel.lent for channel in channels)
 
     @contextmanager

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.identity import Identity, peer_of, server_context
 from fedpeer.peer.runtime.listener import bind_socket
-from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message
 from fedpeer.peer.wire.roster import from_bytes

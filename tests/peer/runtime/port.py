@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
-from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.runtime.server import PeerServer
+from fedpeer.peer.runtime.two_way import TwoWayLink
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
@@ -79,6 +81,7 @@ async def serving(
     limits: Limits | None = None,
     tls: ssl.SSLContext | None = None,
     listening: socket.socket | None = None,
+    linked: Callable[[str, TwoWayLink], None] = lambda peer, link: None,
 ) -> AsyncIterator[PeerServer]:
     """Run bob's server, by default on a free loopback port."""
     host = Host(
@@ -88,6 +91,7 @@ async def serving(
         deliver=port.deliver,
         rejected=port.rejected,
         broken=lambda error, sender: port.mistakes.append((sender, str(error))),
+        linked=linked,
     )
     server = PeerServer(host, port.pool, limits)
     listening = listening or bind_socket("127.0.0.1", 0)

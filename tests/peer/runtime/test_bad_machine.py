@@ -152,7 +152,7 @@ def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch:
     monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
     with started(file) as peer:
         room = among(1000 + len(peer.state.peer_groups.roster.entries))
-        assert peer.server._limits == peer.process._post._links._limits == room
+        assert peer.server.admission.limits == peer.process._post._links._limits == room
 
 
 # ---------------------------------------------------------------------------------------------- before `fedpeer start`

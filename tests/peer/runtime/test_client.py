@@ -423,6 +423,8 @@ async def test_the_roster_by_which_one_was_put_out_is_an_outcome(tmp_path: Path)
     news = RosterNews(number=later.number, text=to_bytes(later))
     to_bob = client_context(ann, people.roster.by_id["bob"].key)
     async with serving(port, tls=server_context(bob)) as server, links_of_ann(tls=to_bob) as (links, reports):
-        server._host = replace(server._host, farewell=lambda der: news if put_out(der, later) else None)
+        server.admission.host = replace(
+            server.admission.host, farewell=lambda der: news if put_out(der, later) else None
+        )
         send(links, port.url, MESSAGES["ack"])
         assert await reports.first(1) == [news]

@@ -49,7 +49,9 @@ async def bob(people: People, limits: Limits | None = None) -> AsyncIterator[tup
             roster = people.roster
             return RosterNews(number=roster.number, text=to_bytes(roster)) if put_out(der, roster) else None
 
-        server._host = replace(server._host, identify=lambda der: peer_of(der, people.roster), farewell=farewell)
+        server.admission.host = replace(
+            server.admission.host, identify=lambda der: peer_of(der, people.roster), farewell=farewell
+        )
         server._listener._expects = lambda address: address == HOME
         yield port, server
 

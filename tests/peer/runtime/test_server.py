@@ -16,10 +16,10 @@ import torch
 
 from fedpeer.config.address import source_host
 from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
+from fedpeer.peer.runtime.admission import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.runtime.identity import client_context, peer_of, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind_socket
-from fedpeer.peer.runtime.server import HASHED_AT_ONCE_BYTES
 from fedpeer.peer.runtime.transient import NoAddressError, PortInUseError
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import ConsensusSpec
@@ -237,7 +237,7 @@ async def test_no_more_requests_at_once_than_allowed() -> None:  # T08
     async with serving(port, Limits(requests_at_once=1)) as server, connected(port) as (reader, writer):
         writer.write(request(body)[:-1])
         async with asyncio.timeout(10):
-            while not server._at_once:
+            while not server.admission.at_once:
                 await asyncio.sleep(0)
         assert (await ask(port, request(body))).code == "too_many_requests"
         writer.write(body[-1:])
@@ -309,11 +309,11 @@ async def test_a_mistake_of_our_own_refuses_the_message_on_which_it_happens() ->
         raise AssertionError("broken")
 
     async with serving(port) as server:
-        deliver = server._host.deliver
-        server._host = replace(server._host, deliver=broken)
+        deliver = server.admission.host.deliver
+        server.admission.host = replace(server.admission.host, deliver=broken)
         came = await ask(port, request(framed(MESSAGES["ack"])))
         assert (came.status, came.code) == (500, "internal_error")
-        server._host = replace(server._host, deliver=deliver)
+        server.admission.host = replace(server.admission.host, deliver=deliver)
         assert (await ask(port, request(framed(MESSAGES["ack"])))).status == 204
     assert port.mistakes == [("ann", "broken")]
     assert port.codes == ["internal_error"]
@@ -373,7 +373,7 @@ async def test_tls_says_who_sends(people: People) -> None:
         return peer_of(der, people.roster)
 
     async with serving(port, tls=server_context(bob)) as server:
-        server._host = replace(server._host, identify=identify)
+        server.admission.host = replace(server.admission.host, identify=identify)
         async with connected(port, to_bob) as (reader, writer):
             writer.write(request(framed(MESSAGES["ack"])))
             assert (await answer(reader)).status == 204
@@ -454,8 +454,8 @@ async def test_who_was_put_out_is_told_by_the_roster_itself_once_a_second(people
     later = expel(people.roster, "ann", people.key)
     news = RosterNews(number=later.number, text=to_bytes(later))
     async with serving(port, tls=server_context(bob)) as server:
-        server._host = replace(
-            server._host,
+        server.admission.host = replace(
+            server.admission.host,
             identify=lambda der: peer_of(der, later),
             farewell=lambda der: news if put_out(der, later) else None,
         )

@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 import pytest
 
 from fedpeer.peer.runtime import process
+from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.logs import LogFile, LogLine
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.process import PeerProcess
-from fedpeer.peer.runtime.server import Host, PeerServer
+from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import OperatorCommand
 from fedpeer.peer.state.journal import snapshot_bytes

@@ -1,0 +1,269 @@
+"""A connection that carries messages both ways between two peers: a WebSocket, whichever of them opened it.
+
+A record is one binary message of the WebSocket, all numbers little-endian and unsigned:
+
+    kind u8 | number u32 | length u64 (BEGIN only) | bytes
+
+BEGIN starts a message of the sender, by its number and whole length; MORE has further bytes of it; ANSWER is the answer
+to a message of the receiver: nothing if it was taken, else the frame of a rejection, in several records if it is long
+(PART, and at the end ANSWER). Long messages leave in pieces of `PIECE_BYTES`, so that a ping waits for one piece at the
+most. Records of several messages may alternate.
+
+Who receives a message, and what is answered, is decided elsewhere (`admission.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from struct import Struct
+from typing import Any, TypeAlias
+
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+
+from fedpeer.peer.runtime.limits import Allowance, Limits
+from fedpeer.peer.wire import codec
+
+#: Waits for the next bytes of a message; nothing: the connection has ended.
+Chunks: TypeAlias = Callable[[], Awaitable[bytes | memoryview]]
+#: Takes a message, by its length and bytes, and returns what to answer.
+Receive: TypeAlias = Callable[[int, Chunks], Awaitable[bytes]]
+Socket: TypeAlias = web.WebSocketResponse | ClientWebSocketResponse
+
+#: Bytes of a piece: some 5 ms on a link of 100 Mbit/s.
+PIECE_BYTES = 64 * 1024
+#: Bytes that the kernel takes before the other side has to; what it holds, a ping has to wait for.
+_UNSENT_BYTES = 128 * 1024
+#: Seconds between two signs of life, less than the shortest time after which a NAT forgets an idle connection.
+HEARTBEAT_S = 20.0
+
+#: Milliseconds without an acknowledgement by the other machine after which a connection counts as stalled.
+_STALLED_MS = 100
+#: The beginning of Linux's `struct tcp_info`: packets that are not acknowledged, eight further numbers, of which the
+#: last is the time since the last acknowledgement.
+_TCP_INFO = Struct("<24x" + "I" * 9)
+
+_BEGIN, _MORE, _ANSWER, _PART = 1, 2, 3, 4
+_HEAD, _LENGTH = Struct("<BI"), Struct("<Q")
+#: Bytes from which on a record is too long.
+RECORD_BYTES_MAX = _HEAD.size + _LENGTH.size + PIECE_BYTES + 1
+
+
+class LinkLostError(Exception):
+    """The connection ended before the answer came; it is not known whether the message arrived."""
+
+
+class TwoWayLink:
+    """One open connection. `run` reads until it ends.
+
+    opened    whether this peer opened it
+    since     time at which it was open
+    receive   takes the other side's messages
+    strange   receives why the connection is closed if the other side does not keep to the records
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        receive: Receive,
+        strange: Callable[[str], None],
+        limits: Limits,
+        *,
+        opened: bool,
+    ) -> None:
+        self.opened = opened
+        self._socket, self._receive, self._strange = socket, receive, strange
+        self._numbers = count(1)
+        self._answers: dict[int, asyncio.Future[bytes]] = {}
+        self._parts: dict[int, bytes] = {}
+        self._arriving: dict[int, _Arriving] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retired = False
+        self.since = asyncio.get_running_loop().time()
+        self._stray = Allowance(limits.requests_per_second, 0.0)
+        _keep_queue_short(socket)
+
+    @property
+    def open(self) -> bool:
+        """True if messages can be sent over it."""
+        return not (self._retired or self._socket.closed)
+
+    @property
+    def stalled(self) -> bool:
+        """True if packets are being lost, or if the kernel does not tell."""
+        made = self._socket.get_extra_info("socket")
+        return made is None or has_stalled(made)
+
+    async def send(self, head: bytes, tail: memoryview, moved: Callable[[int], None]) -> bytes:
+        """Send one message; return the answer: nothing if it was taken, else the frame of a rejection.
+
+        `moved` is called with the number of bytes that have left, again and again. Raises LinkLostError.
+        """
+        number, whole = next(self._numbers), len(head) + len(tail)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        try:
+            first = tail[: max(0, PIECE_BYTES - len(head))]
+            await self._write(_BEGIN, number, _LENGTH.pack(whole), head, first)
+            for start in range(len(first), len(tail), PIECE_BYTES):
+                if answer.done():  # it was rejected before it had arrived
+                    break
+                piece = tail[start : start + PIECE_BYTES]
+                await self._write(_MORE, number, piece)
+                moved(len(piece))
+            return await answer
+        finally:
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # it is known by now
+            del self._answers[number]
+            self._parts.pop(number, None)
+            self._end_if_retired()
+
+    async def run(self) -> None:
+        """Take messages and answers until the connection ends."""
+        try:
+            async for message in self._socket:
+                if message.type is not WSMsgType.BINARY or not await self._record(memoryview(message.data)):
+                    break
+        finally:
+            for arriving in self._arriving.values():
+                arriving.cut()
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(LinkLostError())
+            await self.close()
+
+    def retire(self) -> None:
+        """Send nothing more over this connection, and end it when nothing is under way."""
+        self._retired = True
+        self._end_if_retired()
+
+    async def close(self) -> None:
+        """End the connection at once."""
+        self._retired = True
+        with suppress(OSError, RuntimeError):
+            await self._socket.close()
+
+    def _end_if_retired(self) -> None:
+        if self._retired and not (self._answers or self._arriving or self._socket.closed):
+            self._begin(self.close())
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write(self, kind: int, number: int, *parts: bytes | memoryview) -> None:
+        try:
+            await self._socket.send_bytes(b"".join((_HEAD.pack(kind, number), *parts)))
+        except (OSError, RuntimeError) as error:
+            raise LinkLostError from error
+
+    async def _record(self, record: memoryview) -> bool:
+        """Take one record; return whether the connection goes on."""
+        if len(record) < _HEAD.size:
+            return self._refused("a record without a head")
+        kind, number = _HEAD.unpack_from(record)
+        rest = record[_HEAD.size :]
+        match kind:
+            case _ if kind in (_ANSWER, _PART):
+                return self._answered(number, bytes(rest), last=kind == _ANSWER)
+            case _ if kind == _BEGIN and len(rest) >= _LENGTH.size and number not in self._arriving:
+                await self._begun(number, _LENGTH.unpack_from(rest)[0], rest[_LENGTH.size :])
+                return True
+            case _ if kind == _MORE and number in self._arriving:
+                await self._arriving[number].put(rest)
+                return True
+            case _ if kind == _MORE:  # the message was rejected, which the sender may not know yet
+                return self._stray.take(asyncio.get_running_loop().time()) or self._refused("bytes of no message")
+        return self._refused(f"a record of kind {kind} that is none")
+
+    def _refused(self, why: str) -> bool:
+        self._strange(why)
+        return False
+
+    def _answered(self, number: int, rest: bytes, *, last: bool) -> bool:
+        answer = self._answers.get(number)
+        if answer is None or answer.done():
+            return True  # nobody waits for it any more
+        whole = self._parts.pop(number, b"") + rest
+        if len(whole) > codec.ANSWER_BYTES_MAX:
+            return self._refused("an answer that is longer than any")
+        if last:
+            answer.set_result(whole)
+        else:
+            self._parts[number] = whole
+        return True
+
+    async def _begun(self, number: int, length: int, first: memoryview) -> None:
+        """Take a message that has arrived as a whole at once, and a longer one beside further records."""
+        arriving = _Arriving(first)
+        if length <= len(first):
+            await self._take(number, length, arriving)
+        else:
+            self._arriving[number] = arriving
+            self._begin(self._take(number, length, arriving))
+
+    async def _take(self, number: int, length: int, arriving: _Arriving) -> None:
+        answer = memoryview(await self._receive(length, arriving.next))
+        self._arriving.pop(number, None)
+        arriving.end()
+        with suppress(LinkLostError):
+            while len(answer) > PIECE_BYTES:
+                await self._write(_PART, number, answer[:PIECE_BYTES])
+                answer = answer[PIECE_BYTES:]
+            await self._write(_ANSWER, number, answer)
+        self._end_if_retired()
+
+
+class _Arriving:
+    """The bytes of one message that have arrived and are not read yet: two pieces at the most."""
+
+    def __init__(self, first: memoryview) -> None:
+        self._pieces: asyncio.Queue[memoryview] = asyncio.Queue(maxsize=2)
+        self._over = False
+        if len(first):
+            self._pieces.put_nowait(first)
+
+    async def put(self, piece: memoryview) -> None:
+        """Wait for room, and keep a piece; drop it if nobody reads any more."""
+        if not self._over:
+            await self._pieces.put(piece)
+
+    async def next(self) -> memoryview:
+        """Wait for the next piece; an empty one is the end of the connection."""
+        return await self._pieces.get()
+
+    def end(self) -> None:
+        """Drop what is left: nobody reads any more."""
+        self._over = True
+        while not self._pieces.empty():
+            self._pieces.get_nowait()
+
+    def cut(self) -> None:
+        """Let whoever reads know that the connection has ended."""
+        self.end()
+        self._pieces.put_nowait(memoryview(b""))
+
+
+def has_stalled(connection: socket.socket) -> bool:
+    """Return whether bytes have left that the other machine has not acknowledged for a while: packets are being lost.
+
+    A machine acknowledges bytes also while its peer is busy. True as well if the kernel does not tell.
+    """
+    if not hasattr(socket, "TCP_INFO"):
+        return True
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    unacknowledged, *_, silent_ms = _TCP_INFO.unpack(told)
+    return bool(unacknowledged and silent_ms >= _STALLED_MS)
+
+
+def _keep_queue_short(open_socket: Socket) -> None:
+    """Let the kernel take few bytes in advance: a ping has to wait for all that it has taken."""
+    made = open_socket.get_extra_info("socket")
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if made is not None and option is not None:
+        made.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)

@@ -1,0 +1,333 @@
+"""One connection for both directions: messages and answers of both sides share it, and nothing else is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from aiohttp import ClientSession, ClientWebSocketResponse, ServerDisconnectedError, WSMsgType, WSServerHandshakeError
+
+from fedpeer.gossip.transfers import NumberedTransfer
+from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.identity import client_context, server_context
+from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
+from fedpeer.peer.runtime.two_way import PIECE_BYTES, TwoWayLink
+from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.message_policy import MessagePolicy
+from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews, Transfer
+from fedpeer.rejection import Rejection
+from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, framed, spec
+from tests.peer.runtime.people import People
+from tests.peer.runtime.port import PATIENCE, Port, serving
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
+
+#: A slice of many pieces.
+LENGTH = 500_000
+BEGIN, MORE, ANSWER = 1, 2, 3
+
+
+@dataclass
+class Side:
+    """One peer: its port, and its links, which report to `outcomes`."""
+
+    id: str
+    other: str
+    port: Port
+    server: PeerServer
+    links: PeerLinks
+    outcomes: list[Outcome] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def reported(self, peer: str, outcome: Outcome) -> None:
+        assert peer == self.other
+        self.outcomes.append(outcome)
+        self.changed.set()
+
+    def send(self, to: Side, message: Message) -> None:
+        envelope = replace(ENVELOPE, sender=self.id, recipient=to.id)
+        self.links.send(to.id, to.port.url, *encode(envelope, message), both_ways=True)
+
+    async def first(self, count: int) -> list[Outcome]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.outcomes) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.outcomes
+
+    @property
+    def link(self) -> TwoWayLink | None:
+        return self.links._links[self.other].two_way if self.other in self.links._links else None
+
+    async def until_linked(self) -> TwoWayLink:
+        async with asyncio.timeout(PATIENCE):
+            while self.link is None or not self.link.open:
+                await asyncio.sleep(0)
+        return self.link
+
+    @property
+    def connections(self) -> int:
+        """Number of connections that the other side opened."""
+        self.server._listener._forget_closed()
+        return len(self.server._listener._open)
+
+
+@asynccontextmanager
+async def both(tmp_path: Path, limits: Limits | None = None) -> AsyncIterator[tuple[Side, Side]]:
+    """Run ann and bob, who know each other's keys."""
+    people, sides, limits = People.at(tmp_path / "wards"), dict[str, Side](), limits or Limits()
+    identities = {me: people.identity(me) for me in ("ann", "bob")}
+    async with AsyncExitStack() as stack:
+        for me, other in (("ann", "bob"), ("bob", "ann")):
+            groups = {"all": spec(length=LENGTH, neighbors=frozenset({other}))}
+            policy = replace(POLICY, me=me, groups=groups, consensus_by_group={})
+            port, identity = Port(policy=replace(policy, other=None), owner=other), identities[me]
+
+            def linked(peer: str, link: TwoWayLink, me: str = me) -> None:
+                sides[me].links.linked(peer, link)
+
+            server = await stack.enter_async_context(serving(port, limits, server_context(identity), linked=linked))
+            tls = client_context(identity, people.roster.by_id[other].key)
+            links = PeerLinks(
+                lambda peer, tls=tls: tls,  # type: ignore[misc]
+                lambda peer, outcome, me=me: sides[me].reported(peer, outcome),  # type: ignore[misc]
+                limits,
+                me=me,
+                receive=server.admission.take_over,
+                strange=server.admission.strange,
+            )
+            stack.push_async_callback(links.close)
+            sides[me] = Side(me, other, port, server, links)
+        yield sides["ann"], sides["bob"]
+
+
+def slice_of(seq: int) -> Transfer:
+    payload = torch.arange(LENGTH, dtype=torch.float32) + seq
+    share = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    return Transfer(group="all", share=share)
+
+
+def delivered(port: Port) -> list[Message]:
+    return [message for _, _, message in port.delivered]
+
+
+async def test_one_connection_carries_the_messages_of_both(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await ann.first(1)
+        link = await bob.until_linked()
+        assert not link.opened
+        posts = bob.connections
+        bob.send(ann, MESSAGES["ack"])
+        ann.send(bob, MESSAGES["hello"])
+        assert all(isinstance(each, DeliveryReceipt) for each in [*await bob.first(1), *await ann.first(2)])
+        assert delivered(ann.port) == [MESSAGES["ack"]]
+        assert delivered(bob.port) == [MESSAGES["ack"], MESSAGES["hello"]]
+        assert ann.connections == 0, "bob opened none"
+        assert bob.connections == posts
+        assert ann.port.delivered[0][0] == "bob"
+
+
+async def test_slices_both_ways_at_once_arrive_whole_and_a_short_message_overtakes_them(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await bob.until_linked()
+        await ann.first(1)
+        ann.port.keep = bob.port.keep = True
+        ann.send(bob, slice_of(1))
+        bob.send(ann, slice_of(2))
+        ann.send(bob, MESSAGES["hello"])
+        await bob.first(1)
+        await ann.first(3)
+        for port, seq in ((bob.port, 1), (ann.port, 2)):
+            (got,) = (each for each in delivered(port) if isinstance(each, Transfer))
+            assert torch.equal(got.share.payload, slice_of(seq).share.payload)
+        assert delivered(bob.port)[1] == MESSAGES["hello"], "the slice began before it, and arrived after it"
+        assert (ann.connections, len(bob.port.refusals)) == (0, 0)
+
+
+async def test_a_rejection_is_an_answer_like_any_other(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await bob.until_linked()
+        await ann.first(1)
+        bob.port.policy = replace(bob.port.policy, groups={})
+        ann.send(bob, slice_of(1))
+        rejected = (await ann.first(2))[1]
+        assert isinstance(rejected, RejectMessage)
+        assert rejected.code == bob.port.codes[0]
+        ann.send(bob, MESSAGES["hello"])
+        assert isinstance((await ann.first(3))[2], DeliveryReceipt), "the connection goes on"
+
+
+async def test_a_long_answer_arrives_whole(tmp_path: Path) -> None:
+    news = RosterNews(number=7, text=bytes(range(256)) * 1000)
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await bob.until_linked()
+        await ann.first(1)
+        bob.port.owner = Rejection("unknown_peer")
+        bob.server.admission.host = replace(bob.server.admission.host, farewell=lambda der: news)
+        ann.send(bob, MESSAGES["hello"])
+        assert (await ann.first(2))[1] == news
+
+
+async def test_if_both_open_one_the_smaller_ids_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpeer.peer.runtime.client._OTHER_OPENS_S", 0.0)
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        bob.send(ann, MESSAGES["ack"])
+        await ann.first(1)
+        await bob.first(1)
+        async with asyncio.timeout(PATIENCE):
+            while not (ann.link and ann.link.open and ann.link.opened and bob.link and not bob.link.opened):
+                await asyncio.sleep(0.01)
+        for message in (MESSAGES["hello"], MESSAGES["ack"]):
+            bob.send(ann, message)
+        await bob.first(3)
+        assert not [each for each in ann.outcomes + bob.outcomes if not isinstance(each, DeliveryReceipt)]
+
+
+async def test_what_is_under_way_when_it_ends_is_reported_lost_and_posts_go_on(tmp_path: Path) -> None:
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        link = await bob.until_linked()
+        await ann.first(1)
+        holding = asyncio.Event()
+        take = bob.server.admission.host.deliver
+        bob.server.admission.host = replace(bob.server.admission.host, policy=_stopped(holding, bob))
+        ann.send(bob, slice_of(1))
+        await asyncio.wait_for(holding.wait(), PATIENCE)
+        await link.close()
+        assert isinstance((await ann.first(2))[1], LinkDown)
+        bob.server.admission.host = replace(bob.server.admission.host, deliver=take)
+        async with asyncio.timeout(PATIENCE):
+            while not isinstance(ann.outcomes[-1], DeliveryReceipt):
+                ann.send(bob, MESSAGES["hello"])
+                await ann.first(len(ann.outcomes) + 1)
+        await bob.port.until(lambda: "body_truncated" in bob.port.codes)
+        assert all(channel.lent == 0 for peer in bob.port.pool._peers.values() for channel in peer.values())
+
+
+def _stopped(holding: asyncio.Event, side: Side) -> Callable[[str | None], MessagePolicy]:
+    """Return a policy that notes when a message has begun to arrive."""
+    policy = side.server.admission.host.policy
+
+    def noted(peer: str | None) -> MessagePolicy:
+        holding.set()
+        return policy(peer)
+
+    return noted
+
+
+# ---------------------------------------------------------------------------------------------- what no peer does
+
+
+@asynccontextmanager
+async def by_hand(tmp_path: Path, port: Port | None = None) -> AsyncIterator[tuple[Port, ClientWebSocketResponse]]:
+    """Open a connection to bob with ann's keys, and yield his port and the WebSocket."""
+    people, port = People.at(tmp_path / "wards"), port or Port()
+    ann, bob = people.identity("ann"), people.identity("bob")
+    tls = client_context(ann, people.roster.by_id["bob"].key)
+    async with (
+        serving(port, tls=server_context(bob)),
+        ClientSession() as session,
+        session.ws_connect(f"{port.url}{LINK_ROUTE}", ssl=tls) as opened,
+    ):
+        yield port, opened
+
+
+def begin(number: int, body: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<BIQ", BEGIN, number, len(body) if length is None else length) + body
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"\x01", struct.pack("<BI", BEGIN, 1), struct.pack("<BI", 9, 1), struct.pack("<BIQ", BEGIN, 1, 9)[:9]],
+    ids=["empty", "no head", "no length", "unknown kind", "half a length"],
+)
+async def test_what_is_no_record_ends_the_connection_and_is_counted(record: bytes, tmp_path: Path) -> None:
+    async with by_hand(tmp_path) as (port, opened):
+        await opened.send_bytes(record)
+        assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
+        assert port.codes == ["unknown_route"]
+        assert port.refusals[0][1] == "ann"
+
+
+async def test_text_ends_the_connection(tmp_path: Path) -> None:
+    async with by_hand(tmp_path) as (_, opened):
+        await opened.send_str("hello")
+        assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
+
+
+async def test_a_message_is_checked_as_a_post_is(tmp_path: Path) -> None:
+    good = framed(MESSAGES["ack"])
+    async with by_hand(tmp_path) as (port, opened):
+        for number, (body, code) in enumerate(
+            [(good, None), (b"x" * 40, "not_fedpeer"), (good + b"x", "trailing_bytes"), (good, None)]
+        ):
+            await opened.send_bytes(begin(number, body))
+            answer = await asyncio.wait_for(opened.receive_bytes(), PATIENCE)
+            assert struct.unpack_from("<BI", answer) == (ANSWER, number)
+            assert (len(answer) > 5) == (code is not None)
+            assert port.codes[-1:] == ([] if code is None and not port.codes else [code or "trailing_bytes"])
+        await opened.send_bytes(begin(9, b"", 1 << 40))
+        await asyncio.wait_for(opened.receive_bytes(), PATIENCE)
+        assert port.codes[-1] == "body_too_large"
+        assert len(delivered(port)) == 2
+
+
+async def test_bytes_of_no_message_are_bounded(tmp_path: Path) -> None:
+    """Some may follow a rejection that has not arrived yet; a flood of them ends the connection."""
+    async with by_hand(tmp_path) as (port, opened):
+        for _ in range(5):
+            await opened.send_bytes(struct.pack("<BI", MORE, 1) + b"x")
+        await opened.send_bytes(begin(2, framed(MESSAGES["ack"])))
+        assert await asyncio.wait_for(opened.receive_bytes(), PATIENCE) == struct.pack("<BI", ANSWER, 2)
+        with suppress(ConnectionError):
+            for _ in range(3 * int(Limits().requests_per_second)):
+                await opened.send_bytes(struct.pack("<BI", MORE, 1) + b"x")
+        assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
+        assert port.codes == ["unknown_route"]
+
+
+async def test_a_record_is_no_longer_than_a_piece(tmp_path: Path) -> None:
+    async with by_hand(tmp_path) as (_, opened):
+        await opened.send_bytes(begin(1, bytes(2 * PIECE_BYTES)))
+        assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
+
+
+async def test_who_is_no_member_opens_none(tmp_path: Path) -> None:
+    with pytest.raises(ServerDisconnectedError):
+        async with by_hand(tmp_path, Port(owner=Rejection("unknown_peer"))):
+            pass
+
+
+async def test_whose_messages_are_not_taken_opens_none(tmp_path: Path) -> None:
+    port = Port(listens=False)
+    with pytest.raises(WSServerHandshakeError):
+        async with by_hand(tmp_path, port):
+            pass
+    assert port.codes == ["too_many_requests"]
+
+
+async def test_a_connection_is_not_stalled_while_the_other_machine_acknowledges(tmp_path: Path) -> None:
+    """A peer that is busy does not make another one open further connections."""
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await bob.until_linked()
+        await ann.first(1)
+        link = await ann.until_linked()
+        assert not link.stalled
+        ann.send(bob, slice_of(1))
+        await asyncio.sleep(0)
+        assert not link.stalled
+        await ann.first(2)
+        assert bob.connections <= 2, "the post's, and the shared one"
