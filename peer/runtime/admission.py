@@ -85,7 +85,7 @@ class Visit:
     rejection: Rejection | None = None
 
 
-class Admission:
+class MessageAdmission:
     """Takes the messages of all members, within their rates and buffers.
 
     at_once   number of messages of each sender that are in progress

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable
 
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.runtime.admission import Admission
+from fedpeer.peer.runtime.admission import MessageAdmission
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context
 from fedpeer.peer.runtime.prepared import Prepared
@@ -36,7 +36,7 @@ class MessageSender:
         rows: Rows,
         say: Callable[[Note], None],
         feed: Callable[[Event], None],
-        admission: Admission,
+        admission: MessageAdmission,
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed

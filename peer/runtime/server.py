@@ -17,7 +17,7 @@ from functools import partial
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from fedpeer.peer.runtime.admission import Admission, Host, Visit, rejected, within_bound
+from fedpeer.peer.runtime.admission import Host, MessageAdmission, Visit, rejected, within_bound
 from fedpeer.peer.runtime.buffers import BufferPool
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES, Limits
 from fedpeer.peer.runtime.listener import Listener
@@ -52,13 +52,13 @@ class PeerServer:
     """Receives messages on one listening socket from `start` to `stop`; not started, it admits what others bring."""
 
     def __init__(self, host: Host, pool: BufferPool, limits: Limits | None = None) -> None:
-        self.admission = Admission(host, pool, limits or Limits())
-        self._listener: Listener | None = None
+        self.admission = MessageAdmission(host, pool, limits or Limits())
+        self._started = False
         self._links = weakref.WeakSet[TwoWayLink]()
 
     async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Begin to accept. Without `tls` the socket has to be on loopback (`bind_socket(..., plain=True)`)."""
-        self._encrypted = tls is not None
+        self._started, self._encrypted = True, tls is not None
         self._web = web.Server(self._answer)
 
         def speak() -> web.RequestHandler:
@@ -79,16 +79,16 @@ class PeerServer:
     @property
     def reached(self) -> bool:
         """True if a member has connected to it."""
-        return self._listener is not None and self._listener.reached
+        return self._started and self._listener.reached
 
     def review(self) -> None:
         """Apply a new roster: end the connections of peers that are no longer in it."""
-        if self._listener is not None:
+        if self._started:
             self._listener.review()
 
     async def stop(self) -> None:
         """Stop accepting, let open requests finish, and close all connections."""
-        if self._listener is None:
+        if not self._started:
             return
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
@@ -104,7 +104,6 @@ class PeerServer:
     # --------------------------------------------------------------------------------------------------- one request
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert self._listener is not None, "it has accepted this connection"
         if self._listener.sent_away(request.transport):
             return web.Response(status=403)
         if self._encrypted and (request.method, request.raw_path) == ("GET", LINK_ROUTE):

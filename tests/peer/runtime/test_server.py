@@ -9,10 +9,12 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from aiohttp import StreamReader
 
 from fedpeer.config.address import source_host
 from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
@@ -470,3 +472,26 @@ async def test_who_was_put_out_is_told_by_the_roster_itself_once_a_second(people
             await ask(port, request(framed(MESSAGES["ack"])), stranger)
     assert port.codes == ["unknown_peer"] * 3
     assert not port.delivered
+
+
+class Ended:
+    """A request whose body has arrived and whose connection has ended before it is handled."""
+
+    method, raw_path, transport = "POST", "/v1/message", None
+
+    def __init__(self, body: bytes) -> None:
+        self.headers = {"Content-Type": "application/octet-stream"}
+        self.content_length = len(body)
+        self.content = StreamReader(Mock(_reading_paused=False), 2**16)
+        self.content.feed_data(body)
+        self.content.feed_eof()
+
+
+async def test_whose_connection_has_ended_is_nobody_whatever_the_envelope_says(tmp_path: Path) -> None:
+    """Without the certificate of a connection the envelope alone would name the sender, as on a port without TLS."""
+    people, port = People.at(tmp_path / "wards"), Port()
+    async with serving(port, tls=server_context(people.identity("bob"))) as server:
+        roster = people.roster
+        server.admission.host = replace(server.admission.host, identify=lambda der: peer_of(der, roster))
+        answered = await server._answer(Ended(framed(MESSAGES["ack"])))  # type: ignore[arg-type]
+    assert (answered.status, port.codes, port.delivered) == (403, ["unknown_peer"], [])
