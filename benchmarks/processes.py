@@ -67,7 +67,12 @@ def measure(quick: bool) -> Section:
 
 def _world(rounds: int) -> World:
     federation = Federation.model_validate(
-        {"network": "mlp:64+300+100+10", "learning": {"rounds": rounds}, "simulation": {"peers": PEERS}}
+        {
+            "network": "mlp:64+300+100+10",
+            "learning": {"rounds": rounds},
+            "gossip": {"tolerance": 1e-4},
+            "simulation": {"peers": PEERS},
+        }
     )
     return build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
 

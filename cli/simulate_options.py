@@ -118,8 +118,9 @@ class OptionNames(Vocabulary):
 def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
     """Lay the options over the file's settings, and return problems of doing so."""
     gossip = source.data.get("gossip")
-    if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):
-        gossip.pop("tolerance" if "exchanges" in given else "exchanges", None)  # the option replaces the other one
+    if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):  # an option replaces the others
+        for name in ("tolerance", "max_exchanges") if "exchanges" in given else ("exchanges",):
+            gossip.pop(name, None)
     for name, path in OPTIONS.items():
         if name in given:
             source.lay(flag(name), path, given[name])

@@ -90,6 +90,7 @@ KEYS: Mapping[str, Key] = {
     "gossip.topology": Key("average", True, _NEXT),
     "gossip.tolerance": Key("average", True, _NEXT),
     "gossip.exchanges": Key("average", True, _NEXT),
+    "gossip.max_exchanges": Key("average", True, _NEXT, since="0.3"),
     "gossip.every": Key("average", True, _NEXT),
     "gossip.drift": Key("average", True, _NEXT),
     "gossip.wire": Key("average", True, _SHARES),
@@ -104,6 +105,8 @@ KEYS: Mapping[str, Key] = {
 EARLIER = "earlier"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER)
+#: Settings of `gossip` whose default follows from others, and those others.
+_FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
 #: Differences in one message; there are fewer settings than that.
 TOLD_MAX = 60
 #: The way out for a setting that cannot change.
@@ -330,9 +333,14 @@ def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:
     """Return the contract that this file asks for while `held` is in force.
 
     A setting that the file names has the file's value. One that it leaves out stays as it is, whatever the default of
-    a later release. One that it named before and no longer names gets the default.
+    a later release. One that it named before and no longer names gets the default, and so does one whose default
+    follows from a setting that was changed.
     """
     now, before = json.loads(named(file)), json.loads(held.file)
+    gossip, earlier = (each.setdefault("gossip", {}) for each in (now, before))
+    for name, causes in _FOLLOWING.items():
+        if any(gossip.get(cause) != earlier.get(cause) for cause in causes):
+            earlier.setdefault(name, None)
     return _overlaid(json.loads(held.text), contract_of(file), now, before)
 
 

@@ -393,6 +393,13 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "a number of exchanges and a bound on it",
+        ("gossip.exchanges", "gossip.max_exchanges"),
+        "{name[gossip.max_exchanges]} is a bound on the exchanges that a tolerance takes; leave it out, or "
+        "{name[gossip.exchanges]}",
+        lambda options: _when(options.gossip.exchanges is not None and options.gossip.max_exchanges is not None),
+    ),
+    Rule(
         "neither a tolerance nor a number of exchanges",
         ("gossip.tolerance", "gossip.exchanges"),
         "nothing determines when an averaging ends; write {put[gossip.tolerance=1e-4]}",
@@ -462,12 +469,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "event-triggered averaging in one exchange",
-        ("gossip.drift", "gossip.exchanges", "gossip.protocol"),
+        ("gossip.drift", "gossip.exchanges", "gossip.max_exchanges", "gossip.protocol"),
         "a peer that a share activates answers in a later exchange; write {put[gossip.exchanges=2]} or more",
         lambda options: _when(
             options.gossip.drift is not None
-            and options.gossip.exchanges is not None
-            and options.gossip.exchanges < EXCHANGES_MIN
+            and (options.gossip.exchanges or options.gossip.max_exchanges or EXCHANGES_MIN) < EXCHANGES_MIN
             and options.gossip.protocol not in ("exact", "coordinator")
         ),
     ),

@@ -15,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS
 from fedpeer.config.choice import Choice, chain, from_data
 from fedpeer.slicing.models import Claim, PartialModel
+
+#: Default bound on the exchanges of one averaging: more of them improve no accuracy (`python -m benchmarks.exchanges`).
+MAX_EXCHANGES = 4
 
 #: How the peers are simulated: by products of matrices, on this machine or on a Ray cluster; as whole peers in virtual
 #: time; or as real peers, in processes of this machine.
@@ -235,6 +238,13 @@ class GossipSettings(Strict):
     exchanges: int | None = Field(
         default=None, ge=1, le=10_000, description="exchanges per averaging, instead of a tolerance"
     )
+    max_exchanges: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="bound on the exchanges that a tolerance takes; default: "
+        f"{MAX_EXCHANGES} with the default tolerance, none with a tolerance of your own or a noise phase",
+    )
     every: int = Field(
         default=1,
         ge=1,
@@ -271,6 +281,17 @@ class GossipSettings(Strict):
         "last round",
     )
     tick: float = Field(default=0.025, ge=0.001, le=10, description="seconds between two checks of what is due")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Bound the exchanges if the user chose nothing that they follow from, or that needs them all.
+
+        The bound is a default: it is not among the settings that the user named (`model_fields_set`).
+        """
+        chosen = self.model_fields_set & {"tolerance", "exchanges", "max_exchanges"}
+        if not chosen and self.protocol in ("push-sum", "push-pull") and self.privacy.name == "none":
+            object.__setattr__(self, "max_exchanges", MAX_EXCHANGES)
+        return self
 
 
 class SimulationSettings(Strict):

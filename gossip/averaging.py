@@ -95,14 +95,15 @@ class Averaging:
         draws: Draws,
         tolerance: float | None = None,
         exchanges: int | None = None,
+        most: int | None = None,
         every: int = 1,
         noise: Noise | None = None,
         drift: float | None = None,
     ) -> Averaging:
         """Return an averaging with this number of exchanges, or with as many as the tolerance takes on this overlay.
 
-        Exactly one of `tolerance` and `exchanges` is given. A noise phase adds its own exchanges in front, and raises
-        the number that a tolerance takes.
+        Exactly one of `tolerance` and `exchanges` is given; `most` bounds the number that a tolerance takes. A noise
+        phase adds its own exchanges in front, and raises the number that a tolerance takes.
 
         Raises:
             TopologyError: if the tolerance takes more exchanges than are allowed; the message names the way out.
@@ -113,7 +114,8 @@ class Averaging:
         elif protocol == "exact" or protocol == "coordinator":
             exchanges = 1
         elif tolerance is not None:
-            exchanges = predicted_rounds(overlay, protocol, noise.tolerance(tolerance) if noise else tolerance)
+            wanted = noise.tolerance(tolerance) if noise else tolerance
+            exchanges = predicted_rounds(overlay, protocol, wanted, most=most)
         assert exchanges is not None
         if drift is not None and exchanges:
             exchanges = max(exchanges, EXCHANGES_MIN)

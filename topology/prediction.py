@@ -36,8 +36,10 @@ _EXCHANGES_MAX = 10_000
 TOLERANCE_MIN = 1e-12
 
 
-def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> int:
+def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float, *, most: int | None = None) -> int:
     """Return the number of exchanges after which the relative disagreement (see above) is at most `tolerance`.
+
+    It is at most `most`, if that is given.
 
     push-sum    the smallest number that suffices whichever phase the averaging begins with; up to DENSE_MEMBERS_MAX
                 members from the product of the matrices, above that from the spectral gap (an upper estimate)
@@ -50,7 +52,8 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> 
     A group of one needs 0.
 
     Raises:
-        TopologyError: the tolerance is out of range, or takes more than _EXCHANGES_MAX exchanges.
+        TopologyError: the tolerance is out of range, or takes more than _EXCHANGES_MAX exchanges and there is no
+            `most`.
     """
     if not TOLERANCE_MIN <= tolerance < 1:
         raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
@@ -60,9 +63,9 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float) -> 
         case "exact":
             return 1
         case "push-pull":
-            return _within_bound(geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance)
+            return _within_bound(geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance, most)
         case "push-sum":
-            return _push_sum(overlay, tolerance)
+            return _push_sum(overlay, tolerance, most)
 
 
 def relative_disagreement(product: Dense) -> float:
@@ -72,16 +75,16 @@ def relative_disagreement(product: Dense) -> float:
     return math.sqrt(max(0.0, float(np.linalg.eigvalsh(error.T @ error)[-1])))
 
 
-def _push_sum(overlay: Overlay, tolerance: float) -> int:
+def _push_sum(overlay: Overlay, tolerance: float, most: int | None) -> int:
     matrices = [push_sum_matrix(phase) for phase in overlay.phases]
     if len(overlay.members) > DENSE_MEMBERS_MAX:
-        return _by_gap(matrices, overlay, tolerance)
+        return _by_gap(matrices, overlay, tolerance, most)
     return max(
-        _by_product([*matrices[first:], *matrices[:first]], overlay, tolerance) for first in range(len(matrices))
+        _by_product([*matrices[first:], *matrices[:first]], overlay, tolerance, most) for first in range(len(matrices))
     )
 
 
-def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
+def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float, most: int | None) -> int:
     """Double the number of periods until they suffice, bisect to the last insufficient one, then go phase by phase."""
     period = len(matrices)
     product = np.eye(len(overlay.members))
@@ -89,7 +92,10 @@ def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: floa
         product = matrix @ product
     powers = [product]  # the 1st, 2nd, 4th, 8th, ... power of one period
     while relative_disagreement(powers[-1]) > tolerance:
-        _within_bound(period << (len(powers) - 1), overlay, tolerance)
+        insufficient = period << (len(powers) - 1)
+        bounded = _within_bound(insufficient, overlay, tolerance, most)
+        if bounded == most:
+            return bounded
         powers.append(powers[-1] @ powers[-1])
     periods, product = 0, np.eye(len(overlay.members))
     for i in reversed(range(len(powers) - 1)):
@@ -100,15 +106,15 @@ def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: floa
     for matrix in matrices[:-1]:
         done, product = done + 1, matrix @ product
         if relative_disagreement(product) <= tolerance:
-            return _within_bound(done, overlay, tolerance)
-    return _within_bound((periods + 1) * period, overlay, tolerance)
+            return _within_bound(done, overlay, tolerance, most)
+    return _within_bound((periods + 1) * period, overlay, tolerance, most)
 
 
-def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float) -> int:
+def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float, most: int | None) -> int:
     """Estimate the exchanges from `contraction`, whose powers, in the norm of D^1/2, are off by mean(D) / min(D)."""
     size_P = _size(matrices[0])
     periods = geometric(contraction(overlay), tolerance * float(size_P.min() / size_P.mean()))
-    return _within_bound(periods * len(matrices), overlay, tolerance)
+    return _within_bound(periods * len(matrices), overlay, tolerance, most)
 
 
 def contraction(overlay: Overlay) -> float:
@@ -175,7 +181,10 @@ def geometric(contraction: float, wanted: float) -> float:
     return math.inf if contraction >= 1 else math.ceil(math.log(wanted) / math.log(contraction))
 
 
-def _within_bound(exchanges: float, overlay: Overlay, tolerance: float) -> int:
+def _within_bound(exchanges: float, overlay: Overlay, tolerance: float, most: int | None) -> int:
+    """Return the number, or the bound on it if there is one. Raises TopologyError: nobody waits for so many."""
+    if most is not None:
+        return int(min(exchanges, most))
     if exchanges > _EXCHANGES_MAX:
         raise TopologyError(
             f"{len(overlay.members)} peers on this graph need more than {_EXCHANGES_MAX} exchanges for a tolerance of "

@@ -143,7 +143,7 @@ learning:
 gossip:
   protocol: push-sum
   # topology: k-regular:4        # the default: at most four neighbors, fewer in a smaller group
-  tolerance: 1e-4
+  # max_exchanges: 4             # the default: an averaging ends after that many exchanges, earlier in a small group
 
 seed: 0
 

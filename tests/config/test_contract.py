@@ -28,7 +28,7 @@ from fedpeer.config.contract import (
     text_of,
 )
 from fedpeer.config.federation import Federation
-from fedpeer.config.settings import GossipSettings, LearningSettings, PartialModelSettings
+from fedpeer.config.settings import MAX_EXCHANGES, GossipSettings, LearningSettings, PartialModelSettings
 
 FILE: dict[str, Any] = {
     "network": {"mlp": {"layers": [64, 4, 10]}},
@@ -69,7 +69,8 @@ def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
 
 
 def test_the_spelling_is_that_of_the_release_before() -> None:
-    file = federation()
+    """That release had no bound on exchanges, which is what a file that names a tolerance has."""
+    file = federation(gossip__tolerance=1e-4)
     assert contract_digest(text_of(contract_of(file), str(file.learning.algorithm))).hex() == OLD_DIGEST
 
 
@@ -183,7 +184,7 @@ def test_an_algorithms_settings_may_change_and_not_which_one_it_is() -> None:
 
 def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_promised() -> None:
     before = contract_of(federation())
-    for changed in ({"protocol": "push-pull"}, {"wire": "int8"}, {"drift": 0.1}):
+    for changed in ({"protocol": "push-pull"}, {"wire": "int8"}, {"drift": 0.1}, {"max_exchanges": 5}):
         (found,) = differences(before, contract_of(federation(gossip=changed)))
         assert found.changes, changed
     for path, value, why in (
@@ -191,7 +192,9 @@ def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_
         ("gossip__privacy", "noise", "cannot be masked later"),
         ("learning__mode", "asynchronous", "rounds of different peers would not match"),
     ):
-        (found,) = differences(before, contract_of(federation(**{path: value})))
+        differing = {each.path: each for each in differences(before, contract_of(federation(**{path: value})))}
+        differing.pop("gossip.max_exchanges", None)  # its default follows from these
+        ((_, found),) = differing.items()
         assert not found.changes
         assert why in found.way()
         assert NEW_FEDERATION in refusal([found])
@@ -212,6 +215,35 @@ def test_a_running_federation_keeps_the_defaults_that_it_began_with() -> None:
     assert only.path == "learning.rounds"
     (said,) = changed_by_hand(began, federation(gossip__deadline=30.0))
     assert (said.path, said.mine, said.theirs) == ("gossip.deadline", 12.0, 30.0)
+
+
+def test_a_running_federation_is_not_bounded_by_the_default_of_a_later_release() -> None:
+    file = federation()
+    earlier = contract_of(federation(gossip__tolerance=1e-4))
+    began = HeldContract(0, text_of(earlier, "partial-averaging"), named(file))
+    assert changed_by_hand(began, file) == []
+    assert overlaid(began, federation(learning__rounds=31))["gossip"] == earlier["gossip"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bound"),
+    [
+        ({}, {"tolerance": 1e-6}, None),
+        ({}, {"exchanges": 2}, None),
+        ({"tolerance": 1e-6}, {}, MAX_EXCHANGES),
+        ({"max_exchanges": 3}, {"tolerance": 1e-6, "max_exchanges": 3}, 3),
+        ({}, {"deadline": 5.0}, MAX_EXCHANGES),
+    ],
+    ids=str,
+)
+def test_a_bound_on_exchanges_follows_what_the_file_names(
+    before: dict[str, Any], after: dict[str, Any], bound: int | None
+) -> None:
+    began = held(federation(gossip=before))
+    file = federation(gossip=after)
+    made = overlaid(began, file)
+    assert made["gossip"].get("max_exchanges") == bound
+    assert made["gossip"] == contract_of(file)["gossip"]
 
 
 def test_what_a_file_named_and_names_no_more_is_as_in_any_new_file() -> None:

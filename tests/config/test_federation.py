@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError
-from fedpeer.config.settings import LearningSettings
+from fedpeer.config.settings import MAX_EXCHANGES, LearningSettings
 from fedpeer.learning.local_task import budget
 from fedpeer.slicing.models import PartialModel
 
@@ -173,6 +173,29 @@ def test_what_is_dumped_is_read_back() -> None:
     again = Federation.model_validate(found.model_dump(mode="json"))
     assert again.digest() == found.digest()
     assert again.models() == found.models()
+
+
+@pytest.mark.parametrize(
+    ("gossip", "bound"),
+    [
+        ({}, MAX_EXCHANGES),
+        ({"topology": "ring", "protocol": "push-pull", "wire": "int8"}, MAX_EXCHANGES),
+        ({"max_exchanges": 9}, 9),
+        ({"tolerance": 1e-4, "max_exchanges": 9}, 9),
+        ({"tolerance": 1e-4}, None),
+        ({"exchanges": 9}, None),
+        ({"exchanges": None}, None),
+        ({"max_exchanges": None}, None),
+        ({"protocol": "exact"}, None),
+        ({"protocol": "coordinator"}, None),
+        ({"privacy": "noise"}, None),
+    ],
+    ids=str,
+)
+def test_exchanges_are_bounded_unless_something_else_is_asked_for(gossip: dict[str, Any], bound: int | None) -> None:
+    found = Federation.model_validate({"gossip": gossip}).gossip
+    assert found.max_exchanges == bound
+    assert found.model_fields_set == set(gossip), "a default is not among the settings that the user named"
 
 
 def test_checking_a_file_needs_no_torch() -> None:

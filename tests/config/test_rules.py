@@ -104,6 +104,7 @@ NOISY = {"privacy": "noise"}
 #: Each rule, and settings, methods and options of a run that break it.
 BREAKING: dict[str, dict[str, Any]] = {
     "a tolerance and a number of exchanges": {"gossip": {"tolerance": 1e-3, "exchanges": 4}},
+    "a number of exchanges and a bound on it": {"gossip": {"max_exchanges": 3, "exchanges": 4}},
     "neither a tolerance nor a number of exchanges": {"gossip": {"tolerance": None}},
     "a coordinator and a wire encoding other than float32": {"gossip": {"protocol": "coordinator", "wire": "int8"}},
     "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},

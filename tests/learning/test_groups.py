@@ -81,6 +81,21 @@ def test_a_roster_says_who_implements_what(
     plan_for(found, network(8), list(roster), SLICES)
 
 
+@pytest.mark.parametrize(
+    ("gossip", "peers", "exchanges"),
+    [
+        ({}, 5, 1),  # four neighbors are all others, so that one exchange is the mean
+        ({}, 16, 4),
+        ({"topology": "ring"}, 300, 4),  # a tolerance alone takes more than are allowed
+        ({"tolerance": 1e-4, "topology": "ring"}, 9, 55),
+        ({"exchanges": 7}, 5, 7),
+    ],
+)
+def test_by_default_an_averaging_has_few_exchanges(gossip: dict[str, Any], peers: int, exchanges: int) -> None:
+    made = federation(gossip=gossip)
+    assert averaging_among([str(number) for number in range(peers)], "everyone", made.gossip, 5).exchanges == exchanges
+
+
 def test_a_group_averages_the_same_whoever_asks() -> None:
     made = federation(gossip={"topology": "erdos-renyi:0.5", "exchanges": 3, "tolerance": None})
     peers = [f"peer{number}" for number in range(1, 9)]

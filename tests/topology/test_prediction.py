@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpeer.topology.graphs import TopologyError
-from fedpeer.topology.mixing import effective_matrix, push_sum_matrix, second_modulus
+from fedpeer.topology.mixing import Protocol, effective_matrix, push_sum_matrix, second_modulus
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import contraction, predicted_rounds, relative_disagreement
 from tests.topology.test_graphs import NAMES, made
@@ -97,3 +97,17 @@ def test_what_nobody_wants_to_wait_for_is_refused_with_a_way_out() -> None:
         predicted_rounds(made("ring", 2000), "push-sum", TOLERANCE)
     with pytest.raises(TopologyError, match="tolerance = 1e-15: write a number from 1e-12 to below 1"):
         predicted_rounds(made("ring", 3), "push-sum", 1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("protocol", ["push-sum", "push-pull", "exact"])
+@pytest.mark.parametrize("most", [1, 3, 4, 500])
+def test_a_bound_is_the_number_unless_fewer_suffice(name: str, protocol: Protocol, most: int) -> None:
+    drawn = made(name, 9)
+    unbounded = predicted_rounds(drawn, protocol, TOLERANCE)
+    assert predicted_rounds(drawn, protocol, TOLERANCE, most=most) == min(unbounded, most)
+
+
+def test_with_a_bound_no_graph_is_refused() -> None:
+    assert predicted_rounds(made("ring", 300), "push-sum", TOLERANCE, most=4) == 4
+    assert predicted_rounds(made("ring", 2000), "push-sum", TOLERANCE, most=4) == 4
