@@ -212,12 +212,16 @@ def _when(condition: object, **words: object) -> list[_Broken]:
     return [words] if condition else []
 
 
+#: Settings of `gossip` that earlier releases did not dump.
+_LATER = {"max_exchanges"}
+
+
 def _written(gossip: GossipSettings, key: str) -> bool:
     """Return whether the user chose a setting: those that were dumped and read again are all set, chosen or not."""
     chosen = gossip.model_fields_set
     if getattr(gossip, key) != getattr(GossipSettings(), key):
         return True
-    return key in chosen and len(chosen) < len(GossipSettings.model_fields)
+    return key in chosen and not chosen >= GossipSettings.model_fields.keys() - _LATER
 
 
 # ------------------------------------------------------------------------------------------------ longer conditions

@@ -53,6 +53,7 @@ def federation(peers: int, seed: int, *, images: bool) -> Federation:
             "network": f"associative:{HIDDEN}",
             "partial_models": models,
             "learning": {"batch_size": 3, "steps_between_averaging": 1, "rounds": ROUNDS, "evaluate_every": ROUNDS},
+            "gossip": {"tolerance": 1e-4},  # shared units are to be seen as the same
             "seed": seed,
             "simulation": {"dataset": f"{data},users={peers},others={OTHERS},changed={CHANGED},missed=1"},
         }

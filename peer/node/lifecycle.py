@@ -14,7 +14,7 @@ from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import RoundProgress
-from fedpeer.peer.node.skew import finished_without, furthest
+from fedpeer.peer.node.skew import finished_without, followed, furthest
 from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Adopted, Left, MaskedShares, Opened, RealShares
 from fedpeer.peer.state.node_state import NodeState
@@ -85,14 +85,15 @@ def await_others(work: NodeParts) -> None:
     state = work.state
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
-    begun = max((state.others.round_of(peer) for peer, other in state.others.items() if other.met), default=0)
     # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
-    if absent and state.waited() < patience and begun < 1:
+    begun = followed(state.others.round_of(peer) if state.others[peer].met else 0 for peer in state.group_peers)
+    further = any(other.met and other.begun and other.round > 1 for other in state.others.values())
+    if absent and state.waited() < patience and begun < 1 and not further:
         return
-    if begun > 1 and state.durable.groups:
+    if (further or begun > 1) and state.durable.groups:
         state.enter("joining")
         return
-    if absent and begun < 1:
+    if absent and begun < 1 and not further:
         text = f"beginning without {', '.join(absent)}, after {state.setup.federation.gossip.gather:g} s"
         state.note("info", "went_on_without", text, without=absent)
     state.enter("learning")
