@@ -24,6 +24,7 @@ from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.registry import taking_part
+from fedpeer.config import contract
 from fedpeer.config.capacity import capacity_problem
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice
 from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
@@ -213,7 +214,9 @@ def _when(condition: object, **words: object) -> list[_Broken]:
 
 
 #: Settings of `gossip` that earlier releases did not dump.
-_LATER = {"max_exchanges"}
+_LATER = {
+    path.removeprefix("gossip.") for path, key in contract.KEYS.items() if key.since and path.startswith("gossip.")
+}
 
 
 def _written(gossip: GossipSettings, key: str) -> bool:

@@ -86,14 +86,15 @@ def await_others(work: NodeParts) -> None:
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
     # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
-    begun = followed(state.others.round_of(peer) if state.others[peer].met else 0 for peer in state.group_peers)
-    further = any(other.met and other.begun and other.round > 1 for other in state.others.values())
-    if absent and state.waited() < patience and begun < 1 and not further:
+    stated = followed(state.others.round_of(peer) if state.others[peer].met else 0 for peer in state.group_peers)
+    seen = [other.round for other in state.others.values() if other.met and other.begun and other.round > 1]
+    begun = max([stated, *seen])
+    if absent and state.waited() < patience and begun < 1:
         return
-    if (further or begun > 1) and state.durable.groups:
+    if begun > 1 and state.durable.groups:
         state.enter("joining")
         return
-    if absent and begun < 1 and not further:
+    if absent and begun < 1:
         text = f"beginning without {', '.join(absent)}, after {state.setup.federation.gossip.gather:g} s"
         state.note("info", "went_on_without", text, without=absent)
     state.enter("learning")

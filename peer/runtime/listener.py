@@ -133,6 +133,7 @@ class Listener:
     limits     bounds of connections and handshakes
     departs    returns whether a non-member may stay for one request, since it was revoked and may not know it
     expects    returns whether a member may come from this address
+    reached    whether a member has ever connected; anybody, without TLS
     idle       returns whether no request is in progress on a connection: idle ones are closed before others
     """
 
@@ -158,7 +159,7 @@ class Listener:
         self._open: dict[asyncio.Transport, str] = {}  # in the order of arrival
         self._departing: dict[asyncio.Transport, bytes | None] = {}  # with its certificate
         self._sent_away = weakref.WeakSet[asyncio.BaseTransport]()
-        self._over = False
+        self._over = self.reached = False
         self._came_from: dict[str, str] = {}  # the address of each member that has connected
 
     async def run(self, listening: socket.socket) -> None:
@@ -190,11 +191,6 @@ class Listener:
             self._came_from.pop(self._open.pop(transport), None)
             self._departing[transport] = None
             loop.call_later(self._limits.farewell_s, transport.abort)
-
-    @property
-    def reached(self) -> bool:
-        """True if a member has connected."""
-        return bool(self._came_from)
 
     def sent_away(self, transport: asyncio.BaseTransport | None) -> bool:
         """Return whether we closed this connection right after its handshake; requests on it are not answered."""
@@ -264,6 +260,7 @@ class Listener:
                 return
             self._end_oldest_of(most)
         self._open[transport] = owner
+        self.reached = True
 
     def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
         """Close a non-member's connection; a revoked peer may first send one request soon, to learn that it is."""

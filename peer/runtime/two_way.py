@@ -46,6 +46,9 @@ _STALLED_MS = 100
 #: last is the time since the last acknowledgement.
 _TCP_INFO = Struct("<24x" + "I" * 9)
 
+#: Messages that are being read and answers that wait until the other side reads; more than it has under way.
+_UNFINISHED_MAX = 256
+
 _BEGIN, _MORE, _ANSWER, _PART = 1, 2, 3, 4
 _HEAD, _LENGTH = Struct("<BI"), Struct("<Q")
 #: Bytes from which on a record is too long.
@@ -166,6 +169,8 @@ class TwoWayLink:
         """Take one record; return whether the connection goes on."""
         if len(record) < _HEAD.size:
             return self._refused("a record without a head")
+        if len(self._tasks) > _UNFINISHED_MAX:
+            return self._refused("it takes no answers")
         kind, number = _HEAD.unpack_from(record)
         rest = record[_HEAD.size :]
         match kind:
@@ -211,6 +216,10 @@ class TwoWayLink:
         answer = memoryview(await self._receive(length, arriving.next))
         self._arriving.pop(number, None)
         arriving.end()
+        # Beside what is read next: two peers that each waited for the other to read would wait forever.
+        self._begin(self._answer(number, answer))
+
+    async def _answer(self, number: int, answer: memoryview) -> None:
         with suppress(LinkLostError):
             while len(answer) > PIECE_BYTES:
                 await self._write(_PART, number, answer[:PIECE_BYTES])

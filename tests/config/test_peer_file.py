@@ -99,6 +99,8 @@ def test_a_known_data_set_needs_nothing_but_its_name() -> None:
         ({"identity": None}, ("identity",)),
         ({"seeds": ["http://host1:7401"]}, ("seeds", 0)),
         ({"transport": "plain-http", "seeds": []}, ("listen",)),
+        ({"transport": "plain-http", "listen": "none", "seeds": []}, ("listen",)),
+        ({"listen": "none", "discovery": True}, ("discovery",)),
         ({"transport": "plain-http", "listen": "127.0.0.1:1", "seeds": ["http://10.0.0.1:1"]}, ("seeds", 0)),
         ({"dashboard": {"listen": "0.0.0.0:7503", "token_file": "t"}}, ("dashboard", "listen")),
         ({"dashboard": {"listen": "127.0.0.1:1", "token_file": "t", "key": "k"}}, ("dashboard",)),
@@ -143,3 +145,11 @@ def test_a_wrong_address_is_one_sentence(key: str, value: object, words: str) ->
 def test_checking_a_file_needs_no_torch() -> None:
     code = "import sys, fedpeer.config.peer_file, fedpeer.cli.peer_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_peer_to_which_nobody_connects_needs_no_port() -> None:
+    found = PeerFile.model_validate({**PEER3, "listen": "none"})
+    assert found.outbound
+    assert found.contradictions() == []
+    with pytest.raises(ValueError, match="not host:port"):
+        PeerFile.model_validate({**PEER3, "dashboard": {"listen": "none", "token_file": "t"}})

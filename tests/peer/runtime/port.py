@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
+from fedpeer.peer.runtime.client import Outcome
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.server import PeerServer
@@ -113,6 +114,27 @@ class Answer:
     @property
     def code(self) -> str:
         return self.said.code if isinstance(self.said, RejectMessage) else ""
+
+
+@dataclass
+class Reports:
+    """Outcomes of the frames of links to one peer, in the order in which they were reported."""
+
+    about: str = "bob"
+    outcomes: list[Outcome] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self, peer: str, outcome: Outcome) -> None:
+        assert peer == self.about
+        self.outcomes.append(outcome)
+        self.changed.set()
+
+    async def first(self, count: int) -> list[Outcome]:
+        async with asyncio.timeout(PATIENCE):
+            while len(self.outcomes) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.outcomes
 
 
 HEADERS = {"Host": "bob", "Content-Type": "application/octet-stream"}

@@ -8,14 +8,14 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind_socket
@@ -26,29 +26,9 @@ from fedpeer.peer.wire.roster import expel, to_bytes
 from fedpeer.rejection import Rejection
 from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, framed, spec
 from tests.peer.runtime.people import People
-from tests.peer.runtime.port import PATIENCE, Port, serving
+from tests.peer.runtime.port import Port, Reports, serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
-
-
-@dataclass
-class Reports:
-    """Outcomes of the frames of ann's links, in the order in which they were reported."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __call__(self, peer: str, outcome: Outcome) -> None:
-        assert peer == "bob"
-        self.outcomes.append(outcome)
-        self.changed.set()
-
-    async def first(self, count: int) -> list[Outcome]:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.outcomes) < count:
-                self.changed.clear()
-                await self.changed.wait()
-        return self.outcomes
 
 
 @asynccontextmanager
@@ -67,8 +47,12 @@ def send(links: PeerLinks, url: str, message: Message) -> None:
     links.send("bob", url, *encode(ENVELOPE, message))
 
 
+#: Made once, and not on a test's loop: to fill so much memory takes too long there while other programs run.
+NUMBERS = torch.arange(10_000_000, dtype=torch.float32)
+
+
 def big(length: int, seq: int = 1) -> Transfer:
-    payload = torch.arange(length, dtype=torch.float32)
+    payload = NUMBERS[:length]
     share = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
     return Transfer(group="all", share=share)
 

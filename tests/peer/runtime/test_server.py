@@ -495,3 +495,10 @@ async def test_whose_connection_has_ended_is_nobody_whatever_the_envelope_says(t
         server.admission.host = replace(server.admission.host, identify=lambda der: peer_of(der, roster))
         answered = await server._answer(Ended(framed(MESSAGES["ack"])))  # type: ignore[arg-type]
     assert (answered.status, port.codes, port.delivered) == (403, ["unknown_peer"], [])
+
+
+async def test_it_is_known_whether_anybody_has_connected() -> None:
+    async with serving(port := Port()) as server:
+        assert not server.reached
+        await ask(port, request(framed(MESSAGES["ack"])))
+        assert server.reached, "without TLS, too"

@@ -6,26 +6,33 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
-from aiohttp import ClientSession, ClientWebSocketResponse, ServerDisconnectedError, WSMsgType, WSServerHandshakeError
+from aiohttp import (
+    ClientSession,
+    ClientWebSocketResponse,
+    ServerDisconnectedError,
+    WSMessage,
+    WSMsgType,
+    WSServerHandshakeError,
+)
 
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
-from fedpeer.peer.runtime.two_way import PIECE_BYTES, TwoWayLink
+from fedpeer.peer.runtime.two_way import PIECE_BYTES, Chunks, TwoWayLink
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.messages import Message, RejectMessage, RosterNews, Transfer
 from fedpeer.rejection import Rejection
 from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, framed, spec
 from tests.peer.runtime.people import People
-from tests.peer.runtime.port import PATIENCE, Port, serving
+from tests.peer.runtime.port import PATIENCE, Port, Reports, serving
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.usefixtures("quick_loop")]
 
@@ -43,24 +50,18 @@ class Side:
     port: Port
     server: PeerServer
     links: PeerLinks
-    outcomes: list[Outcome] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def reported(self, peer: str, outcome: Outcome) -> None:
-        assert peer == self.other
-        self.outcomes.append(outcome)
-        self.changed.set()
+    reports: Reports
 
     def send(self, to: Side, message: Message) -> None:
         envelope = replace(ENVELOPE, sender=self.id, recipient=to.id)
         self.links.send(to.id, to.port.url, *encode(envelope, message), both_ways=True)
 
     async def first(self, count: int) -> list[Outcome]:
-        async with asyncio.timeout(PATIENCE):
-            while len(self.outcomes) < count:
-                self.changed.clear()
-                await self.changed.wait()
-        return self.outcomes
+        return await self.reports.first(count)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return self.reports.outcomes
 
     @property
     def link(self) -> TwoWayLink | None:
@@ -94,17 +95,17 @@ async def both(tmp_path: Path, limits: Limits | None = None) -> AsyncIterator[tu
                 sides[me].links.linked(peer, link)
 
             server = await stack.enter_async_context(serving(port, limits, server_context(identity), linked=linked))
-            tls = client_context(identity, people.roster.by_id[other].key)
+            reports, tls = Reports(other), client_context(identity, people.roster.by_id[other].key)
             links = PeerLinks(
                 lambda peer, tls=tls: tls,  # type: ignore[misc]
-                lambda peer, outcome, me=me: sides[me].reported(peer, outcome),  # type: ignore[misc]
+                reports,
                 limits,
                 me=me,
                 receive=server.admission.take_over,
                 strange=server.admission.strange,
             )
             stack.push_async_callback(links.close)
-            sides[me] = Side(me, other, port, server, links)
+            sides[me] = Side(me, other, port, server, links, reports)
         yield sides["ann"], sides["bob"]
 
 
@@ -331,3 +332,54 @@ async def test_a_connection_is_not_stalled_while_the_other_machine_acknowledges(
         assert not link.stalled
         await ann.first(2)
         assert bob.connections <= 2, "the post's, and the shared one"
+
+
+class Unread:
+    """A WebSocket whose other side reads nothing: these records arrive, and nothing leaves."""
+
+    closed = False
+
+    def __init__(self, records: list[bytes]) -> None:
+        self._records, self.sent, self._never = records, 0, asyncio.Event()
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent += 1
+        await self._never.wait()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def __aiter__(self) -> AsyncIterator[WSMessage]:
+        for record in self._records:
+            await asyncio.sleep(0)
+            yield WSMessage(WSMsgType.BINARY, record, None)
+
+
+async def test_an_answer_that_nobody_reads_holds_up_nothing_that_arrives() -> None:
+    """Else two peers that send each other much would each wait for the other to read."""
+    taken: list[int] = []
+
+    async def receive(length: int, chunks: Chunks) -> bytes:
+        taken.append(length)
+        return b""
+
+    socket = Unread([begin(number, bytes(number)) for number in range(1, 6)])
+    link = TwoWayLink(socket, receive, lambda why: None, Limits(), opened=False)  # type: ignore[arg-type]
+    await asyncio.wait_for(link.run(), PATIENCE)
+    assert taken == [1, 2, 3, 4, 5]
+
+
+async def test_a_peer_that_takes_no_answers_is_closed() -> None:
+    strange: list[str] = []
+
+    async def receive(length: int, chunks: Chunks) -> bytes:
+        return b""
+
+    socket = Unread([begin(number, b"x") for number in range(2000)])
+    link = TwoWayLink(socket, receive, strange.append, Limits(), opened=False)  # type: ignore[arg-type]
+    await asyncio.wait_for(link.run(), PATIENCE)
+    assert strange == ["it takes no answers"]
+    assert socket.sent < 300
