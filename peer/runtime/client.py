@@ -22,9 +22,11 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from aiohttp import (
     ClientError,
@@ -155,12 +157,13 @@ class PeerLinks:
         self._contexts, self._report, self._limits = contexts, report, limits or Limits()
         self._me, self._receive, self._strange, self._outbound = me, receive, strange, outbound
         self._links: dict[str, _Link] = {}
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._session = ClientSession(
             connector=TCPConnector(
                 limit=self._limits.connections,
                 limit_per_host=2 * self._limits.at_once,
                 keepalive_timeout=_KEEP_S,
-                socket_factory=lambda info: _socket(info, self._limits),
+                socket_factory=self._socket,
             ),
             timeout=ClientTimeout(total=None, sock_connect=self._limits.connect_s),
             cookie_jar=DummyCookieJar(),
@@ -258,6 +261,14 @@ class PeerLinks:
             self.forget(peer)
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
+        # TLS waits 30 s for a side that does not answer, and the loop ends before.
+        for each in self._sockets:
+            with suppress(OSError):  # it is closed
+                each.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                while any(each.fileno() >= 0 for each in self._sockets):
+                    await asyncio.sleep(0)
 
     def _new(self, peer: str) -> _Link:
         return _Link(self._contexts(peer), _Queue(self._limits.stale_s), _Queue(math.inf))
@@ -277,7 +288,7 @@ class PeerLinks:
         """Open a connection for both directions, and read from it until it ends."""
         try:
             async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
-                socket = await self._session.ws_connect(
+                web_socket = await self._session.ws_connect(
                     f"{address}{LINK_ROUTE}",
                     ssl=link.tls or True,
                     compress=0,
@@ -290,11 +301,11 @@ class PeerLinks:
             link.again = asyncio.get_running_loop().time() + pause
             link.opening = None
             return
-        tls = socket.get_extra_info("ssl_object")
+        tls = web_socket.get_extra_info("ssl_object")
         certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
         assert self._receive is not None, "else none is opened"
         two_way = TwoWayLink(
-            socket,
+            web_socket,
             partial(self._receive, certificate),
             lambda why: self._strange(peer, why),
             self._limits,
@@ -393,6 +404,16 @@ class PeerLinks:
         except (ClientError, OSError, ValueError) as error:
             return LinkDown(link_reason(error), refused=getattr(error, "errno", None) == errno.ECONNREFUSED)
 
+    def _socket(self, info: Any) -> socket.socket:
+        """Return a socket on which the kernel, where it can, detects a dead connection."""
+        family, kind, protocol, _, _ = info
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.answer_s * 1000))
+        expect_loss(made)
+        return made
+
 
 class _Frame(Payload):
     """A frame as an aiohttp request body: written in chunks, without a copy of the whole."""
@@ -423,13 +444,3 @@ async def _at_most(content: StreamReader, most: int) -> bytes:
     while len(body) < most and (chunk := await content.read(most - len(body))):
         body += chunk
     return body
-
-
-def _socket(info: Any, limits: Limits) -> socket.socket:
-    """Return a socket on which the kernel, where it can, detects a dead connection."""
-    family, kind, protocol, _, _ = info
-    made = socket.socket(family, kind, protocol)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(limits.answer_s * 1000))
-    expect_loss(made)
-    return made
