@@ -17,6 +17,8 @@ from fedpeer.config.problems import found_text
 
 #: The port of a peer whose file names none.
 DEFAULT_PORT = 7400
+#: Instead of an address, of a peer that nobody can connect to.
+OUTBOUND = "none"
 _PORT_MAX = 65535
 #: Limits of DNS for a whole name and for each part of it.
 _NAME_LETTERS_MAX, _LABEL_LETTERS_MAX = 253, 63

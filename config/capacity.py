@@ -56,10 +56,10 @@ def statement_bytes(models: Sequence[str]) -> int:
 def hello_bytes(groups: Iterable[str]) -> int:
     """Return the most bytes that the metadata of a Hello about these groups takes.
 
-    These are 211 bytes of numbers, digest, capabilities, signature and marks; both ids with 3 bytes of length each; and
+    These are 217 bytes of numbers, digest, capabilities, signature and marks; both ids with 3 bytes of length each; and
     for each group 81 bytes of numbers and digest, and twice its name.
     """
-    return 211 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
+    return 217 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
 def capacity_problem(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
-from fedpeer.config.address import DEFAULT_PORT, Endpoint, PeerUrl, loopback
+from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
 from fedpeer.config.settings import ChoiceField, Strict
@@ -34,9 +34,6 @@ def _listen(text: str) -> str:
 def _url(text: str) -> str:
     return str(PeerUrl.read(text.removesuffix("/")))
 
-
-#: `listen` of a peer that nobody can connect to.
-OUTBOUND = "none"
 
 Listen = Annotated[str, AfterValidator(_listen)]
 _HostPort = Annotated[str, AfterValidator(_endpoint)]
@@ -163,6 +160,12 @@ class PeerFile(Strict):
         default=MUCH_BANDWIDTH,
         gt=0,
         description="Mbit/s that it can send: a peer that can send more becomes a candidate earlier",
+    )
+    carry: float | None = Field(
+        default=None,
+        ge=0,
+        description="Mbit/s that it carries between peers that cannot connect to each other; 0: nothing; default: no "
+        "limit",
     )
     dashboard: DashboardSettings | None = Field(default=None, description="a listener for people; default: none")
     state: str | None = Field(default=None, description="folder of its durable state; default: ID-state")

@@ -125,6 +125,7 @@ class Election:
         self.hard_state = hard_state
         self.progress = progress
         self.patience = patience
+        self._last_in_turn = False
         self.known = {each.number: each for each in voter_sets}
         self.voter_set = self.known[force]
         self.coordinator: str | None = None
@@ -221,6 +222,12 @@ class Election:
             )
         self.coordinator = None
         return out + self._open_poll(self.hard_state.term + 1, pre=True)
+
+    def stand_last(self) -> None:
+        """Let all others stand first from now on: nobody can connect to this peer, and what is carried is slower."""
+        if not self._last_in_turn:
+            self._last_in_turn = True
+            self._deadline += self._timing.last
 
     def nobody_listens(self, peer: str) -> None:
         """Take this peer for gone: its machine refuses connections, so its process has ended.
@@ -594,7 +601,8 @@ class Election:
 
     def _turn(self) -> int:
         """Draw the ticks for which this peer lets others stand first."""
-        return round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
+        last = self._timing.last if self._last_in_turn else 0
+        return last + round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
 
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))

@@ -20,6 +20,7 @@ class ElectionTiming:
     spread     added for the most patient peer (`patience` 1): a poll takes about 10, so of two peers whose patience
                differs by more than half of the range one is elected before the other asks
     jitter     upper bound of a random wait on top, for peers with the same patience
+    last       added for a peer to which nobody can connect: all others have stood, and their polls are over
     repeat     from one vote request to the next, to voters that have not granted it
     answer     until reachable voters have answered a request: two ways of 4 ticks, and one more request
     pre_poll   until a pre-vote is given up: two leases, so that those of all others end meanwhile
@@ -44,6 +45,7 @@ class ElectionTiming:
     slow: int = 4800
     spread: int = 16
     jitter: int = 8
+    last: int = 40
     repeat: int = 3
     answer: int = 12
     pre_poll: int = 48
@@ -55,6 +57,7 @@ class ElectionTiming:
     pause: int = 2
 
     def __post_init__(self) -> None:
+        assert self.last >= self.spread + self.jitter + self.answer, "it stands after all others"
         assert self.shortest > 5 * self.beat, "a lease lasts more than five heartbeats"
         assert self.known + 2 * self.beat < self.shortest, (
             "a member that has forgotten a certificate gets it within a lease"

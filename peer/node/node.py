@@ -59,6 +59,7 @@ from fedpeer.peer.state.events import (
     RoundFinished,
     Tick,
     Trained,
+    Unreachable,
     UpdatesAggregated,
 )
 from fedpeer.peer.state.neighbor import Neighbor
@@ -162,6 +163,7 @@ class Node:
         self.rounds = RoundProgress()
         self.work = NodeParts(self.state, self.rounds, self.repeats, Lifecycle(), self._begin)
         self.consensus_by_group: dict[str, RoundConsensus] = {}
+        self._unreachable = False
         self._update_consensus_groups()
         self.part: RoundClient | GroupAverager | None = None
         if setup.part is not None:
@@ -263,6 +265,10 @@ class Node:
             case NobodyListens():
                 for consensus in self.consensus_by_group.values():
                     consensus.round_commit.election.nobody_listens(event.peer)
+            case Unreachable():
+                self._unreachable = True
+                for consensus in self.consensus_by_group.values():
+                    consensus.round_commit.election.stand_last()
             case NewRoster():
                 self._enrol(event.roster)
             case NewContract():
@@ -446,3 +452,5 @@ class Node:
                 self.consensus_by_group[group] = RoundConsensus(
                     state, group, spec, self._draws, self._sign, self._verify
                 )
+                if self._unreachable:
+                    self.consensus_by_group[group].round_commit.election.stand_last()

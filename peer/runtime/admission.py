@@ -21,7 +21,8 @@ from typing import TypeVar
 from fedpeer.gossip.transfers import WINDOW
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.limits import Allowance, Limits, pace
-from fedpeer.peer.runtime.two_way import Chunks, TwoWayLink
+from fedpeer.peer.runtime.streams import Stream
+from fedpeer.peer.runtime.two_way import Chunks, TwoWayLink, refuse_stream
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope, ParsedMetadata
@@ -44,6 +45,7 @@ class Host:
     rejected    counts a rejection; its sender is "" for a stranger
     broken      logs a bug of ours met while a message of this sender is handled; the message is then rejected
     linked      takes a connection that this peer opened to carry messages both ways
+    begun       takes a stream that this peer begins in such a connection (`carrier.py`); returns why it is refused
     farewell    returns the roster that revoked the owner of this certificate; None if it never was a member
     expects     returns whether a member may come from this address
     """
@@ -57,6 +59,7 @@ class Host:
     farewell: Callable[[bytes | None], RosterNews | None] = lambda certificate: None
     expects: Callable[[str], bool] = lambda address: False
     linked: Callable[[str, TwoWayLink], None] = lambda peer, link: None
+    begun: Callable[[str, TwoWayLink, Stream, bool, str], str] = lambda sender, *stream: refuse_stream(*stream)
 
 
 class AnsweredRejectionError(RejectionError):

@@ -1,6 +1,7 @@
 """Links to other peers: each frame is sent once; the node repeats what was lost.
 
-Two peers that can share one connection, which carries messages both ways (`two_way.py`) and which either of them opens.
+Two peers that can share one connection, which carries messages both ways (`two_way.py`) and which either of them opens,
+if need be through a third peer (`carrier.py`).
 Before that, and to peers of earlier releases, each frame is an HTTP post: then a neighbor has one connection for small
 messages and one for bulk. While packets are lost and answers are late, it has two more of each, for posts.
 
@@ -22,16 +23,18 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from aiohttp import (
+    BaseConnector,
     ClientError,
     ClientSession,
     ClientTimeout,
+    ClientWebSocketResponse,
     ClientWSTimeout,
     DummyCookieJar,
     Payload,
@@ -41,13 +44,16 @@ from aiohttp import (
     WSServerHandshakeError,
 )
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
 
-from fedpeer.config.address import PeerUrl
+from fedpeer.config.address import OUTBOUND, PeerUrl
+from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
 from fedpeer.peer.runtime.reasons import link_reason
 from fedpeer.peer.runtime.server import CONTENT_TYPE, LINK_ROUTE, ROUTE
-from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX, Chunks, LinkLostError, TwoWayLink
+from fedpeer.peer.runtime.streams import LinkLostError
+from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX, Chunks, TwoWayLink, refuse_stream
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 
@@ -61,6 +67,8 @@ _KEEP_S = 60.0
 #: one because they do not know of the other's; seconds until another attempt after a refusal; seconds for the other
 #: side to confirm that one ends.
 _OTHER_OPENS_S, _BOTH_OPEN_S, _REFUSED_S, _CLOSE_S = 2.0, 15.0, 10.0, 1.0
+#: Peers that are asked at a time to carry a connection, and seconds until the next ones are asked.
+_ASKED, _ASK_AGAIN_S = 3, 5.0
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -117,6 +125,8 @@ class _Link:
     opening      its opening, while it lasts
     wanted       when such a connection is opened; infinite: nobody wants one
     again        time from which it may be tried to open one
+    ask_again    time from which other peers are asked again to carry one, and `asked`: how many have been
+    through      the peer that carries it, or has carried the last one; "": nobody
     """
 
     tls: ssl.SSLContext | None
@@ -126,6 +136,9 @@ class _Link:
     opening: asyncio.Task[None] | None = None
     wanted: float = math.inf
     again: float = 0.0
+    ask_again: float = 0.0
+    asked: int = 0
+    through: str = ""
     rest: float = 0.0
     rest_until: float = 0.0
     woken: float = -math.inf
@@ -141,6 +154,8 @@ class PeerLinks:
                other side's certificate (DER), length and bytes; None: it opens none that carry messages both ways
     strange    receives why a peer's connection is closed that does not keep to the records
     outbound   nobody can connect to this peer, so it opens all connections, at once
+    carrier    asks others to carry connections to peers to whom none can be opened
+    carried    receives that a peer is reached through another one
     """
 
     def __init__(
@@ -153,9 +168,12 @@ class PeerLinks:
         receive: Callable[[bytes, int, Chunks], Awaitable[bytes]] | None = None,
         strange: Callable[[str, str], None] = lambda peer, why: None,
         outbound: bool = False,
+        carrier: Carrier | None = None,
+        carried: Callable[[str, str], None] = lambda peer, through: None,
     ) -> None:
         self._contexts, self._report, self._limits = contexts, report, limits or Limits()
         self._me, self._receive, self._strange, self._outbound = me, receive, strange, outbound
+        self._carrier, self._carried = carrier, carried
         self._links: dict[str, _Link] = {}
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._session = ClientSession(
@@ -195,17 +213,12 @@ class PeerLinks:
         if link is None:
             link = self._links[peer] = self._new(peer)
         try:
-            url = PeerUrl.read(address)  # addresses come from claims, which must not lead elsewhere or switch TLS off
+            url = _url(address, link.tls)
         except ValueError as error:
-            self._report(peer, LinkDown(f"it has no valid address: {error}"))
-            return
-        if link.tls is None:
-            require_loopback(url.host)
-        elif url.scheme != "https":
-            self._report(peer, LinkDown(f"its address is {address}, and this peer uses TLS only"))
+            self._report(peer, LinkDown(str(error)))
             return
         if both_ways is not False and link.tls is not None and self._receive is not None:
-            self._want(peer, link, str(url), now, known=both_ways is True)
+            self._want(peer, link, url, now, known=both_ways is True)
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
         waiting = queue.urgent if urgent else queue.waiting
@@ -214,7 +227,7 @@ class PeerLinks:
         if len(waiting) >= limits.queue:
             del waiting[next(iter(waiting))]
             self._report(peer, LinkDown("it accepts messages more slowly than they are made; the oldest was dropped"))
-        waiting[head] = str(url), tail, now
+        waiting[head] = url, tail, now
         if not queue.tasks or (stuck and len(queue.tasks) < limits.at_once):
             queue.moved = now
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue, further=bool(queue.tasks))))
@@ -231,6 +244,11 @@ class PeerLinks:
         if ours is not None:  # the other side has lost it, if it is older
             ours.retire()
         link.two_way, link.rest_until = two_way, 0.0
+
+    def link(self, peer: str) -> TwoWayLink | None:
+        """Return the open connection to a peer that carries messages both ways."""
+        link = self._links.get(peer)
+        return link.two_way if link is not None and link.two_way is not None and link.two_way.open else None
 
     def received(self, peer: str) -> None:
         """End the pause of a peer that has sent something: it was just started, or a link is back.
@@ -276,7 +294,7 @@ class PeerLinks:
     def _want(self, peer: str, link: _Link, address: str, now: float, *, known: bool) -> None:
         """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
         for a moment, and so does one that does not know yet whether the other can."""
-        if (link.two_way is not None and link.two_way.open) or link.opening is not None or now < link.rest_until:
+        if self.link(peer) is not None or link.opening is not None or now < link.rest_until:
             return
         at_once = self._outbound or (known and self._me < peer)
         link.wanted = min(link.wanted, now if at_once else now + _OTHER_OPENS_S)
@@ -287,20 +305,69 @@ class PeerLinks:
     async def _open(self, peer: str, link: _Link, address: str) -> None:
         """Open a connection for both directions, and read from it until it ends."""
         try:
-            async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
-                web_socket = await self._session.ws_connect(
-                    f"{address}{LINK_ROUTE}",
-                    ssl=link.tls or True,
-                    compress=0,
-                    max_msg_size=RECORD_BYTES_MAX,
-                    heartbeat=HEARTBEAT_S,
-                    timeout=ClientWSTimeout(ws_close=_CLOSE_S),
-                )
-        except (TimeoutError, ClientError, OSError, ValueError) as error:  # posts say what is wrong with the link
-            pause = _REFUSED_S if isinstance(error, WSServerHandshakeError) else self._limits.backoff_max_s
-            link.again = asyncio.get_running_loop().time() + pause
+            async with AsyncExitStack() as stack:
+                web_socket = await self._reached(peer, link, address, stack)
+                if web_socket is not None:
+                    await self._run(peer, link, web_socket)
+        finally:
             link.opening = None
-            return
+
+    async def _reached(
+        self, peer: str, link: _Link, address: str, stack: AsyncExitStack
+    ) -> ClientWebSocketResponse | None:
+        """Return a connection to the peer, opened directly or through another peer; what worked last is tried first.
+
+        Posts say what is wrong with the link if there is no way.
+        """
+        clock = asyncio.get_running_loop().time
+        through = self._through(peer, link, clock())
+        direct = [""] if address != OUTBOUND else []
+        for way in [*through, *direct] if link.through else [*direct, *through]:
+            try:
+                web_socket = await self._web_socket(peer, link, address, way, stack)
+            except WSServerHandshakeError:  # it refuses
+                link.again = clock() + _REFUSED_S
+                return None
+            except (TimeoutError, ClientError, OSError, ValueError, LinkLostError):
+                continue
+            if way and way != link.through:
+                self._carried(peer, way)
+            link.through = way
+            return web_socket
+        link.again = clock() + self._limits.backoff_max_s
+        return None
+
+    def _through(self, peer: str, link: _Link, now: float) -> list[str]:
+        """Return the peers to ask now to carry a connection; each time others, and not too often, if none can."""
+        if self._carrier is None or now < link.ask_again:
+            return []
+        order = self._carrier.order(peer, self._links)
+        first = link.asked % max(1, len(order))
+        link.ask_again, link.asked = now + _ASK_AGAIN_S, first + _ASKED
+        return [*order[first:], *order[:first]][:_ASKED]
+
+    async def _web_socket(
+        self, peer: str, link: _Link, address: str, through: str, stack: AsyncExitStack
+    ) -> ClientWebSocketResponse:
+        session = self._session
+        if through:
+            assert self._carrier is not None, "else nobody carries"
+            assert link.tls is not None, "without it there are no connections for both directions"
+            connected = await self._carrier.connect(peer, through)
+            self._sockets.add(connected)
+            session = await stack.enter_async_context(ClientSession(connector=_Connected(connected, link.tls)))
+        async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
+            return await session.ws_connect(
+                f"https://{peer}{LINK_ROUTE}" if through else f"{address}{LINK_ROUTE}",
+                ssl=link.tls or True,
+                compress=0,
+                max_msg_size=RECORD_BYTES_MAX,
+                heartbeat=HEARTBEAT_S,
+                timeout=ClientWSTimeout(ws_close=_CLOSE_S),
+            )
+
+    async def _run(self, peer: str, link: _Link, web_socket: ClientWebSocketResponse) -> None:
+        """Take a connection that was opened, unless the other side's counts, and read from it until it ends."""
         tls = web_socket.get_extra_info("ssl_object")
         certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
         assert self._receive is not None, "else none is opened"
@@ -310,17 +377,15 @@ class PeerLinks:
             lambda why: self._strange(peer, why),
             self._limits,
             opened=True,
+            begun=partial(self._carrier.begun, peer) if self._carrier is not None else refuse_stream,
         )
-        if link.two_way is not None and link.two_way.open and self._me > peer:
+        if self.link(peer) is not None and self._me > peer:
             two_way.retire()
         else:
             if link.two_way is not None:
                 link.two_way.retire()
-            link.two_way = two_way
-        try:
-            await two_way.run()
-        finally:
-            link.opening = None
+            link.two_way, link.ask_again = two_way, 0.0
+        await two_way.run()
 
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
         """Send the queued frames one after another until the queue is empty.
@@ -340,6 +405,8 @@ class PeerLinks:
                 two_way = link.two_way
                 if two_way is not None and two_way.open and not (further and two_way.stalled):
                     outcome = await self._carry(queue, two_way, head, tail)
+                elif address == OUTBOUND or link.through:
+                    outcome = LinkDown("nobody can connect to it, and there is no connection through another peer")
                 else:
                     outcome = await self._post(link.tls, address, _Frame(head, tail))
                 queue.moved = loop.time()
@@ -436,6 +503,38 @@ class _Frame(Payload):
             chunk = self._tail[start : start + CHUNK_BYTES]
             await writer.write(chunk)
             self.moved(len(chunk))
+
+
+class _Connected(BaseConnector):
+    """A connector with one connection, over a socket that is connected already."""
+
+    def __init__(self, connected: socket.socket, tls: ssl.SSLContext) -> None:
+        super().__init__(force_close=True)
+        self._connected, self._tls = connected, tls
+
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            self._factory, sock=self._connected, ssl=self._tls, server_hostname=""
+        )
+        return protocol
+
+
+def _url(address: str, tls: ssl.SSLContext | None) -> str:
+    """Return the URL of a peer; addresses come from claims, which must not lead elsewhere or switch TLS off.
+
+    Raises ValueError, and ListenError if this is plain HTTP beyond loopback.
+    """
+    if address == OUTBOUND:
+        return address
+    try:
+        url = PeerUrl.read(address)
+    except ValueError as error:
+        raise ValueError(f"it has no valid address: {error}") from None
+    if tls is None:
+        require_loopback(url.host)
+    elif url.scheme != "https":
+        raise ValueError(f"its address is {address}, and this peer uses TLS only")
+    return str(url)
 
 
 async def _at_most(content: StreamReader, most: int) -> bytes:

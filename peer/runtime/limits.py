@@ -66,6 +66,12 @@ class Limits:
     #: a tick later.
     ballots_waiting: int = 4
 
+    #: Connections that go through this peer, or through another one to it, of one peer and of all; a carrier may keep a
+    #: megabyte for each, of which nothing has to be saved. Such connections that one peer may begin per second.
+    streams_per_peer: int = 32
+    streams: int = 64
+    streams_per_second: float = 8.0
+
     #: Lowest rate of a body, averaged since its beginning; it may fall behind, or stand still, for `floor_s`. This is
     #: 128 kbit/s, less than any link on which a model could be learned.
     floor_bytes_per_s: float = 16 * 1024

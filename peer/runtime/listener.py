@@ -133,7 +133,7 @@ class Listener:
     limits     bounds of connections and handshakes
     departs    returns whether a non-member may stay for one request, since it was revoked and may not know it
     expects    returns whether a member may come from this address
-    reached    whether a member has ever connected; anybody, without TLS
+    reached    the first member that has connected by itself, "" without TLS; None: nobody has
     idle       returns whether no request is in progress on a connection: idle ones are closed before others
     """
 
@@ -159,7 +159,8 @@ class Listener:
         self._open: dict[asyncio.Transport, str] = {}  # in the order of arrival
         self._departing: dict[asyncio.Transport, bytes | None] = {}  # with its certificate
         self._sent_away = weakref.WeakSet[asyncio.BaseTransport]()
-        self._over = self.reached = False
+        self._over = False
+        self.reached: str | None = None
         self._came_from: dict[str, str] = {}  # the address of each member that has connected
 
     async def run(self, listening: socket.socket) -> None:
@@ -176,11 +177,19 @@ class Listener:
                 self._take(connection, source_host(str(address[0])))
                 await asyncio.sleep(0)  # queued connections are accepted without waiting, so let other tasks run
         finally:
-            self._over = True
-            greeting = [*self._members.tasks(), *self._strangers.tasks()]
-            for task in greeting:
-                task.cancel()
-            await asyncio.gather(*greeting, return_exceptions=True)
+            await self.end()
+
+    async def end(self) -> None:
+        """End the handshakes that are in progress."""
+        self._over = True
+        greeting = [*self._members.tasks(), *self._strangers.tasks()]
+        for task in greeting:
+            task.cancel()
+        await asyncio.gather(*greeting, return_exceptions=True)
+
+    def take_carried(self, connection: socket.socket, carrier: str) -> None:
+        """Take a connection that comes through another peer; its handshakes in progress are limited by the carrier."""
+        self._begin(self._members, connection, carrier, carried=True)
 
     def review(self) -> None:
         """Apply a new roster: a revoked peer learns it with its next request, or its connection is closed soon."""
@@ -202,11 +211,16 @@ class Listener:
         handshakes = self._members if known else self._strangers
         if not known and not (self._rate_of.take(address, now) and self._rate.take("", now)):
             self._turn_away(connection, f"more handshakes per second than strangers may begin, from {address}")
-        elif not handshakes.has_room(address, now):
-            self._turn_away(connection, f"too many handshakes in progress from {address}")
         else:
-            handshake = handshakes.begin(self._greet(connection, address), address, now)
-            handshake.add_done_callback(lambda done: self._given_up(connection, address) if done.cancelled() else None)
+            self._begin(handshakes, connection, address)
+
+    def _begin(self, handshakes: Handshakes, connection: socket.socket, address: str, *, carried: bool = False) -> None:
+        now = asyncio.get_running_loop().time()
+        if not handshakes.has_room(address, now):
+            self._turn_away(connection, f"too many handshakes in progress from {address}")
+            return
+        handshake = handshakes.begin(self._greet(connection, address, carried=carried), address, now)
+        handshake.add_done_callback(lambda done: self._given_up(connection, address) if done.cancelled() else None)
 
     def _given_up(self, connection: socket.socket, address: str) -> None:
         connection.close()
@@ -218,7 +232,7 @@ class Listener:
         connection.close()
         self._rejected(Rejection("too_many_requests", why))
 
-    async def _greet(self, connection: socket.socket, address: str) -> None:
+    async def _greet(self, connection: socket.socket, address: str, *, carried: bool) -> None:
         """Run the handshake and pass the connection to aiohttp; report a failure with its reason."""
         limits = self._limits
         try:
@@ -233,9 +247,9 @@ class Listener:
             why = tls_reason(error) or str(error) or "the connection ended during the handshake"
             self._rejected(Rejection("handshake_cut" if was_cut(error) else "tls_refused", f"{address}: {why}"))
             return
-        self._admit(transport, address)
+        self._admit(transport, address, carried=carried)
 
-    def _admit(self, transport: asyncio.Transport, address: str) -> None:
+    def _admit(self, transport: asyncio.Transport, address: str, *, carried: bool) -> None:
         """Keep a connection after its handshake if its owner is a member and there is room.
 
         A peer with too many replaces its own oldest one: after a cut we may not know yet that it is dead.
@@ -245,7 +259,7 @@ class Listener:
         if isinstance(owner, Rejection):
             self._show_out(transport, owner, address)
             return
-        if owner:
+        if owner and not carried:
             self._came_from[owner] = address
             if len(self._came_from) > _CAME_FROM_MAX:
                 del self._came_from[next(iter(self._came_from))]
@@ -260,7 +274,8 @@ class Listener:
                 return
             self._end_oldest_of(most)
         self._open[transport] = owner
-        self.reached = True
+        if self.reached is None and not carried:
+            self.reached = owner
 
     def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
         """Close a non-member's connection; a revoked peer may first send one request soon, to learn that it is."""

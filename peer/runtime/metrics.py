@@ -177,6 +177,10 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_received_bytes": Row(_C, (), "bytes of messages accepted", _one("traffic", "bytes_received")),
     "fedpeer_sent_messages": Row(_C, (), "messages sent", _one("traffic", "messages_sent")),
     "fedpeer_received_messages": Row(_C, (), "messages accepted", _one("traffic", "messages_received")),
+    "fedpeer_carried_connections": Row(
+        _G, (), "connections that it carries between other peers", _one("carried", "connections")
+    ),
+    "fedpeer_carried_bytes": Row(_C, (), "bytes that it has carried between other peers", _one("carried", "bytes")),
     "fedpeer_group_sent_bytes": Row(
         _C, ("group",), "bytes of messages sent for a group", _each(lambda g: g["bytes_sent"])
     ),

@@ -8,6 +8,7 @@ waits for training, saving or the network: these have threads and tasks of their
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import signal
 import socket
@@ -21,13 +22,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpeer.config.address import Endpoint
+from fedpeer.config.address import OUTBOUND, Endpoint
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
 from fedpeer.peer.runtime.admission import AnsweredRejectionError, Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
+from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
 from fedpeer.peer.runtime.contract_file import ContractFile, contract_file
 from fedpeer.peer.runtime.dashboard.access import listener
 from fedpeer.peer.runtime.dashboard.server import Dashboard
@@ -73,6 +75,7 @@ from fedpeer.peer.state.events import (
     Tick,
     Train,
     TrainClient,
+    Unreachable,
     Worked,
 )
 from fedpeer.peer.state.saving import Recovered
@@ -94,9 +97,12 @@ WAITING_MAX = 256
 #: Seconds after which a peer that has met others, but to which nobody has connected, says so.
 UNREACHED_S = 20.0
 _UNREACHED = (
-    "nobody has connected to this peer at {address}: it takes part over connections that it opens, and exchanges "
-    "nothing with peers to which nobody can connect either; open or forward its port, or write listen: none"
+    "nobody has connected to this peer at {address}: it takes part over connections that it opens, and other peers "
+    "carry its connections to peers to which nobody can connect either, which is slower; open or forward its port, or "
+    "write listen: none"
 )
+
+_BYTES_PER_MEGABIT = 1e6 / 8
 
 #: Codes of the rejections that say what the process waits for.
 WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
@@ -137,7 +143,7 @@ class PeerProcess:
         self._failure: Exception | None = None
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
-        self._unreached = False
+        self._callers_told = False
 
     @property
     def _node(self) -> Node:
@@ -254,7 +260,7 @@ class PeerProcess:
             self._members.roster,
             file.id,
             nonce=secrets.randbits(62),
-            address=file.address,
+            address=OUTBOUND if file.outbound else file.address,
             seeds=tuple(file.seeds),
             held=prepared.going.held,
             signed=prepared.going.signed,
@@ -274,6 +280,7 @@ class PeerProcess:
 
     async def _serve(self, store: Store, listening: socket.socket | None) -> None:
         file, identity = self._prepared.file, self._prepared.identity
+        limits = Limits.among(len(self._members.roster.entries))
         self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = self._server = PeerServer(
@@ -287,9 +294,17 @@ class PeerProcess:
                 rejected=self._rejected,
                 broken=self._broken,
                 linked=lambda peer, link: self._post.linked(peer, link),
+                begun=lambda sender, *stream: carrier.begun(sender, *stream),
             ),
             BufferPool(),
-            Limits.among(len(self._members.roster.entries)),
+            limits,
+        )
+        carrier = self._carrier = Carrier(
+            file.id,
+            Neighborhood(link=lambda peer: self._post.link(peer), member=self._carries_to),
+            server.take,
+            limits,
+            rate=math.inf if file.carry is None else file.carry * _BYTES_PER_MEGABIT,
         )
         self._post = MessageSender(
             self._prepared,
@@ -300,6 +315,7 @@ class PeerProcess:
             self._say,
             self.feed,
             server.admission,
+            carrier,
         )
         self._serving_since = self._loop.time()
         lag = LoopLag()
@@ -310,13 +326,14 @@ class PeerProcess:
             at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
         tasks = []
         try:
-            if listening is not None:
-                await server.start(listening, server_context(identity) if identity else None)
+            await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
             if discovery is not None:
                 await discovery.start()
             self._begun = True
+            if listening is None:
+                self.feed(Unreachable())
             tasks = [
                 asyncio.create_task(self._pipeline.run()),
                 asyncio.create_task(self._tick()),
@@ -335,6 +352,7 @@ class PeerProcess:
             if discovery is not None:
                 await discovery.stop()
             await server.stop()
+            await carrier.close()
             await self._post.close()
 
     async def _shown(self) -> Dashboard | None:
@@ -432,6 +450,7 @@ class PeerProcess:
             now = time.monotonic()
             received = {peer: now - at for peer, at in self._heard_at.items()}
             self.status.look(view_of(self._node, received, 1000 * lag.p99()))
+            self.status.carries(self._carrier.under_way.total(), self._carrier.carried.total())
             self._log.tick()
             self._look_for_roster()
             self._look_for_contract()
@@ -459,19 +478,28 @@ class PeerProcess:
             self.feed(NewContract(contract))
 
     def _look_for_callers(self) -> None:
-        """Say once if this peer has met others, and none of them has connected to it."""
-        waited = self._loop.time() - self._serving_since
-        if self._prepared.file.outbound or self._unreached or waited < UNREACHED_S or self._server.reached:
+        """Say once that others can connect to this peer, or that it has met others and none of them has."""
+        if self._callers_told or self._prepared.file.outbound:
             return
-        state = self._node.state
-        if any(other.met for other in state.others.values()):
-            self._unreached = True
-            self._say(Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address)))
+        state, first = self._node.state, self._server.reached
+        if first is not None:
+            by = f": {first} has connected" if first else ""
+            told = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
+        elif self._loop.time() - self._serving_since < UNREACHED_S or not any(o.met for o in state.others.values()):
+            return
+        else:
+            told = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
+            self.feed(Unreachable())
+        self._callers_told = True
+        self._say(told)
 
     # --------------------------------------------------------------------------------------------------- the server's
 
     def _identify(self, certificate: bytes | None) -> str | Rejection:
         return peer_of(certificate, self._members.roster)
+
+    def _carries_to(self, peer: str) -> bool:
+        return peer in self._members.roster.by_id and self._listens(peer)
 
     def _farewell(self, certificate: bytes | None) -> RosterNews | None:
         roster = self._members.roster

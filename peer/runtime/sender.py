@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.admission import MessageAdmission
+from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import client_context
 from fedpeer.peer.runtime.prepared import Prepared
@@ -18,7 +19,7 @@ from fedpeer.peer.state.events import Event, MessageReceived, NobodyListens, Not
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews, group_of
-from fedpeer.peer.wire.versions import LINKS, NEWEST
+from fedpeer.peer.wire.versions import CARRIES, LINKS, NEWEST
 
 
 class MessageSender:
@@ -37,6 +38,7 @@ class MessageSender:
         say: Callable[[Note], None],
         feed: Callable[[Event], None],
         admission: MessageAdmission,
+        carrier: Carrier,
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
@@ -48,6 +50,8 @@ class MessageSender:
             receive=admission.take_over,
             strange=admission.strange,
             outbound=prepared.file.outbound,
+            carrier=carrier,
+            carried=self._carried,
         )
         self._down: dict[str, set[str]] = {}  # peers that cannot be reached, and the reasons
         self.found: dict[str, str] = {}
@@ -80,6 +84,14 @@ class MessageSender:
     def linked(self, peer: str, link: TwoWayLink) -> None:
         """Take a connection that this peer opened to carry messages both ways."""
         self._links.linked(peer, link)
+
+    def link(self, peer: str) -> TwoWayLink | None:
+        """Return the open connection to a peer in which others can be carried; None: there is none."""
+        link = self._links.link(peer)
+        return link if link is not None and not link.carried and self._node().state.others.can(peer, CARRIES) else None
+
+    def _carried(self, peer: str, through: str) -> None:
+        self._say(Note("info", "carried", f"{through} carries the connection to {peer}", {"peer": peer}))
 
     def received(self, peer: str) -> None:
         """Note that a message came from this peer, so that it can be reached again."""

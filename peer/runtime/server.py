@@ -49,14 +49,15 @@ _STATUS = {
 
 
 class PeerServer:
-    """Receives messages on one listening socket from `start` to `stop`; not started, it admits what others bring."""
+    """Receives messages from `start` to `stop`, on a listening socket if it has one, and on connections it is given."""
 
     def __init__(self, host: Host, pool: BufferPool, limits: Limits | None = None) -> None:
         self.admission = MessageAdmission(host, pool, limits or Limits())
         self._started = False
+        self._accepting: asyncio.Task[None] | None = None
         self._links = weakref.WeakSet[TwoWayLink]()
 
-    async def start(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def start(self, listening: socket.socket | None, tls: ssl.SSLContext | None) -> None:
         """Begin to accept. Without `tls` the socket has to be on loopback (`bind_socket(..., plain=True)`)."""
         self._started, self._encrypted = True, tls is not None
         self._web = web.Server(self._answer)
@@ -74,12 +75,17 @@ class PeerServer:
             expects=self.admission.host.expects,
         )
         self._listening = listening
-        self._accepting = asyncio.create_task(self._listener.run(listening))
+        if listening is not None:
+            self._accepting = asyncio.create_task(self._listener.run(listening))
 
     @property
-    def reached(self) -> bool:
-        """True if a member has connected to it."""
-        return self._started and self._listener.reached
+    def reached(self) -> str | None:
+        """The first member that has connected to it, "" without TLS; None: nobody has."""
+        return self._listener.reached if self._started else None
+
+    def take(self, connection: socket.socket, carrier: str) -> None:
+        """Take a connection that another peer carries to this one."""
+        self._listener.take_carried(connection, carrier)
 
     def review(self) -> None:
         """Apply a new roster: end the connections of peers that are no longer in it."""
@@ -90,9 +96,12 @@ class PeerServer:
         """Stop accepting, let open requests finish, and close all connections."""
         if not self._started:
             return
-        self._accepting.cancel()
-        await asyncio.gather(self._accepting, return_exceptions=True)
-        self._listening.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        await self._listener.end()
+        if self._listening is not None:
+            self._listening.close()
         await asyncio.gather(*(link.close() for link in self._links))
         self._web.pre_shutdown()
         await self._web.shutdown(_STOP_S)
@@ -142,6 +151,7 @@ class PeerServer:
             partial(self.admission.strange, who),
             self.admission.limits,
             opened=False,
+            begun=partial(host.begun, who),
         )
         self._links.add(link)
         host.linked(who, link)

@@ -207,6 +207,7 @@ class Status:
         self._loss: float | None = None
         self._server = Curve()
         self._all = TrafficCounter()
+        self.carries(0, 0)
         self._of_group: dict[str, TrafficCounter] = {}
         self._curves: dict[str, Curve] = {}
         self._trails: dict[str, Curve] = {}
@@ -249,6 +250,10 @@ class Status:
         """Count a received message of `size` bytes; `group` as in `sent`."""
         for traffic in self._traffic(group):
             traffic.received.add(size)
+
+    def carries(self, connections: int, bytes: int) -> None:
+        """Store how many connections of other peers it carries now, and their bytes since it started."""
+        self._carried = {"connections": connections, "bytes": bytes}
 
     def _traffic(self, group: str) -> list[TrafficCounter]:
         own = self._of_group.get(group)
@@ -302,6 +307,7 @@ class Status:
             "server_scores": self._server.points,
             "councils": [self._consensus_view(consensus) for consensus in view.consensus_by_group],
             "traffic": self._all.as_json(),
+            "carried": self._carried,
             "refusals": self._refusals(),
             "counters": self._counted(),
             "timings": {name: _fields(timing) for name, timing in self._timings.items()},

@@ -7,7 +7,8 @@ A record is one binary message of the WebSocket, all numbers little-endian and u
 BEGIN starts a message of the sender, by its number and whole length; MORE has further bytes of it; ANSWER is the answer
 to a message of the receiver: nothing if it was taken, else the frame of a rejection, in several records if it is long
 (PART, and at the end ANSWER). Long messages leave in pieces of `PIECE_BYTES`, so that a ping waits for one piece at the
-most. Records of several messages may alternate.
+most. Records of several messages may alternate. Records of further kinds belong to streams, which are connections of
+third peers (`streams.py`).
 
 Who receives a message, and what is answered, is decided elsewhere (`admission.py`).
 """
@@ -18,6 +19,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from struct import Struct
 from typing import Any, TypeAlias
@@ -25,12 +27,15 @@ from typing import Any, TypeAlias
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
 from fedpeer.peer.runtime.limits import Allowance, Limits
+from fedpeer.peer.runtime.streams import KINDS, LinkLostError, Stream, StreamPort, Streams
 from fedpeer.peer.wire import codec
 
 #: Waits for the next bytes of a message; nothing: the connection has ended.
 Chunks: TypeAlias = Callable[[], Awaitable[bytes | memoryview]]
 #: Takes a message, by its length and bytes, and returns what to answer.
 Receive: TypeAlias = Callable[[int, Chunks], Awaitable[bytes]]
+#: Takes a stream that the other side begins: whether it is to be carried, and the peer named. Returns why it refuses.
+Begun: TypeAlias = Callable[["TwoWayLink", Stream, bool, str], str]
 Socket: TypeAlias = web.WebSocketResponse | ClientWebSocketResponse
 
 #: Bytes of a piece: some 5 ms on a link of 100 Mbit/s.
@@ -39,6 +44,9 @@ PIECE_BYTES = 64 * 1024
 _UNSENT_BYTES = 128 * 1024
 #: Seconds between two signs of life, less than the shortest time after which a NAT forgets an idle connection.
 HEARTBEAT_S = 20.0
+
+#: Family of the sockets of connections inside others, where the system has it.
+INSIDE = getattr(socket, "AF_UNIX", None)
 
 #: Milliseconds without an acknowledgement by the other machine after which a connection counts as stalled.
 _STALLED_MS = 100
@@ -55,8 +63,9 @@ _HEAD, _LENGTH = Struct("<BI"), Struct("<Q")
 RECORD_BYTES_MAX = _HEAD.size + _LENGTH.size + PIECE_BYTES + 1
 
 
-class LinkLostError(Exception):
-    """The connection ended before the answer came; it is not known whether the message arrived."""
+def refuse_stream(link: TwoWayLink, stream: Stream, carry: bool, peer: str) -> str:
+    """Refuse a stream."""
+    return "it carries nothing"
 
 
 class TwoWayLink:
@@ -66,6 +75,7 @@ class TwoWayLink:
     since     time at which it was open
     receive   takes the other side's messages
     strange   receives why the connection is closed if the other side does not keep to the records
+    streams   connections of third peers inside this one
     """
 
     def __init__(
@@ -76,6 +86,7 @@ class TwoWayLink:
         limits: Limits,
         *,
         opened: bool,
+        begun: Begun = refuse_stream,
     ) -> None:
         self.opened = opened
         self._socket, self._receive, self._strange = socket, receive, strange
@@ -87,6 +98,8 @@ class TwoWayLink:
         self._retired = False
         self.since = asyncio.get_running_loop().time()
         self._stray = Allowance(limits.requests_per_second, 0.0)
+        port = StreamPort(write=self._write, spawn=self._begin, begun=partial(begun, self), stray=self._is_stray)
+        self.streams = Streams(port, opened=opened)
         _keep_queue_short(socket)
 
     @property
@@ -99,6 +112,12 @@ class TwoWayLink:
         """True if packets are being lost, or if the kernel does not tell."""
         made = self._socket.get_extra_info("socket")
         return made is None or has_stalled(made)
+
+    @property
+    def carried(self) -> bool:
+        """True if it goes through another peer."""
+        made = self._socket.get_extra_info("socket")
+        return made is not None and made.family == INSIDE
 
     async def send(self, head: bytes, tail: memoryview, moved: Callable[[int], None]) -> bytes:
         """Send one message; return the answer: nothing if it was taken, else the frame of a rejection.
@@ -137,11 +156,13 @@ class TwoWayLink:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(LinkLostError())
+            self.streams.end()
             await self.close()
 
     def retire(self) -> None:
-        """Send nothing more over this connection, and end it when nothing is under way."""
+        """Send nothing more over this connection, and end it when nothing is under way; streams end now."""
         self._retired = True
+        self.streams.end()
         self._end_if_retired()
 
     async def close(self) -> None:
@@ -183,8 +204,15 @@ class TwoWayLink:
                 await self._arriving[number].put(rest)
                 return True
             case _ if kind == _MORE:  # the message was rejected, which the sender may not know yet
-                return self._stray.take(asyncio.get_running_loop().time()) or self._refused("bytes of no message")
+                return self._is_stray() or self._refused("bytes of no message")
+            case _ if kind in KINDS:
+                why = self.streams.record(kind, number, rest)
+                return not why or self._refused(why)
         return self._refused(f"a record of kind {kind} that is none")
+
+    def _is_stray(self) -> bool:
+        """Count a record that comes too late; return whether so few of them do that it can be so."""
+        return self._stray.take(asyncio.get_running_loop().time())
 
     def _refused(self, why: str) -> bool:
         self._strange(why)
@@ -261,8 +289,11 @@ class _Arriving:
 def has_stalled(connection: socket.socket) -> bool:
     """Return whether bytes have left that the other machine has not acknowledged for a while: packets are being lost.
 
-    A machine acknowledges bytes also while its peer is busy. True as well if the kernel does not tell.
+    A machine acknowledges bytes also while its peer is busy. True as well if the kernel does not tell. False inside
+    another connection, which it is not worth to avoid.
     """
+    if connection.family == INSIDE:
+        return False
     if not hasattr(socket, "TCP_INFO"):
         return True
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
@@ -274,5 +305,5 @@ def _keep_queue_short(open_socket: Socket) -> None:
     """Let the kernel take few bytes in advance: a ping has to wait for all that it has taken."""
     made = open_socket.get_extra_info("socket")
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if made is not None and option is not None:
+    if made is not None and made.family != INSIDE and option is not None:
         made.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)

@@ -53,6 +53,11 @@ class NobodyListens:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Nobody can connect to this peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """A `Train` is done: parameters (n,) and training state (k,) after it."""
 
@@ -146,6 +151,7 @@ Event = (
     | MessageReceived
     | Rejection
     | NobodyListens
+    | Unreachable
     | Trained
     | Evaluated
     | ClientTrained

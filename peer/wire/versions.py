@@ -16,7 +16,9 @@ VERSIONS = range(OLDEST, NEWEST + 1)
 SHORT_HEARTBEATS = "beat"
 #: The capability to share one connection, which carries messages both ways.
 LINKS = "link"
+#: The capability to have connections of third peers inside that one.
+CARRIES = "carry"
 #: What this release can do beyond its version of the wire, sent in Hello; a peer ignores names that it does not know.
-CAPABILITIES = ("proofs", SHORT_HEARTBEATS, LINKS)
+CAPABILITIES = ("proofs", SHORT_HEARTBEATS, LINKS, CARRIES)
 #: Characters of such a name, and how many names are read.
 CAPABILITY_LETTERS_MAX, CAPABILITIES_MAX = 24, 8

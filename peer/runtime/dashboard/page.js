@@ -112,6 +112,7 @@ function tiles(s) {
     ]),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
+    ...(s.carried.bytes ? [["Carried", bytes(s.carried.bytes), `${s.carried.connections} of other peers' connections`]] : []),
     ["Rejected", count(refused), `and ${count(harmless)} harmless`, refused > 0],
   ];
   part("tiles", rows, () => rows.map(([label, value, note, alarm]) => el("div", { class: alarm ? "tile alarm" : "tile" },

@@ -134,6 +134,28 @@ def test_a_capable_peer_coordinates_first_but_need_not() -> None:
     assert consensus_cluster.run(200, lambda: consensus_cluster.coordinator in (C, D, E))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_peer_to_which_nobody_can_connect_stands_after_all_others(seed: int) -> None:
+    consensus_cluster = ConsensusCluster(seed, 5)
+    for peer in (A, B):  # the most capable ones
+        consensus_cluster.alive[peer].election.stand_last()
+    assert consensus_cluster.run(150, lambda: consensus_cluster.coordinator is not None)
+    assert {change.coordinator for _, _, change in consensus_cluster.turns} <= {C, D, E}
+    consensus_cluster.kill(consensus_cluster.coordinator or "")
+    assert consensus_cluster.run(300, lambda: consensus_cluster.coordinator is not None)
+    assert consensus_cluster.coordinator in (C, D, E)
+
+
+def test_a_peer_to_which_nobody_can_connect_coordinates_where_nobody_else_does() -> None:
+    both = ConsensusCluster(1, 3)
+    for peer in (A, B):
+        both.alive[peer].election.stand_last()
+    both.kill(C)
+    assert both.run(
+        TIMING.shortest + TIMING.last + TIMING.spread + TIMING.jitter + 20, lambda: both.coordinator in (A, B)
+    )
+
+
 # ------------------------------------------------------------------------------------------------------ votes and terms
 
 

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
@@ -83,8 +84,11 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     listening: socket.socket | None = None,
     linked: Callable[[str, TwoWayLink], None] = lambda peer, link: None,
+    *,
+    outbound: bool = False,
+    **host_callbacks: Any,
 ) -> AsyncIterator[PeerServer]:
-    """Run bob's server, by default on a free loopback port."""
+    """Run bob's server, by default on a free loopback port; `outbound`: on none."""
     host = Host(
         identify=lambda der: port.owner,
         listens=lambda peer: port.listens,
@@ -94,9 +98,10 @@ async def serving(
         broken=lambda error, sender: port.mistakes.append((sender, str(error))),
         linked=linked,
     )
-    server = PeerServer(host, port.pool, limits)
-    listening = listening or bind_socket("127.0.0.1", 0)
-    port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
+    server = PeerServer(replace(host, **host_callbacks), port.pool, limits)
+    if not outbound:
+        listening = listening or bind_socket("127.0.0.1", 0)
+        port.number, port.scheme = listening.getsockname()[1], "https" if tls else "http"
     await server.start(listening, tls)
     try:
         yield server

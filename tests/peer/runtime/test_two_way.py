@@ -251,7 +251,7 @@ def begin(number: int, body: bytes, length: int | None = None) -> bytes:
 
 @pytest.mark.parametrize(
     "record",
-    [b"", b"\x01", struct.pack("<BI", BEGIN, 1), struct.pack("<BI", 9, 1), struct.pack("<BIQ", BEGIN, 1, 9)[:9]],
+    [b"", b"\x01", struct.pack("<BI", BEGIN, 1), struct.pack("<BI", 19, 1), struct.pack("<BIQ", BEGIN, 1, 9)[:9]],
     ids=["empty", "no head", "no length", "unknown kind", "half a length"],
 )
 async def test_what_is_no_record_ends_the_connection_and_is_counted(record: bytes, tmp_path: Path) -> None:

@@ -1,0 +1,293 @@
+"""Connections through a third peer: two peers that cannot connect to each other have one that the third cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedpeer.config.address import OUTBOUND
+from fedpeer.gossip.transfers import NumberedTransfer
+from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
+from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.identity import Identity, client_context, peer_of, server_context
+from fedpeer.peer.runtime.limits import Limits
+from fedpeer.peer.runtime.server import PeerServer
+from fedpeer.peer.runtime.streams import BYTES, CARRIED, CARRY, LinkLostError
+from fedpeer.peer.runtime.two_way import TwoWayLink
+from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.messages import Message, Transfer
+from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, spec
+from tests.peer.runtime.people import People
+from tests.peer.runtime.port import PATIENCE, Port, serving
+
+LENGTH = 500_000
+ACK = MESSAGES["ack"]
+
+
+@dataclass
+class Member:
+    """One peer: what it receives, its server, links and carrier, and by other peer the outcomes of what it sent."""
+
+    id: str
+    port: Port
+    server: PeerServer
+    links: PeerLinks
+    carrier: Carrier
+    outbound: bool
+    outcomes: dict[str, list[Outcome]] = field(default_factory=dict)
+    reached: list[tuple[str, str]] = field(default_factory=list)
+
+    def send(self, to: Member, message: Message) -> None:
+        envelope = replace(ENVELOPE, sender=self.id, recipient=to.id)
+        self.links.send(to.id, to.address, *encode(envelope, message), both_ways=True)
+
+    @property
+    def address(self) -> str:
+        return OUTBOUND if self.outbound else self.port.url
+
+    def receipts(self, of: Member) -> int:
+        return sum(isinstance(each, DeliveryReceipt) for each in self.outcomes.get(of.id, []))
+
+    async def gets_through(self, to: Member) -> None:
+        """Send a short message until one has arrived, as a node does."""
+        before = self.receipts(to)
+        async with asyncio.timeout(PATIENCE):
+            while self.receipts(to) == before:
+                self.send(to, ACK)
+                await asyncio.sleep(0.01)
+
+    async def brings(self, to: Member, message: Message) -> None:
+        """Send a message once, and wait until it has arrived."""
+        before = len(self.outcomes.setdefault(to.id, []))
+        self.send(to, message)
+        async with asyncio.timeout(PATIENCE):
+            while len(self.outcomes[to.id]) == before:
+                await asyncio.sleep(0.01)
+        assert isinstance(self.outcomes[to.id][before], DeliveryReceipt)
+
+    async def until_linked(self, to: Member) -> TwoWayLink:
+        async with asyncio.timeout(PATIENCE):
+            while (link := self.links.link(to.id)) is None:
+                await asyncio.sleep(0.01)
+        return link
+
+    def transfers(self) -> list[tuple[str, Transfer]]:
+        """Return the slices that it has got, each with its sender."""
+        return [(sender, message) for sender, _, message in self.port.delivered if isinstance(message, Transfer)]
+
+
+class Federation:
+    """Members by id; the authority's roster is in force at all of them at once.
+
+    outbound   peers to which nobody can connect
+    rate       bytes per second that each carries
+    """
+
+    def __init__(self, people: People, outbound: list[str], rate: float, limits: Limits) -> None:
+        self.people, self.outbound, self.rate, self.limits = people, outbound, rate, limits
+        self.members = dict[str, Member]()
+
+    async def add(self, me: str, others: set[str], identity: Identity, stack: AsyncExitStack) -> None:
+        """Run a member until the stack ends."""
+        groups = {"all": spec(length=LENGTH, members=frozenset({me, *others}), neighbors=frozenset(others))}
+        port = Port(policy=replace(POLICY, me=me, groups=groups, consensus_by_group={}, other=None))
+        server = await stack.enter_async_context(
+            serving(
+                port,
+                self.limits,
+                server_context(identity),
+                outbound=me in self.outbound,
+                linked=lambda peer, link: self.members[me].links.linked(peer, link),
+                identify=lambda der: peer_of(der, self.people.roster),
+                begun=lambda sender, *stream: self.members[me].carrier.begun(sender, *stream),
+            )
+        )
+
+        def link(peer: str) -> TwoWayLink | None:
+            found = self.members[me].links.link(peer)
+            return found if found is not None and not found.carried else None
+
+        known = Neighborhood(link=link, member=lambda peer: peer in self.people.roster.by_id)
+        carrier = Carrier(me, known, server.take, self.limits, rate=self.rate)
+        links = PeerLinks(
+            lambda peer: client_context(identity, self.people.roster.by_id[peer].key),
+            lambda peer, outcome: self.members[me].outcomes.setdefault(peer, []).append(outcome),
+            self.limits,
+            me=me,
+            receive=server.admission.take_over,
+            strange=server.admission.strange,
+            outbound=me in self.outbound,
+            carrier=carrier,
+            carried=lambda peer, through: self.members[me].reached.append((peer, through)),
+        )
+        stack.push_async_callback(links.close)
+        stack.push_async_callback(carrier.close)
+        self.members[me] = Member(me, port, server, links, carrier, me in self.outbound)
+
+    def revoke(self, peer: str) -> None:
+        """Take a peer off the roster, which all members hear at once."""
+        self.leave_out(peer)
+        for each in self.members.values():
+            each.server.review()
+            each.links.forget(peer)
+
+    def leave_out(self, peer: str) -> None:
+        """Take a peer off the roster; its connections stay."""
+        roster = self.people.roster
+        self.people.roster = replace(roster, entries=tuple(each for each in roster.entries if each.id != peer))
+
+
+@asynccontextmanager
+async def federation(
+    tmp_path: Path, *, carriers: str = "cas", rate: float = math.inf, limits: Limits | None = None
+) -> AsyncIterator[Federation]:
+    """Run ann and bob, to whom nobody can connect, and carriers, to each of which both are connected."""
+    outbound, all_ids = ["ann", "bob"], ["ann", "bob", *carriers.split()]
+    made = Federation(People.at(tmp_path / "wards"), outbound, rate, limits or Limits())
+    identities = {me: made.people.identity(me) for me in all_ids}
+    async with AsyncExitStack() as stack:
+        for me in all_ids:
+            await made.add(me, {*all_ids} - {me}, identities[me], stack)
+        for one in outbound:
+            for other in carriers.split():
+                await made.members[one].gets_through(made.members[other])
+                await made.members[one].until_linked(made.members[other])
+        yield made
+
+
+def slice_of(seq: int) -> Transfer:
+    payload = torch.arange(LENGTH, dtype=torch.float32) + seq
+    share = NumberedTransfer(seq=seq, round=1, exchange=1, weight=0.5, form="float32", payload=payload)
+    return Transfer(group="all", share=share)
+
+
+@pytest.mark.asyncio
+async def test_two_peers_to_which_nobody_can_connect_reach_each_other_through_a_third(tmp_path: Path) -> None:
+    async with federation(tmp_path) as all_of:
+        ann, bob, cas = all_of.members.values()
+        await ann.gets_through(bob)
+        assert (await bob.until_linked(ann)).carried
+        bob.port.keep = ann.port.keep = True
+        await ann.brings(bob, slice_of(1))
+        await bob.brings(ann, slice_of(2))
+        for member, seq, sender in ((bob, 1, "ann"), (ann, 2, "bob")):
+            ((who, got),) = member.transfers()
+            assert who == sender
+            assert torch.equal(got.share.payload, slice_of(seq).share.payload)
+        assert ("bob", "cas") in ann.reached or ("ann", "cas") in bob.reached
+        bytes_of_two_slices = 2 * 4 * LENGTH
+        assert bytes_of_two_slices < cas.carrier.carried["ann", "bob"] < 1.1 * bytes_of_two_slices + 20_000
+        assert cas.transfers() == []
+        assert not [code for each in all_of.members.values() for code in each.port.codes]
+
+
+@pytest.mark.asyncio
+async def test_when_the_carrier_ends_another_one_takes_over(tmp_path: Path) -> None:
+    async with federation(tmp_path, carriers="cas dan") as all_of:
+        ann, bob, cas, dan = all_of.members.values()
+        await ann.gets_through(bob)
+        first = cas if cas.carrier.carried else dan
+        other = dan if first is cas else cas
+        await first.server.stop()
+        await ann.gets_through(bob)
+        await bob.gets_through(ann)
+        assert other.carrier.carried["ann", "bob"]
+
+
+def test_both_ask_the_same_peer_first_and_pairs_are_spread() -> None:
+    known = Neighborhood(link=lambda peer: object(), member=lambda peer: True)  # type: ignore[arg-type,return-value]
+    of = {me: Carrier(me, known, lambda *_: None, Limits(), rate=1.0) for me in (f"peer{n}" for n in range(30))}
+    first = {(a, b): of[a].order(b, of)[0] for a in of for b in of if a != b}
+    assert all(first[a, b] == first[b, a] not in (a, b) for a, b in first)
+    assert len(set(first.values())) == len(of)
+
+
+@pytest.mark.parametrize(
+    ("rate", "revoked", "why"), [(0.0, "", "it carries nothing"), (math.inf, "bob", "bob is no peer to be carried to")]
+)
+@pytest.mark.asyncio
+async def test_a_peer_may_refuse_to_carry(rate: float, revoked: str, why: str, tmp_path: Path) -> None:
+    async with federation(tmp_path, rate=rate) as all_of:
+        ann, bob, cas = all_of.members.values()
+        if revoked:
+            all_of.leave_out(revoked)
+        else:
+            ann.send(bob, ACK)
+            await asyncio.sleep(0.1)
+            assert isinstance(ann.outcomes["bob"][0], LinkDown)
+        stream = await (await ann.until_linked(cas)).streams.begin(CARRY, "bob")
+        assert len(await asyncio.wait_for(stream.read(), PATIENCE)) == 0
+        assert stream.why == why
+        assert not cas.carrier.carried
+
+
+@pytest.mark.asyncio
+async def test_revoking_one_of_the_two_ends_what_is_carried(tmp_path: Path) -> None:
+    async with federation(tmp_path) as all_of:
+        ann, bob, cas = all_of.members.values()
+        await ann.gets_through(bob)
+        await bob.until_linked(ann)
+        all_of.revoke("bob")
+        async with asyncio.timeout(PATIENCE):
+            while ann.links.link("bob") is not None or cas.carrier.under_way:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_who_is_carried_proves_its_own_key(tmp_path: Path) -> None:
+    """The carrier may claim what it likes about where a stream comes from."""
+    async with federation(tmp_path) as all_of:
+        _ann, bob, cas = all_of.members.values()
+        stream = await (await cas.until_linked(bob)).streams.begin(CARRIED, "ann")
+        await stream.write(b"GET /v2/link HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            while len(await stream.read()):
+                pass
+        await bob.port.until(lambda: "tls_refused" in bob.port.codes or "handshake_cut" in bob.port.codes)
+        assert "ann" not in [sender for sender, _, _ in bob.port.delivered]
+
+
+@pytest.mark.asyncio
+async def test_the_rate_of_a_carrier_is_kept(tmp_path: Path) -> None:
+    rate = 4e6
+    async with federation(tmp_path, rate=rate) as all_of:
+        ann, bob, cas = all_of.members.values()
+        await ann.gets_through(bob)
+        clock = asyncio.get_running_loop().time
+        began, before = clock(), cas.carrier.carried["ann", "bob"]
+        await ann.brings(bob, slice_of(1))
+        carried = cas.carrier.carried["ann", "bob"] - before
+        assert clock() - began >= (carried - 0.2 * rate) / rate
+
+
+@pytest.mark.asyncio
+async def test_bytes_for_which_there_was_no_room_end_the_connection(tmp_path: Path) -> None:
+    async with federation(tmp_path) as all_of:
+        ann, bob, cas = all_of.members.values()
+        await ann.gets_through(bob)
+        link = await ann.until_linked(cas)
+        stream = await link.streams.begin(CARRY, "bob")
+        with suppress(LinkLostError):
+            for _ in range(40):
+                await link._write(BYTES, stream.number, bytes(60_000))
+        await cas.port.until(lambda: "unknown_route" in cas.port.codes)
+        assert "room" in cas.port.refusals[-1][2]
+
+
+@pytest.mark.asyncio
+async def test_streams_of_one_peer_are_limited(tmp_path: Path) -> None:
+    limits = Limits(streams_per_peer=3, streams_per_second=100.0)
+    async with federation(tmp_path, limits=limits) as all_of:
+        ann, _bob, cas = all_of.members.values()
+        link = await ann.until_linked(cas)
+        streams = [await link.streams.begin(CARRY, "bob") for _ in range(5)]
+        for stream in streams[3:]:
+            assert len(await asyncio.wait_for(stream.read(), PATIENCE)) == 0
+            assert stream.why == "it carries too many connections"
