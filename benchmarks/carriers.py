@@ -56,6 +56,8 @@ MERGE_COUNT = 1 << 15
 PATIENCE = 120.0
 
 FEDERATION, GROUP = bytes(16), "slice"
+#: Who sends, who receives, and who may carry between them.
+PEERS = ("a", "b", "c")
 
 
 class Arrived:
@@ -132,7 +134,7 @@ def kept(length: int) -> Tensor:
 
 
 class Keys:
-    """Two peers' certificates in a folder that lives as long as this."""
+    """The peers' certificates in a folder that lives as long as this."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fedpeer-bench-")
@@ -140,7 +142,7 @@ class Keys:
         issuer = authority_certificate(authority, "bench")
         self.folder, self.public = Path(self._folder.name), {}
         (self.folder / "ca.crt").write_bytes(pem(issuer))
-        for peer in ("a", "b"):
+        for peer in PEERS:
             key = Ed25519PrivateKey.generate()
             certificate = peer_certificate(issuer, authority, peer, key.public_key(), "127.0.0.1")
             (self.folder / f"{peer}.crt").write_bytes(pem(certificate))

@@ -43,7 +43,10 @@ def _opt(help: str, metavar: str) -> Any:
 def invite_command(
     peer: Annotated[str, typer.Argument(metavar="ID", help="The new peer's id.")],
     address: Annotated[
-        str, typer.Option(help="Where other peers will reach it, such as https://10.0.0.5:7401.", metavar="URL")
+        str,
+        typer.Option(
+            help="Where others will reach it, such as https://10.0.0.5:7401; none: nobody can.", metavar="URL"
+        ),
     ],
     folder: Folder = Path(),
     expires: Annotated[

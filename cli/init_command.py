@@ -37,7 +37,11 @@ def init(
     peers: Annotated[str | None, _opt("Number of peers, or their ids: 4, or north,south.", "N|A,B")] = None,
     hosts: Annotated[str | None, _opt("Machine of each peer; default 127.0.0.1.", "H1,H2")] = None,
     address: Annotated[
-        list[str] | None, _opt("Address of one peer, such as peer1=https://10.0.0.1:7401; repeatable.", "ID=URL")
+        list[str] | None,
+        _opt(
+            "Address of one peer, such as peer1=https://10.0.0.1:7401; none: nobody can connect to it; repeatable.",
+            "ID=URL",
+        ),
     ] = None,
     name: Annotated[str | None, _opt("Name of the federation; default: the folder's.", "NAME")] = None,
     port: Annotated[int, typer.Option(help="First port on each machine.", metavar="N")] = 7401,
@@ -137,7 +141,7 @@ def _taken_over(
 
 def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
     """Return lines that say how to start each peer: here, or on its machine after its folder was copied."""
-    from fedpeer.config.address import bracketed, loopback
+    from fedpeer.config.address import OUTBOUND, bracketed, loopback
 
     shown = invited[:_SHOWN_PEERS]
     if all(loopback(each.host) for each in invited):
@@ -149,6 +153,8 @@ def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
             start = f"fedpeer start --config {each.id}/{each.id}.yaml"
             if loopback(each.host):
                 lines.append(f"  {each.id}: fedpeer start --config {folder / each.id / each.id}.yaml")
+            elif each.listen == OUTBOUND:
+                lines.append(f"  {each.id}: copy {folder / each.id} to its machine; there: {start}")
             else:
                 lines += [
                     f"  {each.id}: scp -rp {folder / each.id} {shlex.quote(f'{bracketed(each.host)}:')}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedpeer.cli.anchors import anchored
-from fedpeer.config.address import Endpoint, PeerUrl, all_interfaces, loopback, read_host, unspecified
+from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback, read_host, unspecified
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.config.peer_id import is_id
@@ -82,8 +82,10 @@ def host_of(text: str, option: str, problems: list[ConfigProblem]) -> str:
         return text
 
 
-def _address(text: str, problems: list[ConfigProblem]) -> PeerUrl | None:
-    """Return the URL that `--address` names, or None and a problem."""
+def _address(peer: str, text: str, problems: list[ConfigProblem]) -> PeerUrl | None:
+    """Return the URL that `--address` names for a peer, or None and a problem."""
+    if text == OUTBOUND:
+        return PeerUrl.nowhere(peer)
     try:
         url = PeerUrl.read(text.removesuffix("/"))
         if url.scheme != "https":
@@ -105,7 +107,7 @@ def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Conf
         if peer not in ids:
             text = f'"{found_text(peer)}" is not one of the peers; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
-        elif (read := _address(url, problems)) is not None:
+        elif (read := _address(peer, url, problems)) is not None:
             found[peer] = read.endpoint
     return found
 
@@ -164,15 +166,17 @@ def invited_at(
         problems.append(
             ConfigProblem((), f"{peer} is in the roster already; choose another id, or revoke it first", "ID")
         )
-    url, own = _address(address, problems), listens_at(listen, problems)
+    url, own = _address(peer, address, problems), listens_at(listen, problems)
     named = None if host is None else host_of(host, "--host", problems)
     if url is None or (own is None and listen is not None):
         return None
     if url in {PeerUrl.read(entry.address) for entry in roster.entries}:
         problems.append(ConfigProblem((), f"another peer has {url}; give each its own", "--address"))
-    reached = named or (route_to(url.host) if own is None or unspecified(own.host) else own.host)
+    routed = route_to(url.host) if url.reachable else None
+    reached = named or (routed if own is None or unspecified(own.host) else own.host)
     if reached is None:
-        text = f"{url.host} cannot be looked up; give --host, the name or address under which it reaches this machine"
+        cannot = f"{url.host} cannot be looked up" if url.reachable else f"nobody can connect to {peer}"
+        text = f"{cannot}; give --host, the name or address under which it reaches this machine"
         problems.append(ConfigProblem((), text, "--host"))
         return None
     if own is None:

@@ -17,8 +17,10 @@ from fedpeer.config.problems import found_text
 
 #: The port of a peer whose file names none.
 DEFAULT_PORT = 7400
-#: Instead of an address, of a peer that nobody can connect to.
+#: What a person writes instead of an address to listen on, or to be reached at: nobody can connect to the peer.
 OUTBOUND = "none"
+#: The end of the host of such a peer: RFC 6761 keeps it for names that do not exist.
+_NO_HOST = ".invalid"
 _PORT_MAX = 65535
 #: Limits of DNS for a whole name and for each part of it.
 _NAME_LETTERS_MAX, _LABEL_LETTERS_MAX = 253, 63
@@ -159,6 +161,20 @@ class PeerUrl(NamedTuple):
     @property
     def host(self) -> str:
         return self.endpoint.host
+
+    @classmethod
+    def nowhere(cls, peer: str) -> PeerUrl:
+        """Return the URL of a peer to which nobody can connect.
+
+        >>> str(PeerUrl.nowhere("north")), PeerUrl.nowhere("north").reachable
+        ('https://north.invalid:7400', False)
+        """
+        return cls("https", Endpoint(f"{peer.lower()}{_NO_HOST}", DEFAULT_PORT))
+
+    @property
+    def reachable(self) -> bool:
+        """True if others may connect to the peer, as far as the URL says."""
+        return not self.host.endswith(_NO_HOST)
 
     @property
     def port(self) -> int:

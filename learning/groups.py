@@ -7,7 +7,7 @@ compile with their own network, and compare the groups' digests when they connec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
-from fedpeer.topology.overlay import overlay, overlay_mistakes
+from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
 
 _Settings = TypeVar("_Settings", bound=FederationSettings)
 
@@ -125,8 +125,12 @@ def noise_of(gossip: GossipSettings) -> Noise | None:
     return noise
 
 
-def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, seed: int) -> Averaging:
+def averaging_among(
+    members: Sequence[str], group: str, gossip: GossipSettings, seed: int, apart: Collection[str] = ()
+) -> Averaging:
     """Return how these members of one group average; their overlay is drawn from the stream (seed, "overlay", group).
+
+    Few edges join two members of `apart`, unless the federation names the edges itself.
 
     Raises:
         TopologyError: the federation's own edges do not connect the members.
@@ -141,7 +145,7 @@ def averaging_among(members: Sequence[str], group: str, gossip: GossipSettings, 
     except TopologyError as error:
         raise TopologyError(f'in the averaging group "{group}" {error}') from None
     return Averaging.of(
-        drawn,
+        drawn if gossip.topology.name == "edges" else kept_apart(drawn, apart),
         gossip.protocol,
         tolerance=gossip.tolerance if gossip.exchanges is None else None,
         exchanges=gossip.exchanges,

@@ -7,7 +7,7 @@ knows which model a group averages, or how.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -61,6 +61,35 @@ def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) 
     made = Overlay(tuple(members), tuple(nx.freeze(phase) for phase in phases), remarks)
     assert nx.is_strongly_connected(made.union.to_directed()), "a directed graph of the registry connects its peers"
     return made
+
+
+def kept_apart(overlay: Overlay, apart: Collection[str]) -> Overlay:
+    """Return the same graphs with their nodes dealt out anew, so that few edges join two members of `apart`.
+
+    These get nodes of which no two have an edge as far as there are any, those with few edges first; all others keep
+    the order that they have. With at most one of them nothing changes.
+    """
+    members = overlay.members
+    if sum(member in apart for member in members) < 2:
+        return overlay
+    free: list[int] = []
+    by_degree = sorted(overlay.union, key=lambda node: (overlay.union.degree[node], node))
+    for node in by_degree:
+        if not any(overlay.union.has_edge(node, other) or overlay.union.has_edge(other, node) for other in free):
+            free.append(node)
+    nodes = iter([*free, *(node for node in by_degree if node not in free)])
+    place = {member: next(nodes) for member in members if member in apart}
+    rest = iter(sorted(set(overlay.union) - set(place.values())))
+    place |= {member: next(rest) for member in members if member not in apart}
+    number = {node: members.index(member) for member, node in place.items()}
+    return Overlay(members, tuple(_renumbered(phase, number) for phase in overlay.phases), overlay.remarks)
+
+
+def _renumbered(phase: nx.Graph, number: Mapping[int, int]) -> nx.Graph:
+    made = phase.__class__()
+    made.add_nodes_from(range(len(phase)))
+    made.add_edges_from(sorted((number[a], number[b]) for a, b in phase.edges))
+    return nx.freeze(made)
 
 
 def overlay_mistakes(name: str, settings: Mapping[str, Any], peers: Sequence[str]) -> list[str]:

@@ -124,7 +124,8 @@ def setup_of(
             }
             return PeerGroups(roster, {}, {}, elsewhere, consensus_by_group)
         averaging = {
-            id: averaging_among(group.members, id, federation.gossip, assembly.seed) for id, group in groups.items()
+            id: averaging_among(group.members, id, federation.gossip, assembly.seed, _outbound_only(roster))
+            for id, group in groups.items()
         }
         everyone = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if part == "client" else {}
         return PeerGroups(roster, groups, averaging, elsewhere, everyone)
@@ -154,6 +155,11 @@ def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:
     """Return the ids of the peers that the roster has at these URLs."""
     wanted = {PeerUrl.read(url) for url in urls}
     return frozenset(entry.id for entry in roster.entries if wanted and PeerUrl.read(entry.address) in wanted)
+
+
+def _outbound_only(roster: Roster) -> frozenset[str]:
+    """Return the ids of the peers to which nobody can connect, by the roster."""
+    return frozenset(entry.id for entry in roster.entries if not PeerUrl.read(entry.address).reachable)
 
 
 def _part(method: Method, federation: FederationSettings) -> Literal["client", "averager"] | None:

@@ -46,7 +46,7 @@ from aiohttp import (
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 
-from fedpeer.config.address import OUTBOUND, PeerUrl
+from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
@@ -69,6 +69,8 @@ _KEEP_S = 60.0
 _OTHER_OPENS_S, _BOTH_OPEN_S, _REFUSED_S, _CLOSE_S = 2.0, 15.0, 10.0, 1.0
 #: Peers that are asked at a time to carry a connection, and seconds until the next ones are asked.
 _ASKED, _ASK_AGAIN_S = 3, 5.0
+#: Seconds in which a post connects, if it does.
+_CONNECTS_S = 0.5
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -123,6 +125,7 @@ class _Link:
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
     opening      its opening, while it lasts
+    posts        frames that are being posted
     wanted       when such a connection is opened; infinite: nobody wants one
     again        time from which it may be tried to open one
     ask_again    time from which other peers are asked again to carry one, and `asked`: how many have been
@@ -134,6 +137,7 @@ class _Link:
     bulk: _Queue
     two_way: TwoWayLink | None = None
     opening: asyncio.Task[None] | None = None
+    posts: dict[asyncio.Task[Outcome], _Frame] = field(default_factory=dict)
     wanted: float = math.inf
     again: float = 0.0
     ask_again: float = 0.0
@@ -143,6 +147,18 @@ class _Link:
     rest_until: float = 0.0
     woken: float = -math.inf
     failure: str = ""
+
+    def use(self, two_way: TwoWayLink) -> None:
+        """Send over this connection from now on, soon also what still waits for one of its own."""
+        if self.two_way is not None:
+            self.two_way.retire()
+        self.two_way = two_way
+        asyncio.get_running_loop().call_later(_CONNECTS_S, self._turn_to, two_way)
+
+    def _turn_to(self, two_way: TwoWayLink) -> None:
+        for post, frame in self.posts.items():
+            if two_way.open and not frame.leaves:
+                post.cancel()
 
 
 class PeerLinks:
@@ -241,9 +257,8 @@ class PeerLinks:
         both_opened = ours is not None and ours.open and ours.opened and now - ours.since < _BOTH_OPEN_S
         if both_opened and self._me < peer:
             return
-        if ours is not None:  # the other side has lost it, if it is older
-            ours.retire()
-        link.two_way, link.rest_until = two_way, 0.0
+        link.use(two_way)  # the other side has lost ours, if it is older
+        link.rest_until = 0.0
 
     def link(self, peer: str) -> TwoWayLink | None:
         """Return the open connection to a peer that carries messages both ways."""
@@ -311,6 +326,15 @@ class PeerLinks:
                     await self._run(peer, link, web_socket)
         finally:
             link.opening = None
+            if self._outbound and self._links.get(peer) is link:  # the other side cannot open one
+                loop = asyncio.get_running_loop()
+                loop.call_at(
+                    max(link.again, loop.time() + self._limits.backoff_s), self._open_again, peer, link, address
+                )
+
+    def _open_again(self, peer: str, link: _Link, address: str) -> None:
+        if self._links.get(peer) is link:
+            self._want(peer, link, address, asyncio.get_running_loop().time(), known=True)
 
     async def _reached(
         self, peer: str, link: _Link, address: str, stack: AsyncExitStack
@@ -321,7 +345,7 @@ class PeerLinks:
         """
         clock = asyncio.get_running_loop().time
         through = self._through(peer, link, clock())
-        direct = [""] if address != OUTBOUND else []
+        direct = [""] if address else []
         for way in [*through, *direct] if link.through else [*direct, *through]:
             try:
                 web_socket = await self._web_socket(peer, link, address, way, stack)
@@ -382,9 +406,8 @@ class PeerLinks:
         if self.link(peer) is not None and self._me > peer:
             two_way.retire()
         else:
-            if link.two_way is not None:
-                link.two_way.retire()
-            link.two_way, link.ask_again = two_way, 0.0
+            link.use(two_way)
+            link.ask_again = 0.0
         await two_way.run()
 
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
@@ -405,10 +428,10 @@ class PeerLinks:
                 two_way = link.two_way
                 if two_way is not None and two_way.open and not (further and two_way.stalled):
                     outcome = await self._carry(queue, two_way, head, tail)
-                elif address == OUTBOUND or link.through:
+                elif not address or link.through:
                     outcome = LinkDown("nobody can connect to it, and there is no connection through another peer")
                 else:
-                    outcome = await self._post(link.tls, address, _Frame(head, tail))
+                    outcome = await self._posted(queue, link, address, _Frame(head, tail))
                 queue.moved = loop.time()
                 queue.leaving -= Counter({head: 1})
                 # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
@@ -451,6 +474,21 @@ class PeerLinks:
             return DeliveryReceipt(size, loop.time() - began)
         return codec.decode_answer(answer) or LinkDown("it answered what no peer does")
 
+    async def _posted(self, queue: _Queue, link: _Link, address: str, frame: _Frame) -> Outcome:
+        """Post a frame, or, if a connection for both directions comes before the post has one, send it over that."""
+        post = asyncio.create_task(self._post(link.tls, address, frame))
+        link.posts[post] = frame
+        task = asyncio.current_task()
+        assert task is not None, "it runs as one"
+        try:
+            return await post
+        except asyncio.CancelledError:
+            if task.cancelling() or link.two_way is None:
+                raise
+        finally:
+            del link.posts[post]
+        return await self._carry(queue, link.two_way, frame.head, frame.tail)
+
     async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -483,24 +521,25 @@ class PeerLinks:
 
 
 class _Frame(Payload):
-    """A frame as an aiohttp request body: written in chunks, without a copy of the whole."""
+    """A frame as an aiohttp request body: written in chunks, without a copy of the whole; `leaves` once it is sent."""
 
     def __init__(self, head: bytes, tail: memoryview) -> None:
         super().__init__(head, content_type=CONTENT_TYPE)
-        self._tail = tail
+        self.head, self.tail, self.leaves = head, tail, False
         self.moved: Callable[[int], None] = lambda count: None
 
     @property
     def size(self) -> int:
-        return len(self._value) + len(self._tail)
+        return len(self.head) + len(self.tail)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         raise TypeError("a frame is not text")
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        await writer.write(self._value)
-        for start in range(0, len(self._tail), CHUNK_BYTES):
-            chunk = self._tail[start : start + CHUNK_BYTES]
+        self.leaves = True
+        await writer.write(self.head)
+        for start in range(0, len(self.tail), CHUNK_BYTES):
+            chunk = self.tail[start : start + CHUNK_BYTES]
             await writer.write(chunk)
             self.moved(len(chunk))
 
@@ -520,12 +559,11 @@ class _Connected(BaseConnector):
 
 
 def _url(address: str, tls: ssl.SSLContext | None) -> str:
-    """Return the URL of a peer; addresses come from claims, which must not lead elsewhere or switch TLS off.
+    """Return the URL of a peer, "" for one to which nobody can connect.
 
-    Raises ValueError, and ListenError if this is plain HTTP beyond loopback.
+    Addresses come from claims, which must not lead elsewhere or switch TLS off. Raises ValueError, and ListenError if
+    this is plain HTTP beyond loopback.
     """
-    if address == OUTBOUND:
-        return address
     try:
         url = PeerUrl.read(address)
     except ValueError as error:
@@ -534,7 +572,7 @@ def _url(address: str, tls: ssl.SSLContext | None) -> str:
         require_loopback(url.host)
     elif url.scheme != "https":
         raise ValueError(f"its address is {address}, and this peer uses TLS only")
-    return str(url)
+    return str(url) if url.reachable else ""
 
 
 async def _at_most(content: StreamReader, most: int) -> bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedpeer.config.address import Endpoint, PeerUrl, all_interfaces, loopback
+from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
@@ -55,11 +55,15 @@ class InvitedPeer:
 def invited_peer(
     peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None
 ) -> InvitedPeer:
-    """Return the settings of a peer at host and port. It listens on all interfaces unless `host` is this machine."""
+    """Return the settings of a peer at host and port.
+
+    It listens on all interfaces, unless `host` is this machine, or nobody can connect to it.
+    """
     own = Endpoint(host, port)
-    listen = listen or str(own if loopback(host) else Endpoint(all_interfaces(host), port))
+    url = PeerUrl("https", own)
+    everywhere = str(own if loopback(host) else Endpoint(all_interfaces(host), port)) if url.reachable else OUTBOUND
     return InvitedPeer(
-        peer, str(PeerUrl("https", own)), listen, str(Endpoint(dashboard_host, port + DASHBOARD_OFFSET)), data
+        peer, str(url), listen or everywhere, str(Endpoint(dashboard_host, port + DASHBOARD_OFFSET)), data
     )
 
 
@@ -172,7 +176,15 @@ def refuse_existing(folder: Path) -> None:
 
 
 def _peer_file(own: InvitedPeer, roster: Roster) -> str:
-    others = [entry.address for entry in roster.entries if entry.id != own.id][:_SEEDS_MAX]
+    elsewhere = [entry.address for entry in roster.entries if entry.id != own.id]
+    others = [address for address in elsewhere if PeerUrl.read(address).reachable][:_SEEDS_MAX]
+    where = [
+        "# Where this peer listens, and the address by which the others reach it (the roster's).",
+        f"listen: {_flow(own.listen)}",
+        f"address: {_flow(own.address)}",
+    ]
+    if own.listen == OUTBOUND:
+        where = ["# Nobody can connect to this peer: it opens all its connections itself.", f"listen: {OUTBOUND}"]
     keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
     part = own.data.part
     data = own.data.model_dump(mode="json") if part is None else {"simulation": part}
@@ -192,9 +204,7 @@ id: {_flow(own.id)}
 data: {_flow(data)}
 device: auto                    # cuda, mps or cpu
 
-# Where this peer listens, and the address by which the others reach it (the roster's).
-listen: {_flow(own.listen)}
-address: {_flow(own.address)}
+{chr(10).join(where)}
 # Peers to contact first.
 seeds: {_flow(others)}
 

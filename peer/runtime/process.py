@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpeer.config.address import OUTBOUND, Endpoint
+from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.peer.node.atomic_step import Steps
 from fedpeer.peer.node.node import Node
@@ -260,7 +260,7 @@ class PeerProcess:
             self._members.roster,
             file.id,
             nonce=secrets.randbits(62),
-            address=OUTBOUND if file.outbound else file.address,
+            address=str(PeerUrl.nowhere(file.id)) if file.outbound else file.address,
             seeds=tuple(file.seeds),
             held=prepared.going.held,
             signed=prepared.going.signed,

@@ -74,6 +74,7 @@ class TwoWayLink:
     opened    whether this peer opened it
     since     time at which it was open
     receive   takes the other side's messages
+    carried   whether it goes through another peer
     strange   receives why the connection is closed if the other side does not keep to the records
     streams   connections of third peers inside this one
     """
@@ -100,7 +101,10 @@ class TwoWayLink:
         self._stray = Allowance(limits.requests_per_second, 0.0)
         port = StreamPort(write=self._write, spawn=self._begin, begun=partial(begun, self), stray=self._is_stray)
         self.streams = Streams(port, opened=opened)
-        _keep_queue_short(socket)
+        self._below = _below(socket)
+        self.carried = self._below is not None and self._below.family == INSIDE
+        if self._below is not None and not self.carried:
+            _keep_queue_short(self._below)
 
     @property
     def open(self) -> bool:
@@ -110,14 +114,10 @@ class TwoWayLink:
     @property
     def stalled(self) -> bool:
         """True if packets are being lost, or if the kernel does not tell."""
-        made = self._socket.get_extra_info("socket")
-        return made is None or has_stalled(made)
-
-    @property
-    def carried(self) -> bool:
-        """True if it goes through another peer."""
-        made = self._socket.get_extra_info("socket")
-        return made is not None and made.family == INSIDE
+        try:
+            return self._below is None or has_stalled(self._below)
+        except OSError:  # it has just ended
+            return True
 
     async def send(self, head: bytes, tail: memoryview, moved: Callable[[int], None]) -> bytes:
         """Send one message; return the answer: nothing if it was taken, else the frame of a rejection.
@@ -301,9 +301,18 @@ def has_stalled(connection: socket.socket) -> bool:
     return bool(unacknowledged and silent_ms >= _STALLED_MS)
 
 
-def _keep_queue_short(open_socket: Socket) -> None:
+def _below(open_socket: Socket) -> socket.socket | None:
+    """Return the socket of the network below; None if the connection has ended."""
+    try:
+        found: socket.socket | None = open_socket.get_extra_info("socket")
+    except AttributeError:  # asyncio's TLS (up to 3.12) has forgotten it
+        return None
+    return found
+
+
+def _keep_queue_short(connection: socket.socket) -> None:
     """Let the kernel take few bytes in advance: a ping has to wait for all that it has taken."""
-    made = open_socket.get_extra_info("socket")
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if made is not None and made.family != INSIDE and option is not None:
-        made.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)
+    if option is not None:
+        with suppress(OSError):  # it has ended
+            connection.setsockopt(socket.IPPROTO_TCP, option, _UNSENT_BYTES)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from ruamel.yaml import YAML
 
 from fedpeer.cli.peer_options import invited_at
-from fedpeer.config.address import Endpoint
+from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.peer.runtime.identity import examine_identity
@@ -92,6 +92,36 @@ def test_several_machines_have_the_same_port_and_are_reached_from_everywhere(fed
     assert files[1].data.source.value == "/data/ward2-peer2.csv"
     assert files[1].data.test_fraction == 0.4
     assert [entry.address for entry in roster_in(tmp_path / "wards").entries] == [file.address for file in files]
+
+
+def test_a_peer_to_which_nobody_can_connect_opens_its_connections_itself(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    made = fedpeer(
+        *("init", "wards", "--hosts", "10.0.0.1,10.0.0.2,10.0.0.3"),
+        *("--address", "peer2=none", "--address", "peer3=none"),
+    )
+    assert made.code == 0, made.err
+    files = [peer_file(tmp_path / "wards" / f"peer{n}" / f"peer{n}.yaml") for n in (1, 2, 3)]
+    assert [file.outbound for file in files] == [False, True, True]
+    assert [file.seeds for file in files] == [[], ["https://10.0.0.1:7401"], ["https://10.0.0.1:7401"]]
+    urls = [PeerUrl.read(entry.address) for entry in roster_in(tmp_path / "wards").entries]
+    assert [url.reachable for url in urls] == [True, False, False]
+    assert len(set(urls)) == 3
+    assert "copy wards/peer2 to its machine" in one_line(made.out)
+    assert "invalid" not in made.out
+    checked = fedpeer("config", "check", "wards/peer2/peer2.yaml")
+    assert checked.code == 0, checked.err
+
+
+def test_whoever_invites_a_peer_to_which_nobody_can_connect_names_its_own_host(
+    fedpeer: Fedpeer, tmp_path: Path
+) -> None:
+    fedpeer("init", "wards", "--peers", "1")
+    problems: list[ConfigProblem] = []
+    assert invited_at(roster_in(tmp_path / "wards"), "peer5", "none", None, None, problems) is None
+    assert "nobody can connect to peer5; give --host" in problems[0].text
+    found = invited_at(roster_in(tmp_path / "wards"), "peer5", "none", None, "office", [])
+    assert found is not None
+    assert tuple(map(str, found)) == ("https://peer5.invalid:7400", "0.0.0.0:7400", "office")
 
 
 def test_literals_of_ipv6_and_names_are_written_as_each_place_wants_them(fedpeer: Fedpeer, tmp_path: Path) -> None:

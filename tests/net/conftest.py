@@ -51,11 +51,15 @@ def can_have_hosts() -> None:
 
 @pytest.fixture
 def hosts(can_have_hosts: None, request: pytest.FixtureRequest) -> Iterator[Hosts]:
-    """Yield the four wards' hosts and one outside the federation, with a relay between them where a test names one."""
-    relay: Relay | None = getattr(request, "param", None)
+    """Yield the four wards' hosts and one outside the federation.
+
+    Where a test names a relay, it is between them; where it names hosts, these are behind a router each.
+    """
+    named: Relay | tuple[str, ...] | None = getattr(request, "param", None)
+    relay, behind = (None, named) if isinstance(named, tuple) else (named, ())
     if relay and (lacks := missing(relay)):
         pytest.skip(f"no relay: {lacks}")
-    with Hosts([*WARDS, "guest"], relay) as found:
+    with Hosts([*WARDS, "guest"], relay, behind=behind) as found:
         yield found
 
 

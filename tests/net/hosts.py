@@ -4,9 +4,10 @@
     bob 10.77.0.2 --+-- bridge, in a namespace of its own
     cyd 10.77.0.3 --+
 
-The bridge may be a `Relay`, with which packets arrive late, out of order, or twice. Nothing here touches the machine's
-own network: every interface, rule and address is in a namespace of this run, and disappears with it. Packets are
-dropped where they come in, by nftables. The module needs root.
+The bridge may be a `Relay`, with which packets arrive late, out of order, or twice. Hosts may be behind a router each,
+which masquerades what they send and forwards nothing to them: then the address above is the router's. Nothing here
+touches the machine's own network: every interface, rule and address is in a namespace of this run, and disappears with
+it. Packets are dropped where they come in, by nftables. The module needs root.
 """
 
 from __future__ import annotations
@@ -26,6 +27,37 @@ from typing import IO, Self
 from tests.net.relay import READY, Relay
 
 NETWORK = "10.77.0"
+#: Inside each router: its own address and its host's.
+INSIDE = ("192.168.77.1", "192.168.77.2")
+#: Connections that began inside may go on; what the router has forgotten, or has not seen begin, goes nowhere.
+ROUTER = """
+table ip nat {
+    chain out {
+        type nat hook postrouting priority 100;
+        oifname "eth0" masquerade random
+    }
+}
+table ip gate {
+    chain through {
+        type filter hook forward priority 0; policy drop;
+        ct state invalid drop
+        ct state established accept
+        iifname "inner" tcp flags & (syn | ack) == syn accept
+    }
+    chain in {
+        type filter hook input priority 0;
+        iifname "eth0" ct state new drop
+    }
+}
+"""
+#: Tells the kernel of a router to forget all connections: netlink asks conntrack to delete, without a filter.
+FORGET = """
+import socket, struct
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as told:
+    told.send(struct.pack("=IHHIIBBH", 20, (1 << 8) | 2, 5, 1, 0, 0, 0, 0))
+    kind, = struct.unpack_from("=H", told.recv(64), 4)
+    assert kind == 2
+"""
 #: Seconds for a command of `ip` or `nft`, which take milliseconds.
 COMMAND_S = 20.0
 REPOSITORY = Path(__file__).parents[2]
@@ -54,12 +86,18 @@ class HostsError(Exception):
 
 
 class Hosts:
-    """Some hosts, by name, as a context manager; all that runs on them is killed at its end, or with this process."""
+    """Some hosts, by name, as a context manager; all that runs on them is killed at its end, or with this process.
 
-    def __init__(self, names: Sequence[str], relay: Relay | None = None) -> None:
+    `behind` are those behind a router of their own, which forgets a connection after `memory_s` seconds of silence.
+    """
+
+    def __init__(
+        self, names: Sequence[str], relay: Relay | None = None, *, behind: Collection[str] = (), memory_s: int = 60
+    ) -> None:
         run = f"fp{os.getpid()}n{next(_numbers)}"
         self.address = {name: f"{NETWORK}.{number}" for number, name in enumerate(names, start=1)}
         self._space = {name: f"{run}-{name}" for name in names}
+        self._router, self._memory_s = {name: f"{run}-{name}-nat" for name in behind}, memory_s
         self._switch, self._relay = f"{run}-switch", relay
         self._started: list[subprocess.Popen[bytes]] = []
         self._loss, self._apart, self._shielded = 0.0, dict[str, set[str]](), set[str]()
@@ -70,7 +108,8 @@ class Hosts:
             _ip("netns", "add", self._switch)
             _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
             _ip("-n", self._switch, "link", "set", "switch", "up")
-            for number, (name, space) in enumerate(self._space.items()):
+            for number, name in enumerate(self._space):
+                space = self._router.get(name, self._space[name])
                 _ip("netns", "add", space)
                 port = ("peer", "name", f"port{number}", "netns", self._switch)
                 _ip("-n", space, "link", "add", "eth0", "type", "veth", *port)
@@ -81,6 +120,8 @@ class Hosts:
                 _ip("-n", space, "link", "set", "eth0", "gso_max_segs", "1")
                 for link in ("lo", "eth0"):
                     _ip("-n", space, "link", "set", link, "up")
+                if name in self._router:
+                    self._put_behind(space, self._space[name])
             if self._relay:
                 self._start_relay(self._relay)
         except BaseException:
@@ -96,7 +137,7 @@ class Hosts:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-        for space in (*self._space.values(), self._switch):
+        for space in (*self._space.values(), *self._router.values(), self._switch):
             _remove(space)
 
     def start(
@@ -119,6 +160,36 @@ class Hosts:
         for address in more:
             _ip("-n", self._space[host], "address", "add", f"{address}/24", "dev", "eth0")
         return [self.address[host], *more]
+
+    def _put_behind(self, router: str, space: str) -> None:
+        """Make a host that reaches the others through this router only."""
+        _ip("netns", "add", space)
+        _ip("-n", router, "link", "add", "inner", "type", "veth", "peer", "name", "eth0", "netns", space)
+        for where, link, address in ((router, "inner", INSIDE[0]), (space, "eth0", INSIDE[1])):
+            _ip("-n", where, "address", "add", f"{address}/24", "dev", link)
+            _ip("-n", where, "link", "set", link, "gso_max_segs", "1", "up")
+        _ip("-n", space, "link", "set", "lo", "up")
+        _ip("-n", space, "route", "add", "default", "via", INSIDE[0])
+        settings = {
+            "net/ipv4/ip_forward": 1,
+            "net/netfilter/nf_conntrack_tcp_loose": 0,
+            "net/netfilter/nf_conntrack_tcp_timeout_established": self._memory_s,
+        }
+        inside = ["ip", "netns", "exec", router]
+        _command([*inside, "nft", "-f", "-"], ROUTER)
+        for name, value in settings.items():
+            _command([*inside, "tee", f"/proc/sys/{name}"], str(value))
+
+    def forget(self, *hosts: str) -> None:
+        """Let the routers of these hosts forget all connections, as after a power cut."""
+        for host in hosts:
+            _command(["ip", "netns", "exec", self._router[host], sys.executable, "-c", FORGET])
+
+    def move(self, host: str, address: str) -> None:
+        """Give a host another address on the network, and take its own away."""
+        before, self.address[host] = self.address[host], address
+        _ip("-n", self._space[host], "address", "del", f"{before}/24", "dev", "eth0")
+        _ip("-n", self._space[host], "address", "add", f"{address}/24", "dev", "eth0")
 
     def _start_relay(self, relay: Relay) -> None:
         command = relay.command([f"port{number}" for number in range(len(self._space))])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problems
-from fedpeer.topology.overlay import Overlay, overlay, overlay_mistakes
+from fedpeer.topology.overlay import Overlay, kept_apart, overlay, overlay_mistakes
 
 NAMES = [name for name in GRAPHS if name != "edges"]
 
@@ -53,6 +53,38 @@ def test_every_graph_is_simple_and_connects_its_members(name: str) -> None:
             for phase in drawn.phases:
                 assert list(phase) == list(range(count)), "nodes are the places of the members"
                 assert nx.number_of_selfloops(phase) == 0
+
+
+def beside(drawn: Overlay, apart: set[str]) -> int:
+    """Return the number of edges between two of these members."""
+    named = [{drawn.members[a], drawn.members[b]} for a, b in drawn.union.edges]
+    return sum(edge <= apart for edge in named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=30)
+@given(count=st.integers(1, 24), seed=st.integers(0, 9), data=st.data())
+def test_members_that_are_kept_apart_have_fewer_edges_and_the_graph_stays_the_same(
+    name: str, count: int, seed: int, data: st.DataObject
+) -> None:
+    drawn = made(name, count, seed)
+    apart = data.draw(st.sets(st.sampled_from(drawn.members), max_size=count))
+    dealt = kept_apart(drawn, apart)
+    assert dealt.members == drawn.members
+    assert all(nx.is_isomorphic(*phases) for phases in zip(dealt.phases, drawn.phases, strict=True))
+    assert all(list(phase) == list(range(count)) for phase in dealt.phases)
+    assert strongly_connected(dealt)
+    most = max(degrees(drawn.union.to_undirected()), default=0)
+    if len(apart) * (most + 1) <= count or len(apart) < 2:
+        assert beside(dealt, apart) == 0
+    if len(apart) < 2:
+        assert dealt is drawn
+
+
+def test_the_middle_of_a_star_is_none_of_those_kept_apart() -> None:
+    star = made("star", 6)
+    assert beside(star, {"peer1", "peer2", "peer3"}) == 2
+    assert beside(kept_apart(star, {"peer1", "peer2", "peer3"}), {"peer1", "peer2", "peer3"}) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpeer.config.address import OUTBOUND
+from fedpeer.config.address import PeerUrl
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
@@ -50,7 +50,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        return OUTBOUND if self.outbound else self.port.url
+        return str(PeerUrl.nowhere(self.id)) if self.outbound else self.port.url
 
     def receipts(self, of: Member) -> int:
         return sum(isinstance(each, DeliveryReceipt) for each in self.outcomes.get(of.id, []))

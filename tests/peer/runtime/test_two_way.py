@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -196,6 +197,19 @@ async def test_if_both_open_one_the_smaller_ids_stays(tmp_path: Path, monkeypatc
         assert not [each for each in ann.outcomes + bob.outcomes if not isinstance(each, DeliveryReceipt)]
 
 
+async def test_a_post_that_cannot_connect_goes_over_the_connection_that_comes_meanwhile(tmp_path: Path) -> None:
+    """Else a peer behind a NAT is taken for dead as it begins: messages to it wait for 5 s to connect."""
+    patient = Limits(connect_s=10 * PATIENCE, handshake_s=10 * PATIENCE)
+    async with both(tmp_path, patient) as (ann, bob):
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            nowhere = f"https://127.0.0.1:{deaf.getsockname()[1]}"
+            envelope = replace(ENVELOPE, sender="bob", recipient="ann")
+            bob.links.send("ann", nowhere, *encode(envelope, MESSAGES["hello"]))
+            ann.send(bob, MESSAGES["ack"])
+            assert isinstance((await bob.first(1))[0], DeliveryReceipt)
+            assert delivered(ann.port) == [MESSAGES["hello"]]
+
+
 async def test_what_is_under_way_when_it_ends_is_reported_lost_and_posts_go_on(tmp_path: Path) -> None:
     async with both(tmp_path) as (ann, bob):
         ann.send(bob, MESSAGES["ack"])
@@ -366,8 +380,8 @@ async def test_an_answer_that_nobody_reads_holds_up_nothing_that_arrives() -> No
         taken.append(length)
         return b""
 
-    socket = Unread([begin(number, bytes(number)) for number in range(1, 6)])
-    link = TwoWayLink(socket, receive, lambda why: None, Limits(), opened=False)  # type: ignore[arg-type]
+    unread = Unread([begin(number, bytes(number)) for number in range(1, 6)])
+    link = TwoWayLink(unread, receive, lambda why: None, Limits(), opened=False)  # type: ignore[arg-type]
     await asyncio.wait_for(link.run(), PATIENCE)
     assert taken == [1, 2, 3, 4, 5]
 
@@ -378,8 +392,8 @@ async def test_a_peer_that_takes_no_answers_is_closed() -> None:
     async def receive(length: int, chunks: Chunks) -> bytes:
         return b""
 
-    socket = Unread([begin(number, b"x") for number in range(2000)])
-    link = TwoWayLink(socket, receive, strange.append, Limits(), opened=False)  # type: ignore[arg-type]
+    unread = Unread([begin(number, b"x") for number in range(2000)])
+    link = TwoWayLink(unread, receive, strange.append, Limits(), opened=False)  # type: ignore[arg-type]
     await asyncio.wait_for(link.run(), PATIENCE)
     assert strange == ["it takes no answers"]
-    assert socket.sent < 300
+    assert unread.sent < 300
