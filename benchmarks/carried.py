@@ -96,11 +96,11 @@ class End:
         self.links.send(to, address, *codec.encode(envelope, message), both_ways=True)
 
     async def until_linked(self, to: str, address: str) -> None:
-        while self.links.link(to) is None:
+        outcome: tuple[str, Outcome] | None = None
+        while self.links.link(to) is None or not outcome or not isinstance(outcome[1], DeliveryReceipt):
             self.send(to, address, Ack(group=GROUP, taken=0, round=0))
+            outcome = await self.outcomes.get()
             await asyncio.sleep(AGAIN_S)
-        while not self.outcomes.empty():
-            self.outcomes.get_nowait()
 
 
 def _key(der: bytes) -> bytes:

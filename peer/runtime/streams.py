@@ -29,7 +29,7 @@ WINDOW_BYTES = 512 * 1024
 #: What a record costs besides its bytes, since it takes memory, however short it is.
 _RECORD_BYTES = 512
 #: Cost of records passed on that is worth a record of its own.
-_ROOM_BYTES = WINDOW_BYTES // 4
+_ROOM_BYTES = WINDOW_BYTES // 2
 #: Characters of the reason for an end, and bytes of a peer's id, that are read.
 _WHY_LETTERS_MAX, _PEER_BYTES_MAX = 200, 256
 
