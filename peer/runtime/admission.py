@@ -235,7 +235,7 @@ class MessageAdmission:
 
 def within_bound(length: int, policy: MessagePolicy) -> int:
     """Return the length of a message if this sender may send so many bytes; raise RejectionError if not."""
-    if length > (most := codec.frame_bytes_max(policy)):
+    if length > codec.SHORT_BYTES_MAX and length > (most := codec.frame_bytes_max(policy)):
         raise rejected("body_too_large", f"{length} bytes; messages between these peers have at most {most}")
     return length
 

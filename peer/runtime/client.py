@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -229,7 +229,7 @@ class PeerLinks:
         if link is None:
             link = self._links[peer] = self._new(peer)
         try:
-            url = _url(address, link.tls)
+            url = _url(address, plain=link.tls is None)
         except ValueError as error:
             self._report(peer, LinkDown(str(error)))
             return
@@ -558,7 +558,8 @@ class _Connected(BaseConnector):
         return protocol
 
 
-def _url(address: str, tls: ssl.SSLContext | None) -> str:
+@lru_cache(maxsize=4096)
+def _url(address: str, *, plain: bool) -> str:
     """Return the URL of a peer, "" for one to which nobody can connect.
 
     Addresses come from claims, which must not lead elsewhere or switch TLS off. Raises ValueError, and ListenError if
@@ -568,7 +569,7 @@ def _url(address: str, tls: ssl.SSLContext | None) -> str:
         url = PeerUrl.read(address)
     except ValueError as error:
         raise ValueError(f"it has no valid address: {error}") from None
-    if tls is None:
+    if plain:
         require_loopback(url.host)
     elif url.scheme != "https":
         raise ValueError(f"its address is {address}, and this peer uses TLS only")

@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,8 +227,12 @@ def put_out(der: bytes | None, roster: Roster) -> bool:
     return der is not None and _public_key_of(der) in roster.revoked
 
 
+@lru_cache(maxsize=4096)
 def _public_key_of(der: bytes) -> bytes | None:
-    """Return the Ed25519 public key (32 bytes) in a certificate (DER); None if it has none."""
+    """Return the Ed25519 public key (32 bytes) in a certificate (DER); None if it has none.
+
+    Kept, because it is asked for each message.
+    """
     try:
         key = x509.load_der_x509_certificate(der).public_key()
     except (ValueError, UnsupportedAlgorithm):

@@ -189,9 +189,13 @@ ANSWER_BYTES_MAX = (
 )
 
 
+#: Most bytes of a frame without a tail, which every member may send.
+SHORT_BYTES_MAX = HEAD_BYTES + METADATA_BYTES_MAX
+
+
 def frame_bytes_max(policy: MessagePolicy) -> int:
     """Return the most bytes of a frame that this sender may send: the limit of a Content-Length."""
-    return HEAD_BYTES + METADATA_BYTES_MAX + _tail_bytes_max(policy)
+    return SHORT_BYTES_MAX + _tail_bytes_max(policy)
 
 
 def _tail_bytes_max(policy: MessagePolicy) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +20,8 @@ pytestmark = [pytest.mark.soak, pytest.mark.parametrize("hosts", [INNER], indire
 
 #: Seconds until a connection that nobody ends counts as lost, and another one is open: 10 s without an answer, twice.
 LOST_S = 60.0
+#: Seconds of a cut; six minutes have been tried by hand.
+CUT_S = 360.0
 
 
 def outbound(wards: dict[str, Peer]) -> dict[str, Peer]:
@@ -74,6 +78,28 @@ def test_a_router_that_forgets_all_connections_costs_no_round(
         before = max(peer.done for peer in peers)
         until(lambda before=before: all(peer.done > before + 20 for peer in peers), "rounds go on", LOST_S)  # type: ignore[misc]
     assert not [line for peer in peers for line in peer.logged("declared_dead") if "itself" in line]
+
+
+def test_a_cut_costs_neither_weight_nor_work(made: Callable[..., dict[str, Peer]], hosts: Hosts) -> None:
+    wards = outbound(made(**ENDLESS))
+    peers = started(wards, round=5)
+    until(lambda: bool(carriers(wards)), "somebody carries")
+    north = wards["north"]
+    rest = [peer for peer in peers if peer is not north]
+    hosts.cut(["north"], [peer.id for peer in rest])
+    end = time.monotonic() + CUT_S
+    before = [peer.done for peer in rest]
+    until(lambda: time.monotonic() > end, "the cut lasts", 2 * CUT_S)
+    assert all(peer.done > done + CUT_S / 10 for peer, done in zip(rest, before, strict=True)), "three go on meanwhile"
+    hosts.heal()
+    before = [peer.done for peer in peers]
+    until(lambda: all(peer.done > done for peer, done in zip(peers, before, strict=True)), "all go on", LOST_S)
+    all_reach(peers, max(peer.done for peer in peers) + 20)
+    for peer in peers:
+        peer.signal(signal.SIGTERM)
+    finish(peers)
+    assert max(mass_errors([peer.file for peer in peers]).values()) <= 1e-12
+    assert mean_accuracy(peers) > 0.85
 
 
 def test_a_peer_whose_address_changes_goes_on(made: Callable[..., dict[str, Peer]], hosts: Hosts) -> None:

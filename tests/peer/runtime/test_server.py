@@ -499,6 +499,6 @@ async def test_whose_connection_has_ended_is_nobody_whatever_the_envelope_says(t
 
 async def test_it_is_known_whether_anybody_has_connected() -> None:
     async with serving(port := Port()) as server:
-        assert not server.reached
+        assert server.reached is None
         await ask(port, request(framed(MESSAGES["ack"])))
-        assert server.reached, "without TLS, too"
+        assert server.reached == "", "without TLS, too"
