@@ -22,7 +22,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedpeer.peer.runtime.limits import Allowances, Limits
-from fedpeer.peer.runtime.streams import CARRIED, CARRY, LinkLostError, Stream
+from fedpeer.peer.runtime.streams import (
+    CARRIED,
+    CARRIES_NOTHING,
+    CARRY,
+    NO_CONNECTION,
+    NO_MEMBER,
+    TOO_MANY,
+    TOO_OFTEN,
+    LinkLostError,
+    Stream,
+)
 from fedpeer.peer.runtime.two_way import PIECE_BYTES, TwoWayLink
 
 #: Seconds' worth of the rate that may leave at once.
@@ -71,15 +81,18 @@ class Carrier:
         fit = [each for each in among if each not in (self._me, peer) and self._known.link(each) is not None]
         return sorted(fit, key=lambda each: hashlib.sha256(f"{ends}\0{each}".encode()).digest())
 
-    async def connect(self, peer: str, through: str) -> socket.socket:
-        """Return a connected socket to a peer, through another one; if that one refuses, the socket ends at once.
+    async def connect(self, peer: str, through: str) -> tuple[socket.socket, Stream]:
+        """Return a connected socket to a peer, through another one, and the stream behind it.
+
+        If the other one refuses, the socket ends at once, and the stream has the reason.
 
         Raises LinkLostError if there is no connection to the other one.
         """
         link = self._known.link(through)
         if link is None:
             raise LinkLostError
-        return self._local_end("", await link.streams.begin(CARRY, peer))
+        stream = await link.streams.begin(CARRY, peer)
+        return self._local_end("", stream), stream
 
     def begun(self, sender: str, link: TwoWayLink, stream: Stream, carry: bool, peer: str) -> str:
         """Take a stream that a peer begins: from it to `peer`, to be carried, or from `peer` to this one.
@@ -88,20 +101,20 @@ class Carrier:
         """
         now, limits = asyncio.get_running_loop().time(), self._limits
         if not self._known.member(peer) or peer in (self._me, sender):
-            return f"{peer} is no peer to be carried to"
+            return NO_MEMBER
         others = [each for each in self._tasks.values() if each]
         if others.count(sender) >= limits.streams_per_peer or len(others) >= limits.streams:
-            return "it carries too many connections"
+            return TOO_MANY
         if not self._begins.take(sender, now):
-            return "too many connections per second"
+            return TOO_OFTEN
         if not carry:
             self._accept(self._local_end(sender, stream), sender)
             return ""
         if not self._rate:
-            return "it carries nothing"
+            return CARRIES_NOTHING
         onward = self._known.link(peer)
         if onward is None or onward is link:
-            return f"it has no connection to {peer}"
+            return NO_CONNECTION
         self._begin(sender, self._carry(sender, peer, stream, onward))
         return ""
 
@@ -135,7 +148,7 @@ class Carrier:
             beyond = await onward.streams.begin(CARRIED, sender)
             await _joined(_Metered(stream, self, pair), _Metered(beyond, self, pair))
         except LinkLostError:
-            await stream.end(f"the connection to {peer} has ended")
+            await stream.end(NO_CONNECTION)
         finally:
             self.under_way -= Counter({pair: 1})
 

@@ -129,6 +129,7 @@ class _Link:
     wanted       when such a connection is opened; infinite: nobody wants one
     again        time from which it may be tried to open one
     ask_again    time from which other peers are asked again to carry one, and `asked`: how many have been
+    refusals     why other peers have not carried one, or carry it no longer
     through      the peer that carries it, or has carried the last one; "": nobody
     """
 
@@ -142,11 +143,20 @@ class _Link:
     again: float = 0.0
     ask_again: float = 0.0
     asked: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
     through: str = ""
     rest: float = 0.0
     rest_until: float = 0.0
     woken: float = -math.inf
     failure: str = ""
+
+    @property
+    def no_way(self) -> str:
+        """Why there is no connection to a peer to which nobody can connect."""
+        refusals = "; ".join(f"{peer}: {why}" for peer, why in sorted(self.refusals.items()))
+        return "nobody can connect to it, and no other peer carries a connection to it" + f" ({refusals})" * bool(
+            refusals
+        )
 
     def use(self, two_way: TwoWayLink) -> None:
         """Send over this connection from now on, soon also what still waits for one of its own."""
@@ -377,7 +387,8 @@ class PeerLinks:
         if through:
             assert self._carrier is not None, "else nobody carries"
             assert link.tls is not None, "without it there are no connections for both directions"
-            connected = await self._carrier.connect(peer, through)
+            connected, stream = await self._carrier.connect(peer, through)
+            stack.callback(lambda: link.refusals.update({through: stream.why} if stream.why else {}))
             self._sockets.add(connected)
             session = await stack.enter_async_context(ClientSession(connector=_Connected(connected, link.tls)))
         async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
@@ -408,6 +419,7 @@ class PeerLinks:
         else:
             link.use(two_way)
             link.ask_again = 0.0
+            link.refusals.clear()
         await two_way.run()
 
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
@@ -429,7 +441,7 @@ class PeerLinks:
                 if two_way is not None and two_way.open and not (further and two_way.stalled):
                     outcome = await self._carry(queue, two_way, head, tail)
                 elif not address or link.through:
-                    outcome = LinkDown("nobody can connect to it, and there is no connection through another peer")
+                    outcome = LinkDown(link.no_way)
                 else:
                     outcome = await self._posted(queue, link, address, _Frame(head, tail))
                 queue.moved = loop.time()

@@ -144,6 +144,7 @@ class PeerProcess:
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
         self._callers_told = False
+        self._carriers: set[str] = set()
 
     @property
     def _node(self) -> Node:
@@ -302,7 +303,7 @@ class PeerProcess:
         carrier = self._carrier = Carrier(
             file.id,
             Neighborhood(link=lambda peer: self._post.link(peer), member=self._carries_to),
-            server.take,
+            self._take_carried,
             limits,
             rate=math.inf if file.carry is None else file.carry * _BYTES_PER_MEGABIT,
         )
@@ -497,6 +498,12 @@ class PeerProcess:
 
     def _identify(self, certificate: bytes | None) -> str | Rejection:
         return peer_of(certificate, self._members.roster)
+
+    def _take_carried(self, connection: socket.socket, carrier: str) -> None:
+        if carrier not in self._carriers:
+            self._carriers.add(carrier)
+            self._say(Note("info", "carried", f"{carrier} carries connections of other peers to this one"))
+        self._server.take(connection, carrier)
 
     def _carries_to(self, peer: str) -> bool:
         return peer in self._members.roster.by_id and self._listens(peer)

@@ -6,7 +6,7 @@ A stream is begun by either side, and its bytes go both ways in records of the c
     CARRIED  | peer    the receiver gets a stream that comes from a peer
     BYTES    | bytes   the next bytes
     ROOM     | u32     records of this cost have been passed on, so that as many more may follow
-    END      | text    no more bytes in either direction, and why
+    END      | u8      no more bytes in either direction, and why: a place in `ENDINGS`
 
 Records of at most `WINDOW_BYTES` are on their way in each direction, so a reader that is slow holds up its own stream
 only, and what it makes others keep is bounded. Numbers are even for streams begun by the side that opened the
@@ -30,8 +30,12 @@ WINDOW_BYTES = 512 * 1024
 _RECORD_BYTES = 512
 #: Cost of records passed on that is worth a record of its own.
 _ROOM_BYTES = WINDOW_BYTES // 2
-#: Characters of the reason for an end, and bytes of a peer's id, that are read.
-_WHY_LETTERS_MAX, _PEER_BYTES_MAX = 200, 256
+#: Bytes of a peer's id that are read.
+_PEER_BYTES_MAX = 256
+#: Reasons for an end, in the words of the side that hears it. Later releases may add some.
+NO_MEMBER, CARRIES_NOTHING, NO_CONNECTION = "it knows no such peer", "it carries nothing", "it has no connection to it"
+TOO_MANY, TOO_OFTEN = "it carries too many connections", "it was asked too often"
+ENDINGS = ("", NO_MEMBER, CARRIES_NOTHING, NO_CONNECTION, TOO_MANY, TOO_OFTEN)
 
 CARRY, CARRIED, BYTES, ROOM, END = KINDS = range(5, 10)
 _COUNT = Struct("<I")
@@ -96,12 +100,12 @@ class Stream:
             await self._port.write(BYTES, self.number, piece)
 
     async def end(self, why: str = "") -> None:
-        """End it, unless that has happened."""
+        """End it for one of the `ENDINGS`, unless that has happened."""
         if not self._over:
             self.over()
             self._forget(self.number)
             with suppress(LinkLostError):
-                await self._port.write(END, self.number, why.encode())
+                await self._port.write(END, self.number, bytes([ENDINGS.index(why)]))
 
     def over(self, why: str = "") -> None:
         """Let reader and writer know that the stream has ended; what has arrived can still be read."""
@@ -148,13 +152,14 @@ class Streams:
             return "" if self._port.stray() else "bytes of no stream"
         if kind != END:
             return self._open[number].take(kind, rest)
-        self._open.pop(number).over(bytes(rest).decode(errors="replace")[:_WHY_LETTERS_MAX])
+        place = rest[0] if len(rest) else 0
+        self._open.pop(number).over(ENDINGS[place] if place < len(ENDINGS) else "it has a reason of its own")
         return ""
 
     def end(self) -> None:
         """End all streams, since the connection ends."""
         for stream in self._open.values():
-            stream.over("the connection to the peer that carries has ended")
+            stream.over()
         self._open.clear()
 
     def _new(self, number: int) -> Stream:

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
 from fedpeer.peer.runtime.limits import Allowance, Limits
-from fedpeer.peer.runtime.streams import KINDS, LinkLostError, Stream, StreamPort, Streams
+from fedpeer.peer.runtime.streams import CARRIES_NOTHING, KINDS, LinkLostError, Stream, StreamPort, Streams
 from fedpeer.peer.wire import codec
 
 #: Waits for the next bytes of a message; nothing: the connection has ended.
@@ -65,7 +65,7 @@ RECORD_BYTES_MAX = _HEAD.size + _LENGTH.size + PIECE_BYTES + 1
 
 def refuse_stream(link: TwoWayLink, stream: Stream, carry: bool, peer: str) -> str:
     """Refuse a stream."""
-    return "it carries nothing"
+    return CARRIES_NOTHING
 
 
 class TwoWayLink:

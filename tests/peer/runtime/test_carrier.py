@@ -210,7 +210,7 @@ def test_both_ask_the_same_peer_first_and_pairs_are_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "revoked", "why"), [(0.0, "", "it carries nothing"), (math.inf, "bob", "bob is no peer to be carried to")]
+    ("rate", "revoked", "why"), [(0.0, "", "it carries nothing"), (math.inf, "bob", "it knows no such peer")]
 )
 @pytest.mark.asyncio
 async def test_a_peer_may_refuse_to_carry(rate: float, revoked: str, why: str, tmp_path: Path) -> None:
@@ -226,6 +226,12 @@ async def test_a_peer_may_refuse_to_carry(rate: float, revoked: str, why: str, t
         assert len(await asyncio.wait_for(stream.read(), PATIENCE)) == 0
         assert stream.why == why
         assert not cas.carrier.carried
+        if not revoked:
+            async with asyncio.timeout(PATIENCE):
+                while not isinstance(down := ann.outcomes["bob"][-1], LinkDown) or why not in down.reason:
+                    ann.send(bob, ACK)
+                    await asyncio.sleep(0.01)
+            assert down.reason.endswith(f"(cas: {why})")
 
 
 @pytest.mark.asyncio
