@@ -71,6 +71,9 @@ _OTHER_OPENS_S, _BOTH_OPEN_S, _REFUSED_S, _CLOSE_S = 2.0, 15.0, 10.0, 1.0
 _ASKED, _ASK_AGAIN_S = 3, 5.0
 #: Seconds in which a post connects, if it does.
 _CONNECTS_S = 0.5
+#: Seconds after which it is tried again to connect directly to a peer whose connection is carried.
+_IMPROVE_S = 60.0
+_NOT_OPENED = (TimeoutError, ClientError, OSError, ValueError, LinkLostError)
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -124,7 +127,9 @@ class _Link:
     woken        when a message from it last ended a pause
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
-    opening      its opening, while it lasts
+    opening      its opening, while it lasts; `improving`: that of a direct one beside one that is carried
+    address      URL of the peer in the last message to it, "" for one to which nobody can connect
+    failed       attempts to connect directly that have failed since the last connection
     posts        frames that are being posted
     wanted       when such a connection is opened; infinite: nobody wants one
     again        time from which it may be tried to open one
@@ -138,6 +143,9 @@ class _Link:
     bulk: _Queue
     two_way: TwoWayLink | None = None
     opening: asyncio.Task[None] | None = None
+    improving: asyncio.Task[None] | None = None
+    address: str = ""
+    failed: int = 0
     posts: dict[asyncio.Task[Outcome], _Frame] = field(default_factory=dict)
     wanted: float = math.inf
     again: float = 0.0
@@ -243,8 +251,9 @@ class PeerLinks:
         except ValueError as error:
             self._report(peer, LinkDown(str(error)))
             return
+        link.address = url
         if both_ways is not False and link.tls is not None and self._receive is not None:
-            self._want(peer, link, url, now, known=both_ways is True)
+            self._want(peer, link, now, known=both_ways is True)
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
         waiting = queue.urgent if urgent else queue.waiting
@@ -292,14 +301,15 @@ class PeerLinks:
             queue.urgent.clear()
             for task in queue.tasks:
                 task.cancel()
-        if link is not None and link.opening is not None:
-            link.opening.cancel()
+        for opening in (link.opening, link.improving) if link else ():
+            if opening is not None:
+                opening.cancel()
 
     async def close(self) -> None:
         """End all connections; queued frames are dropped without a report."""
         links = self._links.values()
         tasks = [task for link in links for queue in (link.small, link.bulk) for task in queue.tasks]
-        tasks += [link.opening for link in links if link.opening is not None]
+        tasks += [each for link in links for each in (link.opening, link.improving) if each is not None]
         for peer in list(self._links):
             self.forget(peer)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -316,7 +326,7 @@ class PeerLinks:
     def _new(self, peer: str) -> _Link:
         return _Link(self._contexts(peer), _Queue(self._limits.stale_s), _Queue(math.inf))
 
-    def _want(self, peer: str, link: _Link, address: str, now: float, *, known: bool) -> None:
+    def _want(self, peer: str, link: _Link, now: float, *, known: bool) -> None:
         """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
         for a moment, and so does one that does not know yet whether the other can."""
         if self.link(peer) is not None or link.opening is not None or now < link.rest_until:
@@ -325,64 +335,78 @@ class PeerLinks:
         link.wanted = min(link.wanted, now if at_once else now + _OTHER_OPENS_S)
         if now < max(link.wanted, link.again):
             return
-        link.opening = asyncio.create_task(self._open(peer, link, address))
+        link.opening = asyncio.create_task(self._open(peer, link))
 
-    async def _open(self, peer: str, link: _Link, address: str) -> None:
+    async def _open(self, peer: str, link: _Link) -> None:
         """Open a connection for both directions, and read from it until it ends."""
         try:
             async with AsyncExitStack() as stack:
-                web_socket = await self._reached(peer, link, address, stack)
+                web_socket = await self._reached(peer, link, stack)
                 if web_socket is not None:
                     await self._run(peer, link, web_socket)
         finally:
             link.opening = None
             if self._outbound and self._links.get(peer) is link:  # the other side cannot open one
                 loop = asyncio.get_running_loop()
-                loop.call_at(
-                    max(link.again, loop.time() + self._limits.backoff_s), self._open_again, peer, link, address
-                )
+                loop.call_at(max(link.again, loop.time() + self._limits.backoff_s), self._open_again, peer, link)
 
-    def _open_again(self, peer: str, link: _Link, address: str) -> None:
+    def _open_again(self, peer: str, link: _Link) -> None:
         if self._links.get(peer) is link:
-            self._want(peer, link, address, asyncio.get_running_loop().time(), known=True)
+            self._want(peer, link, asyncio.get_running_loop().time(), known=True)
 
-    async def _reached(
-        self, peer: str, link: _Link, address: str, stack: AsyncExitStack
-    ) -> ClientWebSocketResponse | None:
+    async def _reached(self, peer: str, link: _Link, stack: AsyncExitStack) -> ClientWebSocketResponse | None:
         """Return a connection to the peer, opened directly or through another peer; what worked last is tried first.
 
         Posts say what is wrong with the link if there is no way.
         """
         clock = asyncio.get_running_loop().time
         through = self._through(peer, link, clock())
-        direct = [""] if address else []
+        direct = [""] if link.address else []
         for way in [*through, *direct] if link.through else [*direct, *through]:
             try:
-                web_socket = await self._web_socket(peer, link, address, way, stack)
+                web_socket = await self._web_socket(peer, link, way, stack)
             except WSServerHandshakeError:  # it refuses
                 link.again = clock() + _REFUSED_S
                 return None
-            except (TimeoutError, ClientError, OSError, ValueError, LinkLostError):
+            except _NOT_OPENED:
+                link.failed += not way
                 continue
             if way and way != link.through:
                 self._carried(peer, way)
-            link.through = way
+            link.through, link.failed = way, 0
+            if way and link.address:
+                asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link)
             return web_socket
         link.again = clock() + self._limits.backoff_max_s
         return None
 
+    def _improve(self, peer: str, link: _Link) -> None:
+        """Try to do without the peer that carries."""
+        if self._links.get(peer) is link and link.through and link.improving is None:
+            link.improving = asyncio.create_task(self._open_directly(peer, link))
+
+    async def _open_directly(self, peer: str, link: _Link) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                web_socket = await self._web_socket(peer, link, "", stack)
+                link.through = ""
+                await self._run(peer, link, web_socket, instead=True)
+        except (*_NOT_OPENED, WSServerHandshakeError):
+            asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link)
+        finally:
+            link.improving = None
+
     def _through(self, peer: str, link: _Link, now: float) -> list[str]:
         """Return the peers to ask now to carry a connection; each time others, and not too often, if none can."""
-        if self._carrier is None or now < link.ask_again:
+        unreachable = not link.address or link.failed or link.through  # a peer that just starts is no such
+        if self._carrier is None or not unreachable or now < link.ask_again:
             return []
         order = self._carrier.order(peer, self._links)
         first = link.asked % max(1, len(order))
         link.ask_again, link.asked = now + _ASK_AGAIN_S, first + _ASKED
         return [*order[first:], *order[:first]][:_ASKED]
 
-    async def _web_socket(
-        self, peer: str, link: _Link, address: str, through: str, stack: AsyncExitStack
-    ) -> ClientWebSocketResponse:
+    async def _web_socket(self, peer: str, link: _Link, through: str, stack: AsyncExitStack) -> ClientWebSocketResponse:
         session = self._session
         if through:
             assert self._carrier is not None, "else nobody carries"
@@ -393,7 +417,7 @@ class PeerLinks:
             session = await stack.enter_async_context(ClientSession(connector=_Connected(connected, link.tls)))
         async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
             return await session.ws_connect(
-                f"https://{peer}{LINK_ROUTE}" if through else f"{address}{LINK_ROUTE}",
+                f"https://{peer}{LINK_ROUTE}" if through else f"{link.address}{LINK_ROUTE}",
                 ssl=link.tls or True,
                 compress=0,
                 max_msg_size=RECORD_BYTES_MAX,
@@ -401,8 +425,11 @@ class PeerLinks:
                 timeout=ClientWSTimeout(ws_close=_CLOSE_S),
             )
 
-    async def _run(self, peer: str, link: _Link, web_socket: ClientWebSocketResponse) -> None:
-        """Take a connection that was opened, unless the other side's counts, and read from it until it ends."""
+    async def _run(self, peer: str, link: _Link, web_socket: ClientWebSocketResponse, *, instead: bool = False) -> None:
+        """Take a connection that was opened, unless the other side's counts, and read from it until it ends.
+
+        `instead` of the one that there is, in any case.
+        """
         tls = web_socket.get_extra_info("ssl_object")
         certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
         assert self._receive is not None, "else none is opened"
@@ -414,7 +441,7 @@ class PeerLinks:
             opened=True,
             begun=partial(self._carrier.begun, peer) if self._carrier is not None else refuse_stream,
         )
-        if self.link(peer) is not None and self._me > peer:
+        if self.link(peer) is not None and self._me > peer and not instead:
             two_way.retire()
         else:
             link.use(two_way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -186,6 +187,34 @@ async def test_two_peers_to_which_nobody_can_connect_reach_each_other_through_a_
         assert bytes_of_two_slices < cas.carrier.carried["ann", "bob"] < 1.1 * bytes_of_two_slices + 20_000
         assert cas.transfers() == []
         assert not [code for each in all_of.members.values() for code in each.port.codes]
+
+
+@pytest.mark.asyncio
+async def test_who_can_be_reached_after_all_is_carried_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpeer.peer.runtime.client._IMPROVE_S", 0.3)
+    async with federation(tmp_path, carriers="cas dan") as all_of:
+        ann, _, cas, dan = all_of.members.values()
+        await cas.gets_through(dan)
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            nowhere = f"https://127.0.0.1:{closed.getsockname()[1]}"
+            frame = encode(replace(ENVELOPE, sender="ann", recipient="dan"), ACK)
+            link = await ann.until_linked(dan)
+            ann.links.forget("dan")
+            async with asyncio.timeout(PATIENCE):
+                while (found := ann.links.link("dan")) is None or not found.carried:
+                    ann.links.send("dan", nowhere, *frame, both_ways=True)
+                    await asyncio.sleep(0.01)
+        assert found is not link
+        async with asyncio.timeout(PATIENCE):
+            while (found := ann.links.link("dan")) is None or found.carried:
+                ann.send(dan, ACK)
+                await asyncio.sleep(0.01)
+        await ann.gets_through(dan)
+        await ann.brings(dan, slice_of(1))
+        assert cas.carrier.carried["ann", "dan"] < LENGTH
 
 
 @pytest.mark.asyncio
