@@ -20,9 +20,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.carriers import FEDERATION, GROUP, PEERS, Keys, Receiver, identity_of
 from benchmarks.measure import Lap, Spent, interleaved, times
 from benchmarks.rows import Row, Section, compared
+from benchmarks.transports import FEDERATION, GROUP, PEERS, Keys, Receiver, identity_of
 from fedpeer.config.address import PeerUrl
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.gossip.transfers import NumberedTransfer

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse, StreamReader, WSMsgType, web
 from rich.console import Console
 
-from benchmarks.carriers import Keys, Receiver, identity_of
 from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
 from benchmarks.rows import Row, Section, compared
+from benchmarks.transports import Keys, Receiver, identity_of
 from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES
 from fedpeer.peer.runtime.listener import bind_socket

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.carriers import Fedpeer, Keys
 from benchmarks.measure import clocked
+from benchmarks.transports import Fedpeer, Keys
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.holdings import load_dataset
@@ -200,17 +200,17 @@ def line(costs: Costs) -> str:
 def message_ms() -> float:
     """Processor time of a small message by mutual TLS, of sender and receiver together."""
     keys, value_D = Keys(), torch.zeros(100)
-    carrier = Fedpeer("moved", len(value_D), keys)
-    laps = [clocked(lambda: _send(carrier, value_D), [carrier.receiver.pid]).cpu for _ in range(5)]
-    carrier.close()
-    carrier.receiver.close()
+    transport = Fedpeer("moved", len(value_D), keys)
+    laps = [clocked(lambda: _send(transport, value_D), [transport.receiver.pid]).cpu for _ in range(5)]
+    transport.close()
+    transport.receiver.close()
     keys.close()
     return 1000 * min(laps) / MESSAGES
 
 
-def _send(carrier: Fedpeer, value_D: torch.Tensor) -> None:
+def _send(transport: Fedpeer, value_D: torch.Tensor) -> None:
     for _ in range(MESSAGES):
-        carrier.send(value_D)
+        transport.send(value_D)
 
 
 def main() -> None:

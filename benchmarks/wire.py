@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.carriers import Carrier, Fedpeer, Grpc, Job, Keys, Naive, Sockets
 from benchmarks.measure import Lap, clocked, interleaved, times
 from benchmarks.rows import Row, Section, compared
+from benchmarks.transports import Fedpeer, Grpc, Job, Keys, Naive, Sockets, Transport
 
 SIZES = {"10 MB": 2_500_000, "100 MB": 25_000_000}
 #: The least share of the floor's speed, turned into the most time.
@@ -46,7 +46,7 @@ def measure(quick: bool) -> Section:
     keys.close()
     return Section(
         "The wire: a float32 slice from tensor to tensor, two processes on loopback",
-        "By the clock, until the receiver says that it is done, beside the carrier named as the floor: a ratio of 1.67 "
+        "By the clock, until the receiver says that it is done, beside the transport named as the floor: a ratio of 1.67 "
         "is 0.6 of its speed, 0.2 five times its speed. fedpeer checks in every row that all numbers are finite; in "
         "the rows merged (added to float64 as well) and saved (and written with fsync) the sockets do the same with "
         "the same functions. Raw sockets read 128 KiB at a time into a kept buffer. gRPC sends a protobuf bytes field; "
@@ -56,8 +56,8 @@ def measure(quick: bool) -> Section:
     )
 
 
-def _tls(carrier: Callable[[Job, int, Keys], Carrier], keys: Keys) -> Callable[[Job, int], Carrier]:
-    return lambda job, length: carrier(job, length, keys)
+def _tls(transport: Callable[[Job, int, Keys], Transport], keys: Keys) -> Callable[[Job, int], Transport]:
+    return lambda job, length: transport(job, length, keys)
 
 
 class _Bench:
@@ -69,16 +69,16 @@ class _Bench:
     def row(
         self,
         name: str,
-        ours: Callable[[Job, int], Carrier],
-        floor: Callable[[Job, int], Carrier],
+        ours: Callable[[Job, int], Transport],
+        floor: Callable[[Job, int], Transport],
         job: Job,
         target: float | None = None,
     ) -> Row:
         with ExitStack() as stack:
-            carriers = [make(job, len(self._value_D)) for make in (ours, floor)]
-            for each in carriers:
+            transports = [make(job, len(self._value_D)) for make in (ours, floor)]
+            for each in transports:
                 stack.callback(each.close)
-            laps = [self._lap_of(each) for each in carriers]
+            laps = [self._lap_of(each) for each in transports]
             interleaved(laps[0], laps[1], 2)  # connections, and memory that is touched for the first time
             a, b = interleaved(laps[0], laps[1], self._pairs)
         return compared(
@@ -89,19 +89,19 @@ class _Bench:
             target,
         )
 
-    def _lap_of(self, carrier: Carrier) -> Callable[[], Lap]:
-        return lambda: {"sent": clocked(lambda: carrier.send(self._value_D))}
+    def _lap_of(self, transport: Transport) -> Callable[[], Lap]:
+        return lambda: {"sent": clocked(lambda: transport.send(self._value_D))}
 
     def memory(self) -> list[Row]:
         """The peak of the first slices, the receiver's buffer not yet kept."""
         payload = 4 * len(self._value_D)
         with ExitStack() as stack:
-            carrier = Fedpeer("cold", len(self._value_D))
-            stack.callback(carrier.close)
-            sides = {"receiver": carrier.receiver.pid, "sender": os.getpid()}
+            transport = Fedpeer("cold", len(self._value_D))
+            stack.callback(transport.close)
+            sides = {"receiver": transport.receiver.pid, "sender": os.getpid()}
             base = {side: _reset_peak(pid) for side, pid in sides.items()}
             for _ in range(3):
-                carrier.send(self._value_D)
+                transport.send(self._value_D)
             peak = {side: _status(pid, "VmHWM") - base[side] for side, pid in sides.items()}
         return [
             Row(

@@ -61,7 +61,7 @@ PEERS = ("a", "b", "c")
 
 
 class Arrived:
-    """Work of a receiver on a slice that lies in its buffer; the same for all carriers."""
+    """Work of a receiver on a slice that lies in its buffer; the same for all transports."""
 
     def __init__(self, job: Job, length: int) -> None:
         self.job, self.held_D = job, np.zeros(length)
@@ -88,7 +88,7 @@ class Arrived:
             os.fsync(self.file.fileno())
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """One way; `receiver` is the process at the other end."""
 
     receiver: Receiver
