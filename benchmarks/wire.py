@@ -46,7 +46,7 @@ def measure(quick: bool) -> Section:
     keys.close()
     return Section(
         "The wire: a float32 slice from tensor to tensor, two processes on loopback",
-        "By the clock, until the receiver says that it is done, beside the transport named as the floor: a ratio of 1.67 "
+        "By the clock, until the receiver says that it is done, beside what the floor names: a ratio of 1.67 "
         "is 0.6 of its speed, 0.2 five times its speed. fedpeer checks in every row that all numbers are finite; in "
         "the rows merged (added to float64 as well) and saved (and written with fsync) the sockets do the same with "
         "the same functions. Raw sockets read 128 KiB at a time into a kept buffer. gRPC sends a protobuf bytes field; "
