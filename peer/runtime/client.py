@@ -467,7 +467,7 @@ class PeerLinks:
                 two_way = link.two_way
                 if two_way is not None and two_way.open and not (further and two_way.stalled):
                     outcome = await self._carry(queue, two_way, head, tail)
-                elif not address or link.through:
+                elif not address:
                     outcome = LinkDown(link.no_way)
                 else:
                     outcome = await self._posted(queue, link, address, _Frame(head, tail))
