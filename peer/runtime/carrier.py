@@ -16,9 +16,10 @@ import asyncio
 import hashlib
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from fedpeer.peer.runtime.limits import Allowances, Limits
@@ -41,9 +42,9 @@ _BURST_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighborhood:
-    """What a carrier knows of the other peers.
+    """Functions that tell a carrier about the other peers.
 
-    link     returns the open connection to a peer that can have streams in it
+    link     returns the open connection to a peer that can have streams in it; None: there is none
     member   returns whether a peer is a member whose messages are taken
     """
 
@@ -146,13 +147,13 @@ class Carrier:
         self.under_way[pair] += 1
         try:
             beyond = await onward.streams.begin(CARRIED, sender)
-            await _joined(_Metered(stream, self, pair), _Metered(beyond, self, pair))
+            await _joined(stream, beyond, partial(self._paced, pair))
         except LinkLostError:
             await stream.end(NO_CONNECTION)
         finally:
             self.under_way -= Counter({pair: 1})
 
-    async def paced(self, pair: tuple[str, str], number: int) -> None:
+    async def _paced(self, pair: tuple[str, str], number: int) -> None:
         """Count bytes that are carried, and wait until the rate allows them."""
         self.carried[pair] += number
         now = asyncio.get_running_loop().time()
@@ -170,7 +171,7 @@ class _End(Protocol):
     async def write(self, piece: bytes | memoryview) -> None:
         """Send bytes."""
 
-    async def end(self, why: str = "") -> None:
+    async def end(self) -> None:
         """End it."""
 
 
@@ -186,32 +187,17 @@ class _LocalEnd:
     async def write(self, piece: bytes | memoryview) -> None:
         await asyncio.get_running_loop().sock_sendall(self.socket, piece)
 
-    async def end(self, why: str = "") -> None:
+    async def end(self) -> None:
         self.socket.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Metered:
-    """A stream whose bytes are counted and paced as they leave."""
-
-    stream: Stream
-    carrier: Carrier
-    pair: tuple[str, str]
-
-    async def read(self) -> memoryview:
-        return await self.stream.read()
-
-    async def write(self, piece: bytes | memoryview) -> None:
-        await self.carrier.paced(self.pair, len(piece))
-        await self.stream.write(piece)
-
-    async def end(self, why: str = "") -> None:
-        await self.stream.end(why)
+async def _at_once(number: int) -> None:
+    """Let bytes pass without a limit."""
 
 
-async def _joined(one: _End, other: _End) -> None:
-    """Pass bytes on in both directions until one end has no more."""
-    both = {asyncio.create_task(_pass_on(one, other)), asyncio.create_task(_pass_on(other, one))}
+async def _joined(one: _End, other: _End, paced: Callable[[int], Awaitable[None]] = _at_once) -> None:
+    """Pass bytes on in both directions until one end has no more; `paced` waits until so many may leave."""
+    both = {asyncio.create_task(_pass_on(*ends, paced)) for ends in ((one, other), (other, one))}
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -222,7 +208,8 @@ async def _joined(one: _End, other: _End) -> None:
         await other.end()
 
 
-async def _pass_on(source: _End, sink: _End) -> None:
+async def _pass_on(source: _End, sink: _End, paced: Callable[[int], Awaitable[None]]) -> None:
     with suppress(OSError, LinkLostError):
         while len(piece := await source.read()):
+            await paced(len(piece))
             await sink.write(piece)

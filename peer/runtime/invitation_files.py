@@ -178,13 +178,14 @@ def refuse_existing(folder: Path) -> None:
 def _peer_file(own: InvitedPeer, roster: Roster) -> str:
     elsewhere = [entry.address for entry in roster.entries if entry.id != own.id]
     others = [address for address in elsewhere if PeerUrl.read(address).reachable][:_SEEDS_MAX]
-    where = [
-        "# Where this peer listens, and the address by which the others reach it (the roster's).",
-        f"listen: {_flow(own.listen)}",
-        f"address: {_flow(own.address)}",
-    ]
+    where = f"""\
+# Where this peer listens, and the address by which the others reach it (the roster's).
+listen: {_flow(own.listen)}
+address: {_flow(own.address)}"""
     if own.listen == OUTBOUND:
-        where = ["# Nobody can connect to this peer: it opens all its connections itself.", f"listen: {OUTBOUND}"]
+        where = f"""\
+# Nobody can connect to this peer: it opens all its connections itself.
+listen: {OUTBOUND}"""
     keys = {"certificate": f"keys/{own.id}.crt", "key": f"keys/{own.id}.key", "authority": "keys/federation-ca.crt"}
     part = own.data.part
     data = own.data.model_dump(mode="json") if part is None else {"simulation": part}
@@ -204,7 +205,7 @@ id: {_flow(own.id)}
 data: {_flow(data)}
 device: auto                    # cuda, mps or cpu
 
-{chr(10).join(where)}
+{where}
 # Peers to contact first.
 seeds: {_flow(others)}
 

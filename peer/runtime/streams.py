@@ -47,7 +47,7 @@ class LinkLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPort:
-    """What the streams of a connection need from it.
+    """Functions of a connection that its streams call.
 
     write   writes a record: kind, number, bytes; raises LinkLostError
     spawn   runs something beside the connection, as one of a bounded number

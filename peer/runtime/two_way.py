@@ -46,7 +46,7 @@ _UNSENT_BYTES = 128 * 1024
 HEARTBEAT_S = 20.0
 
 #: Family of the sockets of connections inside others, where the system has it.
-INSIDE = getattr(socket, "AF_UNIX", None)
+_INSIDE = getattr(socket, "AF_UNIX", None)
 
 #: Milliseconds without an acknowledgement by the other machine after which a connection counts as stalled.
 _STALLED_MS = 100
@@ -102,7 +102,7 @@ class TwoWayLink:
         port = StreamPort(write=self._write, spawn=self._begin, begun=partial(begun, self), stray=self._is_stray)
         self.streams = Streams(port, opened=opened)
         self._below = _below(socket)
-        self.carried = self._below is not None and self._below.family == INSIDE
+        self.carried = self._below is not None and self._below.family == _INSIDE
         if self._below is not None and not self.carried:
             _keep_queue_short(self._below)
 
@@ -292,7 +292,7 @@ def has_stalled(connection: socket.socket) -> bool:
     A machine acknowledges bytes also while its peer is busy. True as well if the kernel does not tell. False inside
     another connection, which it is not worth to avoid.
     """
-    if connection.family == INSIDE:
+    if connection.family == _INSIDE:
         return False
     if not hasattr(socket, "TCP_INFO"):
         return True

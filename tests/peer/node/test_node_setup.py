@@ -1,4 +1,4 @@
-"""What follows for a peer from the roster: with whom it averages."""
+"""The roster decides with whom a peer averages."""
 
 from __future__ import annotations
 
