@@ -6,7 +6,7 @@ written here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -55,6 +55,7 @@ def places_of(
     if not 1 <= first <= _PORT_MAX:
         problems.append(ConfigProblem((), f"found {first}; write 1 to {_PORT_MAX}", "--port"))
     own = _addresses(ids, addresses, problems)
+    nowhere = {peer for peer, url in own.items() if not url.reachable}
     written = [host.strip() for host in hosts.split(",")] if hosts else ["127.0.0.1"] * len(ids)
     read = {host: host_of(host, "--hosts", problems) for host in dict.fromkeys(written)}
     named = [read[host] for host in written]
@@ -62,9 +63,9 @@ def places_of(
         text = f"there are {len(ids)} peers and {len(named)} hosts; name one for each, repeating it if peers share it"
         problems.append(ConfigProblem((), text, "--hosts"))
         return []
-    found = [
-        own.get(peer, Endpoint(host, port)) for peer, host, port in zip(ids, named, ports(named, first), strict=True)
-    ]
+    counted = {peer: Endpoint(host, port) for peer, host, port in zip(ids, named, ports(named, first), strict=True)}
+    own |= {peer: PeerUrl.nowhere(peer, counted[peer].port) for peer in nowhere}
+    found = [own[peer].endpoint if peer in own else counted[peer] for peer in ids]
     if len(set(found)) < len(found):
         problems.append(ConfigProblem((), "two peers have the same address; give each its own", "--address"))
     if {Endpoint(host, port + DASHBOARD_OFFSET) for host, port in found} & set(found):
@@ -100,7 +101,7 @@ def _address(peer: str, text: str, problems: list[ConfigProblem]) -> PeerUrl | N
     return url
 
 
-def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[ConfigProblem]) -> Mapping[str, Endpoint]:
+def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[ConfigProblem]) -> dict[str, PeerUrl]:
     found = {}
     for written in addresses:
         peer, _, url = written.partition("=")
@@ -108,7 +109,7 @@ def _addresses(ids: Sequence[str], addresses: Sequence[str], problems: list[Conf
             text = f'"{found_text(peer)}" is not one of the peers; write it like {ids[0] if ids else "peer1"}=https://10.0.0.1:7401'
             problems.append(ConfigProblem((), text, "--address"))
         elif (read := _address(peer, url, problems)) is not None:
-            found[peer] = read.endpoint
+            found[peer] = read
     return found
 
 

@@ -163,13 +163,13 @@ class PeerUrl(NamedTuple):
         return self.endpoint.host
 
     @classmethod
-    def nowhere(cls, peer: str) -> PeerUrl:
-        """Return the URL of a peer to which nobody can connect.
+    def nowhere(cls, peer: str, port: int = DEFAULT_PORT) -> PeerUrl:
+        """Return the URL of a peer to which nobody can connect; its port only sets it apart on its own machine.
 
         >>> str(PeerUrl.nowhere("north")), PeerUrl.nowhere("north").reachable
         ('https://north.invalid:7400', False)
         """
-        return cls("https", Endpoint(f"{peer.lower()}{_NO_HOST}", DEFAULT_PORT))
+        return cls("https", Endpoint(f"{peer.lower()}{_NO_HOST}", port))
 
     @property
     def reachable(self) -> bool:

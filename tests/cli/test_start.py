@@ -175,5 +175,31 @@ def test_peers_meet_average_and_finish_over_ipv6(fedpeer: Fedpeer) -> None:
         torch.testing.assert_close(value, other[name], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
+def test_two_peers_to_which_nobody_can_connect_average_through_a_third(fedpeer: Fedpeer) -> None:
+    rounds = 3
+    learning = f"learning: {{algorithm: full-averaging, rounds: {rounds}, steps_between_averaging: 2}}"
+    text = f"{learning}\ngossip: {{gather: {PATIENCE}, topology: complete}}\nsimulation: {{peers: 3, split: iid}}\n"
+    Path("federation.yaml").write_text(text, encoding="utf-8")
+    options = ("--peers", "3", "--port", str(free_ports(3)), "--address", "peer2=none", "--address", "peer3=none")
+    made = fedpeer("init", "fed", *options, "--federation", "federation.yaml")
+    assert made.code == 0, made.err
+    with ExitStack() as running:
+        peers = [running.enter_context(_started(f"fed/peer{number}/peer{number}.yaml")) for number in (1, 2, 3)]
+        ends = [each.communicate(timeout=PATIENCE)[1] for each in peers]
+    assert [each.returncode for each in peers] == [0, 0, 0], ends
+    told = [[json.loads(line) for line in end.splitlines()] for end in ends]
+    assert next(line["text"] for line in told[1] if line["what"] == "started").startswith("outbound only")
+    carried = [line["text"] for lines in told[1:] for line in lines if line["what"] == "carried"]
+    assert any(
+        text in carried for text in ("peer1 carries the connection to peer3", "peer1 carries the connection to peer2")
+    )
+    assert "peer1 carries connections of other peers to this one" in carried
+    first, *others = (load_file(f"fed/peer{n}/peer{n}-state/model.safetensors") for n in (1, 2, 3))
+    for name, value in first.items():
+        for other in others:
+            torch.testing.assert_close(value, other[name], atol=1e-5, rtol=0)
+
+
 def _started(file: str) -> subprocess.Popen[str]:
     return subprocess.Popen(fedpeer_command(*starting([file])), stderr=subprocess.PIPE, text=True)
