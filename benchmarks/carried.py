@@ -34,7 +34,6 @@ from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.server import PeerServer
-from fedpeer.peer.runtime.two_way import TwoWayLink
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
@@ -70,7 +69,7 @@ class End:
             begun=lambda sender, *stream: self.carrier.begun(sender, *stream),
         )
         self.server = PeerServer(host, BufferPool(), limits)
-        known = Neighborhood(link=self._direct, member=everybody.__contains__)
+        known = Neighborhood(link=lambda peer: self.links.link(peer, direct=True), member=everybody.__contains__)
         self.carrier = Carrier(me, known, self.server.take, limits, rate=math.inf)
         self.links = PeerLinks(
             lambda peer: client_context(identity, public[peer]),
@@ -81,10 +80,6 @@ class End:
             carrier=self.carrier,
             outbound=True,
         )
-
-    def _direct(self, peer: str) -> TwoWayLink | None:
-        link = self.links.link(peer)
-        return link if link is not None and not link.carried else None
 
     async def listen(self, report: Callable[[int], None]) -> None:
         listening = bind_socket("127.0.0.1", 0)

@@ -30,30 +30,27 @@ from typing import Any
 from weakref import WeakSet
 
 from aiohttp import (
-    BaseConnector,
     ClientError,
     ClientSession,
     ClientTimeout,
     ClientWebSocketResponse,
-    ClientWSTimeout,
     DummyCookieJar,
     Payload,
     ServerDisconnectedError,
     StreamReader,
     TCPConnector,
-    WSServerHandshakeError,
 )
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
 
 from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
+from fedpeer.peer.runtime.opener import CLOSE_S, NOT_OPENED, Attempts, LinkOpener
 from fedpeer.peer.runtime.reasons import link_reason
-from fedpeer.peer.runtime.server import CONTENT_TYPE, LINK_ROUTE, ROUTE
+from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
 from fedpeer.peer.runtime.streams import LinkLostError
-from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX, Chunks, TwoWayLink, refuse_stream
+from fedpeer.peer.runtime.two_way import Chunks, TwoWayLink, refuse_stream
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 
@@ -64,16 +61,12 @@ _KERNEL_BYTES = 1 << 20
 #: Seconds that an unused connection stays open; less than the other side keeps it open.
 _KEEP_S = 60.0
 #: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
-#: one because they do not know of the other's; seconds until another attempt after a refusal; seconds for the other
-#: side to confirm that one ends.
-_OTHER_OPENS_S, _BOTH_OPEN_S, _REFUSED_S, _CLOSE_S = 2.0, 15.0, 10.0, 1.0
-#: Peers that are asked at a time to carry a connection, and seconds until the next ones are asked.
-_ASKED, _ASK_AGAIN_S = 3, 5.0
+#: one because they do not know of the other's.
+_OTHER_OPENS_S, _BOTH_OPEN_S = 2.0, 15.0
 #: Seconds in which a post connects, if it does.
 _CONNECTS_S = 0.5
 #: Seconds after which it is tried again to connect directly to a peer whose connection is carried.
 _IMPROVE_S = 60.0
-_NOT_OPENED = (TimeoutError, ClientError, OSError, ValueError, LinkLostError)
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -128,14 +121,9 @@ class _Link:
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
     opening      its opening, while it lasts; `improving`: that of a direct one beside one that is carried
-    address      URL of the peer in the last message to it, "" for one to which nobody can connect
-    failed       attempts to connect directly that have failed since the last connection
-    posts        frames that are being posted
+    attempts     what has come of them so far
     wanted       when such a connection is opened; infinite: nobody wants one
-    again        time from which it may be tried to open one
-    ask_again    time from which other peers are asked again to carry one, and `asked`: how many have been
-    refusals     why other peers have not carried one, or carry it no longer
-    through      the peer that carries it, or has carried the last one; "": nobody
+    posts        frames that are being posted
     """
 
     tls: ssl.SSLContext | None
@@ -144,27 +132,13 @@ class _Link:
     two_way: TwoWayLink | None = None
     opening: asyncio.Task[None] | None = None
     improving: asyncio.Task[None] | None = None
-    address: str = ""
-    failed: int = 0
+    attempts: Attempts = field(default_factory=Attempts)
     posts: dict[asyncio.Task[Outcome], _Frame] = field(default_factory=dict)
     wanted: float = math.inf
-    again: float = 0.0
-    ask_again: float = 0.0
-    asked: int = 0
-    refusals: dict[str, str] = field(default_factory=dict)
-    through: str = ""
     rest: float = 0.0
     rest_until: float = 0.0
     woken: float = -math.inf
     failure: str = ""
-
-    @property
-    def no_way(self) -> str:
-        """Why there is no connection to a peer to which nobody can connect."""
-        refusals = "; ".join(f"{peer}: {why}" for peer, why in sorted(self.refusals.items()))
-        return "nobody can connect to it, and no other peer carries a connection to it" + f" ({refusals})" * bool(
-            refusals
-        )
 
     def use(self, two_way: TwoWayLink) -> None:
         """Send over this connection from now on, soon also what still waits for one of its own."""
@@ -222,6 +196,7 @@ class PeerLinks:
             auto_decompress=False,
             skip_auto_headers=_NEEDLESS,
         )
+        self._opener = LinkOpener(self._session, self._limits, carrier, self._sockets.add)
 
     def send(
         self,
@@ -251,8 +226,8 @@ class PeerLinks:
         except ValueError as error:
             self._report(peer, LinkDown(str(error)))
             return
-        link.address = url
-        if both_ways is not False and link.tls is not None and self._receive is not None:
+        link.attempts.address = url
+        if both_ways is not False:
             self._want(peer, link, now, known=both_ways is True)
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
         stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
@@ -279,10 +254,11 @@ class PeerLinks:
         link.use(two_way)  # the other side has lost ours, if it is older
         link.rest_until = 0.0
 
-    def link(self, peer: str) -> TwoWayLink | None:
-        """Return the open connection to a peer that carries messages both ways."""
+    def link(self, peer: str, *, direct: bool = False) -> TwoWayLink | None:
+        """Return the open connection to a peer that carries messages both ways; `direct`: if nobody carries it."""
         link = self._links.get(peer)
-        return link.two_way if link is not None and link.two_way is not None and link.two_way.open else None
+        found = link.two_way if link is not None else None
+        return found if found is not None and found.open and not (direct and found.carried) else None
 
     def received(self, peer: str) -> None:
         """End the pause of a peer that has sent something: it was just started, or a link is back.
@@ -319,7 +295,7 @@ class PeerLinks:
             with suppress(OSError):  # it is closed
                 each.shutdown(socket.SHUT_RDWR)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(CLOSE_S):
                 while any(each.fileno() >= 0 for each in self._sockets):
                     await asyncio.sleep(0)
 
@@ -329,101 +305,61 @@ class PeerLinks:
     def _want(self, peer: str, link: _Link, now: float, *, known: bool) -> None:
         """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
         for a moment, and so does one that does not know yet whether the other can."""
-        if self.link(peer) is not None or link.opening is not None or now < link.rest_until:
+        busy = self.link(peer) is not None or link.opening is not None or now < link.rest_until
+        if busy or link.tls is None or self._receive is None:
             return
         at_once = self._outbound or (known and self._me < peer)
         link.wanted = min(link.wanted, now if at_once else now + _OTHER_OPENS_S)
-        if now < max(link.wanted, link.again):
+        if now < max(link.wanted, link.attempts.again):
             return
-        link.opening = asyncio.create_task(self._open(peer, link))
+        link.opening = asyncio.create_task(self._open(peer, link, link.tls))
 
-    async def _open(self, peer: str, link: _Link) -> None:
-        """Open a connection for both directions, and read from it until it ends."""
-        try:
-            async with AsyncExitStack() as stack:
-                web_socket = await self._reached(peer, link, stack)
-                if web_socket is not None:
-                    await self._run(peer, link, web_socket)
-        finally:
-            link.opening = None
-            if self._outbound and self._links.get(peer) is link:  # the other side cannot open one
-                loop = asyncio.get_running_loop()
-                loop.call_at(max(link.again, loop.time() + self._limits.backoff_s), self._open_again, peer, link)
-
-    def _open_again(self, peer: str, link: _Link) -> None:
-        if self._links.get(peer) is link:
-            self._want(peer, link, asyncio.get_running_loop().time(), known=True)
-
-    async def _reached(self, peer: str, link: _Link, stack: AsyncExitStack) -> ClientWebSocketResponse | None:
-        """Return a connection to the peer, opened directly or through another peer; what worked last is tried first.
+    async def _open(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
+        """Open a connection for both directions, and read from it until it ends.
 
         Posts say what is wrong with the link if there is no way.
         """
-        clock = asyncio.get_running_loop().time
-        through = self._through(peer, link, clock())
-        direct = [""] if link.address else []
-        for way in [*through, *direct] if link.through else [*direct, *through]:
-            try:
-                web_socket = await self._web_socket(peer, link, way, stack)
-            except WSServerHandshakeError:  # it refuses
-                link.again = clock() + _REFUSED_S
-                return None
-            except _NOT_OPENED:
-                link.failed += not way
-                continue
-            if way and way != link.through:
-                self._carried(peer, way)
-            link.through, link.failed = way, 0
-            if way and link.address:
-                asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link)
-            return web_socket
-        link.again = clock() + self._limits.backoff_max_s
-        return None
-
-    def _improve(self, peer: str, link: _Link) -> None:
-        """Try to do without the peer that carries."""
-        if self._links.get(peer) is link and link.through and link.improving is None:
-            link.improving = asyncio.create_task(self._open_directly(peer, link))
-
-    async def _open_directly(self, peer: str, link: _Link) -> None:
+        attempts, before = link.attempts, link.attempts.through
         try:
             async with AsyncExitStack() as stack:
-                web_socket = await self._web_socket(peer, link, "", stack)
-                link.through = ""
-                await self._run(peer, link, web_socket, instead=True)
-        except (*_NOT_OPENED, WSServerHandshakeError):
-            asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link)
+                opened = await self._opener.open(peer, tls, attempts, self._links, stack)
+                if opened is not None:
+                    if attempts.through not in ("", before):
+                        self._carried(peer, attempts.through)
+                    if attempts.through and attempts.address:
+                        asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link, tls)
+                    await self._run(peer, link, opened)
+        finally:
+            link.opening = None
+            self._open_again(peer, link)
+
+    def _open_again(self, peer: str, link: _Link) -> None:
+        """Open another connection soon if the other side cannot."""
+
+        def want() -> None:
+            if self._links.get(peer) is link:
+                self._want(peer, link, loop.time(), known=True)
+
+        loop = asyncio.get_running_loop()
+        if self._outbound:
+            loop.call_at(max(link.attempts.again, loop.time() + self._limits.backoff_s), want)
+
+    def _improve(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
+        """Try to do without the peer that carries."""
+        if self._links.get(peer) is link and link.attempts.through and link.improving is None:
+            link.improving = asyncio.create_task(self._open_directly(peer, link, tls))
+
+    async def _open_directly(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
+        try:
+            opened = await self._opener.directly(tls, link.attempts)
+        except NOT_OPENED:
+            asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link, tls)
+        else:
+            link.attempts.opened("")
+            await self._run(peer, link, opened, instead=True)
+            self._open_again(peer, link)
         finally:
             link.improving = None
-
-    def _through(self, peer: str, link: _Link, now: float) -> list[str]:
-        """Return the peers to ask now to carry a connection; each time others, and not too often, if none can."""
-        unreachable = not link.address or link.failed or link.through  # a peer that just starts is no such
-        if self._carrier is None or not unreachable or now < link.ask_again:
-            return []
-        order = self._carrier.order(peer, self._links)
-        first = link.asked % max(1, len(order))
-        link.ask_again, link.asked = now + _ASK_AGAIN_S, first + _ASKED
-        return [*order[first:], *order[:first]][:_ASKED]
-
-    async def _web_socket(self, peer: str, link: _Link, through: str, stack: AsyncExitStack) -> ClientWebSocketResponse:
-        session = self._session
-        if through:
-            assert self._carrier is not None, "else nobody carries"
-            assert link.tls is not None, "without it there are no connections for both directions"
-            connected, stream = await self._carrier.connect(peer, through)
-            stack.callback(lambda: link.refusals.update({through: stream.why} if stream.why else {}))
-            self._sockets.add(connected)
-            session = await stack.enter_async_context(ClientSession(connector=_Connected(connected, link.tls)))
-        async with asyncio.timeout(self._limits.connect_s + self._limits.answer_s):
-            return await session.ws_connect(
-                f"https://{peer}{LINK_ROUTE}" if through else f"{link.address}{LINK_ROUTE}",
-                ssl=link.tls or True,
-                compress=0,
-                max_msg_size=RECORD_BYTES_MAX,
-                heartbeat=HEARTBEAT_S,
-                timeout=ClientWSTimeout(ws_close=_CLOSE_S),
-            )
 
     async def _run(self, peer: str, link: _Link, web_socket: ClientWebSocketResponse, *, instead: bool = False) -> None:
         """Take a connection that was opened, unless the other side's counts, and read from it until it ends.
@@ -445,8 +381,6 @@ class PeerLinks:
             two_way.retire()
         else:
             link.use(two_way)
-            link.ask_again = 0.0
-            link.refusals.clear()
         await two_way.run()
 
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
@@ -468,7 +402,7 @@ class PeerLinks:
                 if two_way is not None and two_way.open and not (further and two_way.stalled):
                     outcome = await self._carry(queue, two_way, head, tail)
                 elif not address:
-                    outcome = LinkDown(link.no_way)
+                    outcome = LinkDown(link.attempts.no_way)
                 else:
                     outcome = await self._posted(queue, link, address, _Frame(head, tail))
                 queue.moved = loop.time()
@@ -581,20 +515,6 @@ class _Frame(Payload):
             chunk = self.tail[start : start + CHUNK_BYTES]
             await writer.write(chunk)
             self.moved(len(chunk))
-
-
-class _Connected(BaseConnector):
-    """A connector with one connection, over a socket that is connected already."""
-
-    def __init__(self, connected: socket.socket, tls: ssl.SSLContext) -> None:
-        super().__init__(force_close=True)
-        self._connected, self._tls = connected, tls
-
-    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            self._factory, sock=self._connected, ssl=self._tls, server_hostname=""
-        )
-        return protocol
 
 
 @lru_cache(maxsize=4096)

@@ -87,8 +87,7 @@ class MessageSender:
 
     def link(self, peer: str) -> TwoWayLink | None:
         """Return the open connection to a peer in which others can be carried; None: there is none."""
-        link = self._links.link(peer)
-        return link if link is not None and not link.carried and self._node().state.others.can(peer, CARRIES) else None
+        return self._links.link(peer, direct=True) if self._node().state.others.can(peer, CARRIES) else None
 
     def _carried(self, peer: str, through: str) -> None:
         self._say(Note("info", "carried", f"{through} carries the connection to {peer}", {"peer": peer}))

@@ -110,12 +110,11 @@ class Federation:
                 begun=lambda sender, *stream: self.members[me].carrier.begun(sender, *stream),
             )
         )
-
-        def link(peer: str) -> TwoWayLink | None:
-            found = self.members[me].links.link(peer)
-            return found if found is not None and not found.carried else None
-
-        known = Neighborhood(link=link, member=lambda peer: peer in self.people.roster.by_id)
+        known = Neighborhood(
+            link=lambda peer: self.members[me].links.link(peer, direct=True),
+            member=lambda peer: peer in self.people.roster.by_id,
+            member=lambda peer: peer in self.people.roster.by_id,
+        )
         carrier = Carrier(me, known, server.take, self.limits, rate=self.rate)
         links = PeerLinks(
             lambda peer: client_context(identity, self.people.roster.by_id[peer].key),
