@@ -113,7 +113,6 @@ class Federation:
         known = Neighborhood(
             link=lambda peer: self.members[me].links.link(peer, direct=True),
             member=lambda peer: peer in self.people.roster.by_id,
-            member=lambda peer: peer in self.people.roster.by_id,
         )
         carrier = Carrier(me, known, server.take, self.limits, rate=self.rate)
         links = PeerLinks(
