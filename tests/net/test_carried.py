@@ -12,7 +12,7 @@ import pytest
 from tests.net.conftest import ENDLESS, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors
-from tests.net.peers import Peer, finish, mean_accuracy, until
+from tests.net.peers import Peer, finish, mean_accuracy, status_of, until
 
 #: The two behind routers; north runs `fedpeer init`, too.
 INNER = ("north", "west")
@@ -59,6 +59,7 @@ def test_the_next_one_carries_when_the_carrier_is_killed(made: Callable[..., dic
     until(lambda: bool(carriers(wards)), "somebody carries")
     first = carriers(wards)[0]
     (other,) = {"east", "south"} - {first}
+    until(lambda: status_of(wards[first])["carried"]["bytes"] > 0, "it counts the bytes")
     wards[first].kill()
     until(lambda: other in carriers(wards), f"{other} carries")
     rest = [peer for peer in peers if peer.id != first]

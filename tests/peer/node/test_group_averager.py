@@ -12,7 +12,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.peer.node.node_setup import group_voter_set
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
-from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train
+from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train, Unreachable
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import ModelRequest, Update
@@ -54,6 +54,18 @@ def test_a_round_is_one_training_and_a_mean_in_each_group(cluster: GroupCluster)
         assert set(node.durable.consensus_states) == {
             group for group, members in cluster.groups.items() if peer in members
         }
+
+
+def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_can(cluster: GroupCluster) -> None:
+    first = cluster.nodes()["peer1"].consensus_by_group["everyone"].coordinator
+    assert first is not None
+    made = GroupCluster(world(), Faults(links=QUICK))
+    made.simulator.start()
+    made.simulator.feed(first, Unreachable())
+    assert made.reach(3, 400.0)
+    coordinators = {each.coordinator for node in made.nodes().values() for each in node.consensus_by_group.values()}
+    assert coordinators
+    assert first not in coordinators
 
 
 def test_an_update_is_kept_before_it_is_sent() -> None:

@@ -242,8 +242,13 @@ def answer(connection: socket.socket) -> RejectMessage | None:
 
 
 @contextmanager
-def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob) -> Iterator[Bob]:
-    """Run bob in this federation, by default one without a server, with a group of all and a group with eve."""
+def bob_at(
+    folder: Path, federation: Federation | None = None, kind: type[Bob] = Bob, **settings: object
+) -> Iterator[Bob]:
+    """Run bob in this federation, by default one without a server, with a group of all and a group with eve.
+
+    `settings` are keys of his file.
+    """
     people = People.at(folder / "people")
     ports = {peer: bind_socket("127.0.0.1", 0) for peer in ("ann", "bob", "cas", "dan")}
     keys = {
@@ -272,6 +277,7 @@ def bob_at(folder: Path, federation: Federation | None = None, kind: type[Bob] =
             "identity": {name: str(path) for name, path in files.items()},
             "data": {"simulation": 1},
             "allow_python": ["tests"],
+            **settings,
         }
     )
     ears = {peer: Port(owner="bob") for peer in INCARNATIONS}

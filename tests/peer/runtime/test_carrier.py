@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from aiohttp import ClientSession
 
 from fedpeer.config.address import PeerUrl
 from fedpeer.gossip.transfers import NumberedTransfer
@@ -19,12 +21,14 @@ from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, peer_of, server_context
 from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.server import PeerServer
-from fedpeer.peer.runtime.streams import BYTES, CARRIED, CARRY, LinkLostError
+from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
+from fedpeer.peer.runtime.streams import BYTES, CARRIED, CARRY, END, LinkLostError
 from fedpeer.peer.runtime.two_way import TwoWayLink
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.messages import Message, Transfer
 from tests.peer.frames import ENVELOPE, MESSAGES, POLICY, spec
+from tests.peer.runtime.bob import bob_at
 from tests.peer.runtime.people import People
 from tests.peer.runtime.port import PATIENCE, Port, serving
 
@@ -173,6 +177,7 @@ async def test_two_peers_to_which_nobody_can_connect_reach_each_other_through_a_
         ann, bob, cas = all_of.members.values()
         await ann.gets_through(bob)
         assert (await bob.until_linked(ann)).carried
+        assert bob.server.reached is None, "nobody has connected to it by itself"
         bob.port.keep = ann.port.keep = True
         await ann.brings(bob, slice_of(1))
         await bob.brings(ann, slice_of(2))
@@ -213,6 +218,54 @@ async def test_who_can_be_reached_after_all_is_carried_no_longer(
         await ann.gets_through(dan)
         await ann.brings(dan, slice_of(1))
         assert cas.carrier.carried["ann", "dan"] < LENGTH
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_just_starts_is_not_looked_for_through_others(tmp_path: Path) -> None:
+    """The first attempt to connect to it may fail, although others are connected to it."""
+    async with federation(tmp_path, carriers="cas dan") as all_of:
+        ann, _, cas, dan = all_of.members.values()
+        await cas.gets_through(dan)
+        await cas.until_linked(dan)
+        ann.links.forget("dan")
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            nowhere = f"https://127.0.0.1:{closed.getsockname()[1]}"
+            frame = encode(replace(ENVELOPE, sender="ann", recipient="dan"), ACK)
+            ann.links.send("dan", nowhere, *frame, both_ways=True)
+            async with asyncio.timeout(PATIENCE):
+                while not ann.links._links["dan"].attempts.failed:
+                    await asyncio.sleep(0.01)
+        ann.send(dan, ACK)
+        await ann.gets_through(dan)
+        assert not (await ann.until_linked(dan)).carried
+        assert ("dan", "cas") not in ann.reached
+
+
+@pytest.mark.asyncio
+async def test_who_cannot_be_reached_tries_again_by_itself(tmp_path: Path) -> None:
+    """Nobody else can open its connections, so it needs no message to send."""
+    people, port = People.at(tmp_path / "wards"), Port(owner="ann")
+    ann, bob = people.identity("ann"), people.identity("bob")
+    linked = asyncio.Event()
+    with bind_socket("127.0.0.1", 0) as taken:
+        at = taken.getsockname()[1]
+    links = PeerLinks(
+        lambda peer: client_context(ann, people.roster.by_id["bob"].key),
+        lambda peer, outcome: None,
+        Limits(backoff_max_s=0.1),
+        me="ann",
+        receive=lambda *message: asyncio.sleep(0, b""),
+        outbound=True,
+    )
+    links.send("bob", f"https://127.0.0.1:{at}", *encode(ENVELOPE, ACK), both_ways=True)
+    async with asyncio.timeout(PATIENCE):
+        while not links._links["bob"].attempts.failed:
+            await asyncio.sleep(0.01)
+        listening = bind_socket("127.0.0.1", at)
+        async with serving(port, tls=server_context(bob), listening=listening, linked=lambda *link: linked.set()):
+            await linked.wait()
+            await links.close()
 
 
 @pytest.mark.asyncio
@@ -312,6 +365,34 @@ async def test_bytes_for_which_there_was_no_room_end_the_connection(tmp_path: Pa
                 await link._write(BYTES, stream.number, bytes(60_000))
         await cas.port.until(lambda: "unknown_route" in cas.port.codes)
         assert "room" in cas.port.refusals[-1][2]
+
+
+@pytest.mark.asyncio
+async def test_streams_of_one_peer_are_limited_by_the_second(tmp_path: Path) -> None:
+    async with federation(tmp_path, limits=Limits(streams_per_second=2.0)) as all_of:
+        ann, _bob, cas = all_of.members.values()
+        link = await ann.until_linked(cas)
+        streams = [await link.streams.begin(CARRY, "bob") for _ in range(4)]
+        assert len(await asyncio.wait_for(streams[3].read(), PATIENCE)) == 0
+        assert streams[3].why == "it was asked too often"
+
+
+@pytest.mark.parametrize(("carry", "why"), [(None, 3), (0, 2)], ids=["no connection to cas", "carry: 0"])
+def test_a_running_peer_says_why_it_does_not_carry(carry: float | None, why: int, tmp_path: Path) -> None:
+    with bob_at(tmp_path, carry=carry) as bob:
+
+        async def ask() -> bytes:
+            async with ClientSession() as session:
+                url = bob.people.roster.by_id["bob"].address + LINK_ROUTE
+                async with session.ws_connect(url, ssl=bob.tls(bob.keys["ann"])) as opened:
+                    await opened.send_bytes(struct.pack("<BI", CARRY, 0) + b"cas")
+                    while True:  # bob may have messages of his own
+                        record = await asyncio.wait_for(opened.receive_bytes(), PATIENCE)
+                        if record[0] == END:
+                            return record
+
+        assert bob.peer.wait(ask()) == struct.pack("<BIB", END, 0, why)
+        assert bob.peer.line("reachable").text.startswith(f"reachable at {bob.people.roster.by_id['bob'].address}: ")
 
 
 @pytest.mark.asyncio
