@@ -7,102 +7,25 @@ machine with two cores the carrier has to share them with both.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import math
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor
 
+from benchmarks.end import End
 from benchmarks.measure import Lap, Spent, interleaved, times
-from benchmarks.rows import Row, Section, compared
-from benchmarks.transports import FEDERATION, GROUP, PEERS, Keys, Receiver, identity_of
+from benchmarks.rows import Row, Section, compared, show
+from benchmarks.transports import GROUP, Keys, Receiver
 from fedpeer.config.address import PeerUrl
-from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.runtime.admission import Host
-from fedpeer.peer.runtime.buffers import BufferPool
-from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
-from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
-from fedpeer.peer.runtime.identity import client_context, server_context
-from fedpeer.peer.runtime.limits import Limits
-from fedpeer.peer.runtime.listener import bind_socket
-from fedpeer.peer.runtime.server import PeerServer
-from fedpeer.peer.wire import codec
-from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy
-from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.messages import Ack, Message, Transfer
+from fedpeer.peer.runtime.client import DeliveryReceipt
+from fedpeer.peer.wire.messages import Transfer
 
 SLICES = {"1 MB": 250_000, "10 MB": 2_500_000, "100 MB": 25_000_000}
-#: Seconds between two attempts to reach a peer that is not connected yet.
-AGAIN_S = 0.05
-
-
-class End:
-    """One of the three peers: server, links and carrier, as in a real peer; what arrives is dropped."""
-
-    def __init__(self, me: str, folder: Path, public: dict[str, bytes], length: int) -> None:
-        self.me, self.outcomes = me, asyncio.Queue[tuple[str, Outcome]]()
-        identity, limits, everybody = identity_of(folder, me), Limits(), frozenset(PEERS)
-        self.tls = server_context(identity)
-        spec = GroupSpec(
-            length=length, forms={"float32": FLOAT32}, members=everybody, neighbors=everybody, weight_max=2
-        )
-        policy = MessagePolicy(
-            federation=FEDERATION, me=me, incarnation=1, other=None, peers=everybody, groups={GROUP: spec}
-        )
-        by_key = {key: peer for peer, key in public.items()}
-        host = Host(
-            identify=lambda der: by_key[_key(der or b"")],
-            listens=lambda peer: True,
-            policy=lambda peer: policy,
-            deliver=lambda sender, envelope, message, lease: lease.release(),
-            broken=lambda error, sender: print(error),
-            rejected=print,
-            linked=lambda peer, link: self.links.linked(peer, link),
-            begun=lambda sender, *stream: self.carrier.begun(sender, *stream),
-        )
-        self.server = PeerServer(host, BufferPool(), limits)
-        known = Neighborhood(link=lambda peer: self.links.link(peer, direct=True), member=everybody.__contains__)
-        self.carrier = Carrier(me, known, self.server.take, limits, rate=math.inf)
-        self.links = PeerLinks(
-            lambda peer: client_context(identity, public[peer]),
-            lambda peer, outcome: self.outcomes.put_nowait((peer, outcome)),
-            limits,
-            me=me,
-            receive=self.server.admission.take_over,
-            carrier=self.carrier,
-            outbound=True,
-        )
-
-    async def listen(self, report: Callable[[int], None]) -> None:
-        listening = bind_socket("127.0.0.1", 0)
-        await self.server.start(listening, self.tls)
-        report(listening.getsockname()[1])
-
-    def send(self, to: str, address: str, message: Message) -> None:
-        envelope = Envelope(federation=FEDERATION, sender=self.me, recipient=to, incarnation=1, to_incarnation=1)
-        self.links.send(to, address, *codec.encode(envelope, message), both_ways=True)
-
-    async def until_linked(self, to: str, address: str) -> None:
-        outcome: tuple[str, Outcome] | None = None
-        while self.links.link(to) is None or not outcome or not isinstance(outcome[1], DeliveryReceipt):
-            self.send(to, address, Ack(group=GROUP, taken=0, round=0))
-            outcome = await self.outcomes.get()
-            await asyncio.sleep(AGAIN_S)
-
-
-def _key(der: bytes) -> bytes:
-    from cryptography import x509
-
-    key: Any = x509.load_der_x509_certificate(der).public_key()
-    return bytes(key.public_bytes_raw())
 
 
 def _serve(
@@ -150,11 +73,9 @@ class Way:
         self._seq += 1
         share = NumberedTransfer(seq=self._seq, round=1, exchange=1, weight=1.0, form="float32", payload=value_D)
         self._end.send("b", self.address, Transfer(group=GROUP, share=share))
-        outcome: tuple[str, Outcome] | None = None
-        while outcome is None or outcome[0] != "b":
-            outcome = await self._end.outcomes.get()
-        if not isinstance(outcome[1], DeliveryReceipt):
-            raise RuntimeError(f"not taken: {outcome[1]}")
+        outcome = await self._end.outcomes["b"].get()
+        if not isinstance(outcome, DeliveryReceipt):
+            raise RuntimeError(f"not taken: {outcome}")
 
     def close(self) -> None:
         self._loop.run_until_complete(self._end.links.close())
@@ -185,11 +106,5 @@ def measure(quick: bool) -> Section:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.carried", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
-    Console(width=120).print(measure(parser.parse_args().quick).table())
-
-
 if __name__ == "__main__":
-    main()
+    show("carried", __doc__, measure)

@@ -8,7 +8,6 @@ pieces and read into a buffer that the receiver keeps (seconds until the receive
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import struct
@@ -19,10 +18,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse, StreamReader, WSMsgType, web
-from rich.console import Console
 
 from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
-from benchmarks.rows import Row, Section, compared
+from benchmarks.rows import Row, Section, compared, show
 from benchmarks.transports import Keys, Receiver, identity_of
 from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES
@@ -292,11 +290,5 @@ def _pairs(ours: _Opened, floor: _Opened, work: Callable[[_Opened], Lap], pairs:
     return interleaved(lambda: work(ours), lambda: work(floor), pairs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.links", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
-    Console(width=120).print(measure(parser.parse_args().quick).table())
-
-
 if __name__ == "__main__":
-    main()
+    show("links", __doc__, measure)

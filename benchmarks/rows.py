@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Ratio, ratio_of_medians
@@ -88,6 +90,13 @@ the ratio of the medians with its 95 % bootstrap interval. A target is missed on
 floors are hand-written programs for one job each ([floors.py](floors.py)), measured in the same run.
 """
     path.write_text("\n".join([head, *(section.markdown() for section in sections)]), encoding="utf-8")
+
+
+def show(name: str, about: str | None, measure: Callable[[bool], Section]) -> None:
+    """Run one benchmark from the command line, and print its table."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
+    Console(width=120).print(measure(parser.parse_args().quick).table())
 
 
 def machine() -> str:

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -136,13 +136,13 @@ def kept(length: int) -> Tensor:
 class Keys:
     """The peers' certificates in a folder that lives as long as this."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: Sequence[str] = PEERS) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fedpeer-bench-")
         authority = Ed25519PrivateKey.generate()
         issuer = authority_certificate(authority, "bench")
         self.folder, self.public = Path(self._folder.name), {}
         (self.folder / "ca.crt").write_bytes(pem(issuer))
-        for peer in PEERS:
+        for peer in peers:
             key = Ed25519PrivateKey.generate()
             certificate = peer_certificate(issuer, authority, peer, key.public_key(), "127.0.0.1")
             (self.folder / f"{peer}.crt").write_bytes(pem(certificate))
@@ -222,7 +222,8 @@ class Fedpeer:
         async def receive(certificate: bytes, length: int, chunks: Chunks) -> bytes:
             raise AssertionError("the receiver sends answers only")
 
-        return PeerLinks(lambda peer: self._tls, self._reported, me="a", receive=receive)
+        tls = self._tls
+        return PeerLinks((lambda peer: tls) if tls is not None else None, self._reported, me="a", receive=receive)
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
         self._answered.set_result(outcome)

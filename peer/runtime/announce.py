@@ -11,7 +11,7 @@ import contextlib
 
 from fedpeer.peer.runtime.authority import Authority
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
-from fedpeer.peer.runtime.identity import client_context
+from fedpeer.peer.runtime.identity import expecting, shared_client_context
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Contract, RejectMessage, RosterNews
@@ -68,7 +68,8 @@ async def announce(
         if len(found) == len(entries):
             done.set()
 
-    links = PeerLinks(lambda peer: client_context(authority.identity, roster.by_id[peer].key), report)
+    shared = shared_client_context(authority.identity)
+    links = PeerLinks(lambda peer: expecting(shared, roster.by_id[peer].key), report)
     try:
         for entry in entries:
             send(entry.id, NEWEST)

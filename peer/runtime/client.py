@@ -2,15 +2,16 @@
 
 Two peers that can share one connection, which carries messages both ways (`two_way.py`) and which either of them opens,
 if need be through a third peer (`carrier.py`).
-Before that, and to peers of earlier releases, each frame is an HTTP post: then a neighbor has one connection for small
-messages and one for bulk. While packets are lost and answers are late, it has two more of each, for posts.
+Frames wait for the first one. To peers of earlier releases, and while none can be opened, each frame is an HTTP post:
+then a neighbor has one connection for small messages and one for bulk. While packets are lost and answers are late, it
+has two more of each, for posts.
 
 Each kind has a bounded queue. A frame that is queued or being sent is not queued again; one that is stuck is, for
 another connection. A full queue drops its oldest frame. Everything has a time limit (`limits.py`), and after a failure
 a neighbor is not tried again for a moment. `report` passes on what became of a frame: delivered, rejected, or the link
 is down.
 
-The TLS handshake checks the other side's identity (`identity.client_context`) before a byte of ours is sent. Plain HTTP
+The TLS handshake checks the other side's identity (`identity.expecting`) before a byte of ours is sent. Plain HTTP
 is for loopback only, and only if no TLS is configured.
 """
 
@@ -62,7 +63,9 @@ _KERNEL_BYTES = 1 << 20
 _KEEP_S = 60.0
 #: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
 #: one because they do not know of the other's.
-_OTHER_OPENS_S, _BOTH_OPEN_S = 2.0, 15.0
+_OTHER_OPENS_S, _BOTH_OPEN_S = 0.5, 15.0
+#: Seconds for the first connection, before posts open their own: a handshake on a machine where many begin.
+_MEET_S = 2.0
 #: Seconds in which a post connects, if it does.
 _CONNECTS_S = 0.5
 #: Seconds after which it is tried again to connect directly to a peer whose connection is carried.
@@ -115,21 +118,24 @@ class _Queue:
 class _Link:
     """One neighbor.
 
+    tls          context of connections to it; None: none has been opened
     rest         seconds of the current pause after a failure; 0: none
     rest_until   time until which it is not tried
     woken        when a message from it last ended a pause
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
+    met          there has been such a connection, or the first attempt to open one has failed
     opening      its opening, while it lasts; `improving`: that of a direct one beside one that is carried
     attempts     what has come of them so far
     wanted       when such a connection is opened; infinite: nobody wants one
     posts        frames that are being posted
     """
 
-    tls: ssl.SSLContext | None
     small: _Queue
     bulk: _Queue
+    tls: ssl.SSLContext | None = None
     two_way: TwoWayLink | None = None
+    met: asyncio.Event = field(default_factory=asyncio.Event)
     opening: asyncio.Task[None] | None = None
     improving: asyncio.Task[None] | None = None
     attempts: Attempts = field(default_factory=Attempts)
@@ -140,11 +146,17 @@ class _Link:
     woken: float = -math.inf
     failure: str = ""
 
+    @property
+    def meets(self) -> bool:
+        """True while the first connection for both directions is still to come."""
+        return self.wanted < math.inf and not self.met.is_set()
+
     def use(self, two_way: TwoWayLink) -> None:
         """Send over this connection from now on, soon also what still waits for one of its own."""
         if self.two_way is not None:
             self.two_way.retire()
         self.two_way = two_way
+        self.met.set()
         asyncio.get_running_loop().call_later(_CONNECTS_S, self._turn_to, two_way)
 
     def _turn_to(self, two_way: TwoWayLink) -> None:
@@ -156,7 +168,8 @@ class _Link:
 class PeerLinks:
     """All links of one peer. Create and close it on the running event loop.
 
-    contexts   returns the TLS context for a peer, called once for each; None: plain HTTP, to loopback only
+    contexts   returns the TLS context for a peer, called when one first connects to it; None: plain HTTP, to loopback
+               only
     report     receives what became of a frame to a peer; called on the loop, must not block
     me         this peer's id, and `receive` takes the messages that arrive over connections that it opens: by the
                other side's certificate (DER), length and bytes; None: it opens none that carry messages both ways
@@ -168,7 +181,7 @@ class PeerLinks:
 
     def __init__(
         self,
-        contexts: Callable[[str], ssl.SSLContext | None],
+        contexts: Callable[[str], ssl.SSLContext] | None,
         report: Callable[[str, Outcome], None],
         limits: Limits | None = None,
         *,
@@ -206,11 +219,11 @@ class PeerLinks:
         tail: memoryview,
         *,
         urgent: bool = False,
-        both_ways: bool | None = False,
+        both_ways: bool = False,
     ) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
 
-        `both_ways`: this peer can share a connection; None: that is not known, so that one is opened after a moment.
+        `both_ways`: this peer can share a connection, or has not said yet that it cannot.
 
         An `urgent` frame is sent before the small ones, however long its tail is: on an overloaded machine a
         coordinator whose heartbeats wait behind pings seems dead.
@@ -220,17 +233,18 @@ class PeerLinks:
         limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = self._new(peer)
+            link = self._links[peer] = self._new()
         try:
-            url = _url(address, plain=link.tls is None)
+            url = _url(address, plain=self._contexts is None)
         except ValueError as error:
             self._report(peer, LinkDown(str(error)))
             return
         link.attempts.address = url
-        if both_ways is not False:
-            self._want(peer, link, now, known=both_ways is True)
+        if both_ways:
+            self._want(peer, link, now)
         queue = link.bulk if len(tail) > BULK_BYTES and not urgent else link.small
-        stuck = bool(queue.tasks) and now - queue.moved > limits.stalled_s
+        patience = _MEET_S if link.meets else limits.stalled_s
+        stuck = bool(queue.tasks) and now - queue.moved > patience
         waiting = queue.urgent if urgent else queue.waiting
         if head in waiting or (head in queue.leaving and not stuck):
             return
@@ -246,7 +260,7 @@ class PeerLinks:
         """Take a connection that this peer opened. If both opened one at a time, that of the smaller id stays."""
         link = self._links.get(peer)
         if link is None:
-            link = self._links[peer] = self._new(peer)
+            link = self._links[peer] = self._new()
         ours, now = link.two_way, asyncio.get_running_loop().time()
         both_opened = ours is not None and ours.open and ours.opened and now - ours.since < _BOTH_OPEN_S
         if both_opened and self._me < peer:
@@ -299,20 +313,28 @@ class PeerLinks:
                 while any(each.fileno() >= 0 for each in self._sockets):
                     await asyncio.sleep(0)
 
-    def _new(self, peer: str) -> _Link:
-        return _Link(self._contexts(peer), _Queue(self._limits.stale_s), _Queue(math.inf))
+    def _new(self) -> _Link:
+        return _Link(_Queue(self._limits.stale_s), _Queue(math.inf))
 
-    def _want(self, peer: str, link: _Link, now: float, *, known: bool) -> None:
+    def _tls(self, peer: str, link: _Link) -> ssl.SSLContext | None:
+        """Return the TLS context for a peer, which most peers of the smaller ids never need; None: there is no TLS."""
+        if link.tls is None and self._contexts is not None:
+            link.tls = self._contexts(peer)
+        return link.tls
+
+    def _want(self, peer: str, link: _Link, now: float) -> None:
         """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
-        for a moment, and so does one that does not know yet whether the other can."""
+        for a moment."""
         busy = self.link(peer) is not None or link.opening is not None or now < link.rest_until
-        if busy or link.tls is None or self._receive is None:
+        if busy or self._contexts is None or self._receive is None:
             return
-        at_once = self._outbound or (known and self._me < peer)
+        at_once = self._outbound or self._me < peer
         link.wanted = min(link.wanted, now if at_once else now + _OTHER_OPENS_S)
         if now < max(link.wanted, link.attempts.again):
             return
-        link.opening = asyncio.create_task(self._open(peer, link, link.tls))
+        tls = self._tls(peer, link)
+        assert tls is not None, "there are contexts"
+        link.opening = asyncio.create_task(self._open(peer, link, tls))
 
     async def _open(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
         """Open a connection for both directions, and read from it until it ends.
@@ -331,6 +353,7 @@ class PeerLinks:
                     await self._run(peer, link, opened)
         finally:
             link.opening = None
+            link.met.set()
             self._open_again(peer, link)
 
     def _open_again(self, peer: str, link: _Link) -> None:
@@ -338,7 +361,7 @@ class PeerLinks:
 
         def want() -> None:
             if self._links.get(peer) is link:
-                self._want(peer, link, loop.time(), known=True)
+                self._want(peer, link, loop.time())
 
         loop = asyncio.get_running_loop()
         if self._outbound:
@@ -383,12 +406,24 @@ class PeerLinks:
             link.use(two_way)
         await two_way.run()
 
+    async def _meet(self, peer: str, link: _Link) -> None:
+        """Wait until the first connection for both directions is open or cannot be: else posts would have their own."""
+        if link.opening is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(link.wanted):
+                    await link.met.wait()
+            self._want(peer, link, asyncio.get_running_loop().time())
+        if link.opening is not None:
+            await link.met.wait()
+
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
         """Send the queued frames one after another until the queue is empty.
 
         `further`: others are under way for longer than usual. If the shared connection has stalled, by posts.
         """
         loop = asyncio.get_running_loop()
+        if link.meets and not further:
+            await self._meet(peer, link)
         while waiting := queue.urgent or queue.waiting:
             head = next(iter(waiting))
             address, tail, since = waiting.pop(head)
@@ -404,7 +439,7 @@ class PeerLinks:
                 elif not address:
                     outcome = LinkDown(link.attempts.no_way)
                 else:
-                    outcome = await self._posted(queue, link, address, _Frame(head, tail))
+                    outcome = await self._posted(peer, queue, link, address, _Frame(head, tail))
                 queue.moved = loop.time()
                 queue.leaving -= Counter({head: 1})
                 # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
@@ -447,9 +482,9 @@ class PeerLinks:
             return DeliveryReceipt(size, loop.time() - began)
         return codec.decode_answer(answer) or LinkDown("it answered what no peer does")
 
-    async def _posted(self, queue: _Queue, link: _Link, address: str, frame: _Frame) -> Outcome:
+    async def _posted(self, peer: str, queue: _Queue, link: _Link, address: str, frame: _Frame) -> Outcome:
         """Post a frame, or, if a connection for both directions comes before the post has one, send it over that."""
-        post = asyncio.create_task(self._post(link.tls, address, frame))
+        post = asyncio.create_task(self._post(self._tls(peer, link), address, frame))
         link.posts[post] = frame
         task = asyncio.current_task()
         assert task is not None, "it runs as one"

@@ -183,10 +183,24 @@ def server_context(identity: Identity) -> ssl.SSLContext:
 
 def client_context(identity: Identity, expected: bytes) -> ssl.SSLContext:
     """Return the TLS 1.3 context to one peer: the handshake fails unless it holds the key `expected` (32 bytes)."""
+    return expecting(shared_client_context(identity), expected)
+
+
+def shared_client_context(identity: Identity) -> ssl.SSLContext:
+    """Return what the contexts to all peers share (`expecting`): loading the keys costs as much as a handshake."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
     context.check_hostname = False  # the key is checked instead, which proves more than a name
     context.verify_mode = ssl.CERT_REQUIRED
-    context.expected = expected
+    return context
+
+
+def expecting(shared: ssl.SSLContext, expected: bytes) -> ssl.SSLContext:
+    """Return the TLS 1.3 context to one peer, which has to hold the key `expected` (32 bytes).
+
+    Each peer has one of its own, so that no connection to another peer at the same address is used for it.
+    """
+    context = _ToOne(ssl.PROTOCOL_TLS_CLIENT)
+    context.shared, context.expected = shared, expected
     return context
 
 
@@ -323,3 +337,20 @@ class _Context(ssl.SSLContext):
         assert isinstance(made, _Handshake)
         made.expected, made.outgoing = self.expected, outgoing
         return made
+
+
+class _ToOne(ssl.SSLContext):
+    """A context with the keys and settings of another one, whose TLS objects accept only the key `expected`."""
+
+    shared: ssl.SSLContext
+    expected: bytes
+
+    def wrap_bio(self, *args: Any, **settings: Any) -> _Handshake:
+        made = self.shared.wrap_bio(*args, **settings)
+        assert isinstance(made, _Handshake)
+        made.expected = self.expected
+        return made
+
+    def wrap_socket(self, *args: Any, **settings: Any) -> ssl.SSLSocket:
+        """Do it as the other context would: without the check of the key, which a blocking socket has in no context."""
+        return self.shared.wrap_socket(*args, **settings)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.admission import MessageAdmission
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
-from fedpeer.peer.runtime.identity import client_context
+from fedpeer.peer.runtime.identity import expecting, shared_client_context
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows
@@ -42,8 +43,9 @@ class MessageSender:
     ) -> None:
         self._prepared, self._members, self._node = prepared, members, node
         self._status, self._rows, self._say, self._feed = status, rows, say, feed
+        shared = shared_client_context(prepared.identity) if prepared.identity is not None else None
         self._links = PeerLinks(
-            self._context,
+            partial(self._context, shared) if shared is not None else None,
             self._reported,
             admission.limits,
             me=prepared.file.id,
@@ -73,7 +75,7 @@ class MessageSender:
         size, spec = len(head) + len(tail), send.message.spec
         self._status.sent(size, group_of(send.message))
         self._rows.sent(size, counts=spec.learning)
-        both_ways = None if self._unmet(send.to) else self._node().state.others.can(send.to, LINKS)
+        both_ways = self._unmet(send.to) or self._node().state.others.can(send.to, LINKS)
         self._links.send(send.to, address, head, tail, urgent=spec.urgent, both_ways=both_ways)
 
     def _unmet(self, peer: str) -> bool:
@@ -114,9 +116,8 @@ class MessageSender:
             return statement.advert.address
         return self.found.get(peer, entry.address)
 
-    def _context(self, peer: str) -> ssl.SSLContext | None:
-        identity = self._prepared.identity
-        return client_context(identity, self._members.roster.by_id[peer].key) if identity is not None else None
+    def _context(self, shared: ssl.SSLContext, peer: str) -> ssl.SSLContext:
+        return expecting(shared, self._members.roster.by_id[peer].key)
 
     def _reported(self, peer: str, outcome: Outcome) -> None:
         """Handle the outcome of a message: pass an answer to the node; log a link that is down once per reason."""

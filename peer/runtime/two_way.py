@@ -50,9 +50,9 @@ _INSIDE = getattr(socket, "AF_UNIX", None)
 
 #: Milliseconds without an acknowledgement by the other machine after which a connection counts as stalled.
 _STALLED_MS = 100
-#: The beginning of Linux's `struct tcp_info`: packets that are not acknowledged, eight further numbers, of which the
-#: last is the time since the last acknowledgement.
-_TCP_INFO = Struct("<24x" + "I" * 9)
+#: The beginning of Linux's `struct tcp_info`: packets that are not acknowledged, those that were sent again and are not
+#: acknowledged, and milliseconds since data left and since an acknowledgement came.
+_TCP_INFO = Struct("<24xI8xI4xI8xI")
 
 #: Messages that are being read and answers that wait until the other side reads; more than it has under way.
 _UNFINISHED_MAX = 256
@@ -287,18 +287,19 @@ class _Arriving:
 
 
 def has_stalled(connection: socket.socket) -> bool:
-    """Return whether bytes have left that the other machine has not acknowledged for a while: packets are being lost.
+    """Return whether bytes left a while ago that the other machine has not acknowledged: packets are being lost.
 
-    A machine acknowledges bytes also while its peer is busy. True as well if the kernel does not tell. False inside
-    another connection, which it is not worth to avoid.
+    A machine acknowledges bytes also while its peer is busy, and those that have just left on an idle connection need
+    some time. True as well if the kernel does not tell. False inside another connection, which it is not worth to
+    avoid.
     """
     if connection.family == _INSIDE:
         return False
     if not hasattr(socket, "TCP_INFO"):
         return True
     told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    unacknowledged, *_, silent_ms = _TCP_INFO.unpack(told)
-    return bool(unacknowledged and silent_ms >= _STALLED_MS)
+    unacknowledged, again, sent_ms, silent_ms = _TCP_INFO.unpack(told)
+    return bool(unacknowledged and silent_ms >= _STALLED_MS and (again or sent_ms >= _STALLED_MS))
 
 
 def _below(open_socket: Socket) -> socket.socket | None:

@@ -48,7 +48,7 @@ def connections(hosts: Hosts, host: str) -> int:
 
 
 def test_two_peers_share_one_connection(made: Callable[..., dict[str, Peer]], hosts: Hosts) -> None:
-    """The posts of the first meeting leave connections behind that nobody uses; they are closed after a minute."""
+    """If both have opened one, it is one after a moment."""
     peers = started(made(**ENDLESS), round=5)
     pairs = len(peers) * (len(peers) - 1) // 2
     until(lambda: sum(connections(hosts, peer.id) for peer in peers) == pairs, "one connection for each pair", 120)

@@ -36,7 +36,7 @@ async def links_of_ann(
     limits: Limits | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[PeerLinks, Reports]]:
     reports = Reports()
-    links = PeerLinks(lambda peer: tls, reports, limits)
+    links = PeerLinks((lambda peer: tls) if tls is not None else None, reports, limits)
     try:
         yield links, reports
     finally:

@@ -1,0 +1,111 @@
+"""`python -m benchmarks.meeting [--quick]`: processor time until many peers have met, beside bare TLS handshakes.
+
+All peers are in this process. They begin one after another, as processes do; who begins sends a message to each that is
+there, and gets one from each. The floor is one handshake a pair by asyncio, with one context a peer, and one byte there
+and back. What a peer saves, and what it computes to join, is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+
+from benchmarks.end import AGAIN_S, End
+from benchmarks.measure import Lap, clocked, interleaved, times
+from benchmarks.rows import Section, compared, show
+from benchmarks.transports import Keys, identity_of
+from fedpeer.peer.runtime.client import DeliveryReceipt
+from fedpeer.peer.runtime.identity import client_context, server_context
+from fedpeer.peer.runtime.listener import bind_socket
+
+PEERS, PEERS_QUICK = 100, 30
+
+
+class Meeting:
+    """Peers that begin one after another."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys, self.handshakes = keys, 0
+
+    def lap(self) -> Lap:
+        return {"met": clocked(lambda: asyncio.run(self._met()))}
+
+    async def _met(self) -> None:
+        there = list[tuple[End, str]]()
+        for peer in self._keys.public:
+            end = End(peer, self._keys.folder, self._keys.public, outbound=False)
+            ports = list[int]()
+            await end.listen(ports.append)
+            newest = end, f"https://127.0.0.1:{ports[0]}"
+            await asyncio.gather(*(_greet(*pair) for each in there for pair in ((newest, each), (each, newest))))
+            there.append(newest)
+        self.handshakes = sum(len(end.server._listener._open) for end, _ in there)
+        for end, _ in there:
+            await end.links.close()
+            await end.server.stop()
+
+
+async def _greet(sender: tuple[End, str], to: tuple[End, str]) -> None:
+    """Send one message until it has arrived."""
+    (end, _), (other, address) = sender, to
+    while not isinstance(await end.acknowledge(other.me, address), DeliveryReceipt):
+        await asyncio.sleep(AGAIN_S)
+
+
+class Handshakes:
+    """One handshake a pair, by asyncio alone."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def lap(self) -> Lap:
+        return {"met": clocked(lambda: asyncio.run(self._met()))}
+
+    async def _met(self) -> None:
+        addresses, servers, writers = list[tuple[str, int]](), list[asyncio.Server](), list[asyncio.StreamWriter]()
+        for peer in self._keys.public:
+            identity = identity_of(self._keys.folder, peer)
+            listening = bind_socket("127.0.0.1", 0)
+            servers.append(await asyncio.start_server(_echo, sock=listening, ssl=server_context(identity)))
+            writers += await self._opened(client_context(identity, b""), addresses)
+            addresses.append((peer, listening.getsockname()[1]))
+        for writer in writers:
+            writer.transport.abort()
+        for server in servers:
+            server.close()
+
+    async def _opened(self, tls: ssl.SSLContext, addresses: Sequence[tuple[str, int]]) -> list[asyncio.StreamWriter]:
+        return await asyncio.gather(*(_exchanged(tls, port) for _, port in addresses))
+
+
+async def _exchanged(tls: ssl.SSLContext, port: int) -> asyncio.StreamWriter:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    writer.write(b"x")
+    await reader.readexactly(1)
+    return writer
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.readexactly(1))
+
+
+def measure(quick: bool) -> Section:
+    """100 peers, 5 pairs; quick: 30 peers, 3 pairs."""
+    peers, pairs = (PEERS_QUICK, 3) if quick else (PEERS, 5)
+    keys = Keys([f"p{number:03}" for number in range(peers)])
+    ours, floor = Meeting(keys), Handshakes(keys)
+    a, b = interleaved(ours.lap, floor.lap, pairs)
+    spent = (times(laps, "met", per=1e-3) for laps in (a, b))
+    rows = [compared(f"first meeting of {peers} peers", "ms", next(spent), next(spent), 1.3)]
+    keys.close()
+    return Section(
+        "First meeting",
+        f"Processor time of all peers together. Connections that were open at the end: {ours.handshakes}, "
+        f"of {peers * (peers - 1) // 2} pairs.",
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    show("meeting", __doc__, measure)
