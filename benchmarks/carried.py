@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.end import End
-from benchmarks.measure import Lap, Spent, interleaved, times
+from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
 from benchmarks.rows import Row, Section, compared, show
 from benchmarks.transports import GROUP, Keys, Receiver
 from fedpeer.config.address import PeerUrl
@@ -76,6 +76,18 @@ class Way:
         outcome = await self._end.outcomes["b"].get()
         if not isinstance(outcome, DeliveryReceipt):
             raise RuntimeError(f"not taken: {outcome}")
+
+    def acknowledged(self, count: int) -> Lap:
+        """Send short messages one after the other; return the processor time of each side for one and its answer."""
+        other = [self._others[-1].pid]
+        ours, both = cpu_seconds([]), cpu_seconds(other)
+        self._loop.run_until_complete(self._acknowledge(count))
+        ours, both = cpu_seconds([]) - ours, cpu_seconds(other) - both
+        return {"opener": Spent(ours / count, 0), "other": Spent((both - ours) / count, 0)}
+
+    async def _acknowledge(self, count: int) -> None:
+        for _ in range(count):
+            await self._end.acknowledge("b", self.address)
 
     def close(self) -> None:
         self._loop.run_until_complete(self._end.links.close())

@@ -15,10 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, ClientWebSocketResponse, StreamReader, WSMsgType, web
 
+from benchmarks import carried
 from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
 from benchmarks.rows import Row, Section, compared, show
 from benchmarks.transports import Keys, Receiver, identity_of
@@ -256,7 +258,7 @@ class _Opened:
 
 
 def measure(quick: bool) -> Section:
-    """2,000 short frames and slices of two sizes, 11 pairs each; quick: 200 and 3."""
+    """2,000 short frames and messages, and slices of two sizes, 11 pairs each; quick: 200 and 3."""
     keys, loop = Keys(), asyncio.new_event_loop()
     count, pairs = (200, 3) if quick else (2_000, 11)
     floor, rows = _Opened(Asyncio(keys), loop), list[Row]()
@@ -271,6 +273,8 @@ def measure(quick: bool) -> Section:
             a, b = _pairs(ours, floor, partial(_Opened.sent, slice=slice), pairs)
             wall = (times(laps, "sent", clock="wall", per=1e-3) for laps in (a, b))
             rows.append(compared(f"{name}: {size}", "ms", next(wall), next(wall)))
+        if make is WebSocket:
+            rows += _acknowledgements(carried.Way(keys, 1, carried=False), ours, count, pairs)
         ours.close()
     floor.close()
     keys.close()
@@ -278,10 +282,24 @@ def measure(quick: bool) -> Section:
     return Section(
         "One connection for both directions",
         "By the processor for short frames of 140 bytes, by the clock for slices, which leave in pieces of 64 KiB and "
-        "are read into a kept buffer. The floor is asyncio's own streams with the same frames. What the opener of a "
-        "WebSocket sends is masked.",
+        "are read into a kept buffer. The floor is asyncio's own streams with the same frames, and for an "
+        "acknowledgement the bare WebSocket. What the opener of a WebSocket sends is masked.",
         rows,
     )
+
+
+def _acknowledgements(peers: carried.Way, echo: _Opened, count: int, pairs: int) -> list[Row]:
+    """Rows of a peer's short messages beside an echo over a connection of the same kind."""
+    peers.acknowledged(count)
+    a, b = interleaved(lambda: peers.acknowledged(count), lambda: echo.echoed(count), pairs)
+    peers.close()
+    medians = (
+        (side, median(times(a, side, per=1e-3)), median(times(b, side, per=1e-3))) for side in ("opener", "other")
+    )
+    return [
+        Row(name=f"fedpeer: an acknowledgement and its answer, {side}", unit="ms", ours=ours, floor=floor, target=0.3)
+        for side, ours, floor in medians
+    ]
 
 
 def _pairs(ours: _Opened, floor: _Opened, work: Callable[[_Opened], Lap], pairs: int) -> tuple[list[Lap], list[Lap]]:

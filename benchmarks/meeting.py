@@ -8,6 +8,7 @@ and back. What a peer saves, and what it computes to join, is not in it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Sequence
 
@@ -16,7 +17,7 @@ from benchmarks.measure import Lap, clocked, interleaved, times
 from benchmarks.rows import Section, compared, show
 from benchmarks.transports import Keys, identity_of
 from fedpeer.peer.runtime.client import DeliveryReceipt
-from fedpeer.peer.runtime.identity import client_context, server_context
+from fedpeer.peer.runtime.identity import server_context, shared_client_context
 from fedpeer.peer.runtime.listener import bind_socket
 
 PEERS, PEERS_QUICK = 100, 30
@@ -68,7 +69,7 @@ class Handshakes:
             identity = identity_of(self._keys.folder, peer)
             listening = bind_socket("127.0.0.1", 0)
             servers.append(await asyncio.start_server(_echo, sock=listening, ssl=server_context(identity)))
-            writers += await self._opened(client_context(identity, b""), addresses)
+            writers += await self._opened(shared_client_context(identity), addresses)
             addresses.append((peer, listening.getsockname()[1]))
         for writer in writers:
             writer.transport.abort()
@@ -93,6 +94,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def measure(quick: bool) -> Section:
     """100 peers, 5 pairs; quick: 30 peers, 3 pairs."""
     peers, pairs = (PEERS_QUICK, 3) if quick else (PEERS, 5)
+    gc.freeze()  # as a peer does that begins
     keys = Keys([f"p{number:03}" for number in range(peers)])
     ours, floor = Meeting(keys), Handshakes(keys)
     a, b = interleaved(ours.lap, floor.lap, pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -67,6 +68,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
     process = PeerProcess(prepare_peer(peer.file, peer.federation), quiet=quiet, leave=leave)
+    gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms
 
     async def run() -> int:
         nonlocal process
