@@ -368,6 +368,18 @@ async def test_bytes_for_which_there_was_no_room_end_the_connection(tmp_path: Pa
 
 
 @pytest.mark.asyncio
+async def test_a_stream_ends_with_the_connection_that_it_is_in(tmp_path: Path) -> None:
+    async with federation(tmp_path) as all_of:
+        ann, _bob, cas = all_of.members.values()
+        link = await ann.until_linked(cas)
+        stream = await link.streams.begin(CARRY, "bob")
+        reading = asyncio.create_task(stream.read())
+        await asyncio.sleep(0)
+        await link.close()
+        assert len(await asyncio.wait_for(reading, PATIENCE)) == 0
+
+
+@pytest.mark.asyncio
 async def test_streams_of_one_peer_are_limited_by_the_second(tmp_path: Path) -> None:
     async with federation(tmp_path, limits=Limits(streams_per_second=2.0)) as all_of:
         ann, _bob, cas = all_of.members.values()
