@@ -112,6 +112,14 @@ def test_a_peer_to_which_nobody_can_connect_opens_its_connections_itself(fedpeer
     assert checked.code == 0, checked.err
 
 
+def test_dashboards_on_one_machine_have_ports_of_their_own_where_nobody_can_connect(
+    fedpeer: Fedpeer, tmp_path: Path
+) -> None:
+    assert fedpeer("init", "w", "--peers", "3", "--address", "peer2=none", "--address", "peer3=none").code == 0
+    files = [peer_file(tmp_path / "w" / f"peer{n}" / f"peer{n}.yaml") for n in (1, 2, 3)]
+    assert len({file.dashboard.listen for file in files if file.dashboard is not None}) == 3
+
+
 def test_whoever_invites_a_peer_to_which_nobody_can_connect_names_its_own_host(
     fedpeer: Fedpeer, tmp_path: Path
 ) -> None:
