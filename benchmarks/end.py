@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,8 @@ from fedpeer.peer.wire.messages import Ack, Message
 AGAIN_S = 0.05
 #: Messages per second: the rate is what is measured.
 ANY_RATE = 1e6
+#: Seconds after which a short message that was not sent is dropped.
+OUTDATED_S = Limits().stale_s
 
 
 class End:
@@ -96,9 +99,11 @@ class End:
             await asyncio.sleep(AGAIN_S)
 
     async def acknowledge(self, to: str, address: str) -> Outcome:
-        """Send a short message; return what became of it."""
-        self.send(to, address, Ack(group=GROUP, taken=0, round=0))
-        return await self.outcomes[to].get()
+        """Send a short message, again where it became outdated before it was sent; return what became of it."""
+        while True:
+            self.send(to, address, Ack(group=GROUP, taken=0, round=0))
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(self.outcomes[to].get(), OUTDATED_S)
 
 
 @lru_cache

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Sequence
 
 from benchmarks.end import AGAIN_S, End
-from benchmarks.measure import Lap, clocked, interleaved, times
+from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
 from benchmarks.rows import Section, compared, show
 from benchmarks.transports import Keys, identity_of
 from fedpeer.peer.runtime.client import DeliveryReceipt
@@ -30,10 +30,10 @@ class Meeting:
         self._keys, self.handshakes = keys, 0
 
     def lap(self) -> Lap:
-        return {"met": clocked(lambda: asyncio.run(self._met()))}
+        return {"met": asyncio.run(self._met())}
 
-    async def _met(self) -> None:
-        there = list[tuple[End, str]]()
+    async def _met(self) -> Spent:
+        began, there = cpu_seconds([]), list[tuple[End, str]]()
         for peer in self._keys.public:
             end = End(peer, self._keys.folder, self._keys.public, outbound=False)
             ports = list[int]()
@@ -41,10 +41,12 @@ class Meeting:
             newest = end, f"https://127.0.0.1:{ports[0]}"
             await asyncio.gather(*(_greet(*pair) for each in there for pair in ((newest, each), (each, newest))))
             there.append(newest)
+        spent = cpu_seconds([]) - began
         self.handshakes = sum(len(end.server._listener._open) for end, _ in there)
         for end, _ in there:
             await end.links.close()
             await end.server.stop()
+        return Spent(spent, 0)
 
 
 async def _greet(sender: tuple[End, str], to: tuple[End, str]) -> None:
@@ -61,20 +63,27 @@ class Handshakes:
         self._keys = keys
 
     def lap(self) -> Lap:
-        return {"met": clocked(lambda: asyncio.run(self._met()))}
+        return {"met": asyncio.run(self._met())}
 
-    async def _met(self) -> None:
-        addresses, servers, writers = list[tuple[str, int]](), list[asyncio.Server](), list[asyncio.StreamWriter]()
+    async def _met(self) -> Spent:
+        began, addresses, servers, writers = (
+            cpu_seconds([]),
+            list[tuple[str, int]](),
+            list[asyncio.Server](),
+            list[asyncio.StreamWriter](),
+        )
         for peer in self._keys.public:
             identity = identity_of(self._keys.folder, peer)
             listening = bind_socket("127.0.0.1", 0)
             servers.append(await asyncio.start_server(_echo, sock=listening, ssl=server_context(identity)))
             writers += await self._opened(shared_client_context(identity), addresses)
             addresses.append((peer, listening.getsockname()[1]))
+        spent = cpu_seconds([]) - began
         for writer in writers:
             writer.transport.abort()
         for server in servers:
             server.close()
+        return Spent(spent, 0)
 
     async def _opened(self, tls: ssl.SSLContext, addresses: Sequence[tuple[str, int]]) -> list[asyncio.StreamWriter]:
         return await asyncio.gather(*(_exchanged(tls, port) for _, port in addresses))

@@ -63,7 +63,7 @@ _KERNEL_BYTES = 1 << 20
 _KEEP_S = 60.0
 #: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
 #: one because they do not know of the other's.
-_OTHER_OPENS_S, _BOTH_OPEN_S = 0.5, 15.0
+_OTHER_OPENS_S, _BOTH_OPEN_S = 1.5, 15.0
 #: Seconds for the first connection, before posts open their own: a handshake on a machine where many begin.
 _MEET_S = 2.0
 #: Seconds in which a post connects, if it does.
