@@ -144,15 +144,19 @@ async def pace(limits: Limits, slack_s: float = 0.0) -> AsyncIterator[Callable[[
     """Limit the time of a body by the bytes that have moved: raise TimeoutError inside when it is below the floor rate.
 
     Yields a function to call with the number of bytes that moved. `slack_s` are extra seconds, because bytes that have
-    left may still be on their way.
+    left may still be on their way. The error may come a tenth late, since moving the limit at each call would cost as
+    much as a short body.
     """
     loop = asyncio.get_running_loop()
     began, moved, patience = loop.time(), 0, limits.floor_s + slack_s
-    async with asyncio.timeout(patience) as limit:
+    spare = patience / 10
+    async with asyncio.timeout_at(began + patience + spare) as limit:
 
         def note(count: int) -> None:
             nonlocal moved
             moved += count
-            limit.reschedule(min(loop.time(), began + moved / limits.floor_bytes_per_s) + patience)
+            due, until = min(loop.time(), began + moved / limits.floor_bytes_per_s) + patience, limit.when()
+            if until is not None and due > until:
+                limit.reschedule(due + spare)
 
         yield note

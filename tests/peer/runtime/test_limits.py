@@ -74,19 +74,20 @@ LIMITS = Limits(floor_s=10.0, floor_bytes_per_s=100.0)
 
 
 @pytest.mark.parametrize(
-    ("moves", "ends"),
+    ("moves", "ends", "latest"),
     [
-        pytest.param([], 10.0, id="nothing"),
-        pytest.param([(1.0, 1)] * 100, 10.0 + 10 / 100, id="a byte a second"),
-        pytest.param([(1.0, 100)] * 100, 110.0, id="just the floor"),
-        pytest.param([(0.0, 10**9)], 10.0, id="a burst earns no standstill"),
-        pytest.param([(5.0, 10**6)] * 4, 30.0, id="fast, with pauses"),
-        pytest.param([(1.0, 50)] * 100, 19.5, id="half the floor"),
+        pytest.param([], 10.0, 11.0, id="nothing"),
+        pytest.param([(1.0, 1)] * 100, 10.0 + 10 / 100, 11.0 + 11 / 100, id="a byte a second"),
+        pytest.param([(1.0, 100)] * 100, 110.0, 111.0, id="just the floor"),
+        pytest.param([(0.0, 10**9)], 10.0, 11.0, id="a burst earns no standstill"),
+        pytest.param([(5.0, 10**6)] * 4, 30.0, 31.0, id="fast, with pauses"),
+        pytest.param([(1.0, 50)] * 100, 19.5, 22.0, id="half the floor"),
     ],
 )
-def test_a_body_has_as_long_as_the_floor_gives_it(moves: list[tuple[float, int]], ends: float) -> None:
-    """The deadline after each move is 10 s after the earlier of the move and the time that the floor would need."""
-    assert paced(LIMITS, moves) == pytest.approx(ends, abs=0.51)
+def test_a_body_has_as_long_as_the_floor_gives_it(moves: list[tuple[float, int]], ends: float, latest: float) -> None:
+    """The deadline after each move is 10 s after the earlier of the move and the time that the floor would need, and at
+    the latest 11 s after it."""
+    assert ends - 0.51 <= paced(LIMITS, moves) <= latest + 0.51  # a move may come just at the deadline
     assert paced(LIMITS, moves, slack=5.0) >= ends + 5.0 - 0.51
 
 

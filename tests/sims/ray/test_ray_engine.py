@@ -168,7 +168,13 @@ def test_clients_are_made_anew_too(
     assert seen == [f"shard{1 + number % 2}" for number in range(len(moments))]
 
 
-@pytest.mark.parametrize(("module", "words"), [("Suicidal", "died 3 times in a round"), ("Faulty", "no such luck")])
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        pytest.param("Suicidal", "died 3 times in a round", marks=pytest.mark.soak),  # three actors begin
+        ("Faulty", "no such luck"),
+    ],
+)
 def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
     module: str, words: str, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
