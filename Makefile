@@ -51,7 +51,7 @@ format: $(READY)  ## rewrite the code in its one format
 	$(BIN)/ruff check --fix .
 
 quick: $(READY)  ## the tests of the pure core, in under a minute
-	$(BIN)/python -m pytest $(WORKERS) -m "not slow and not gpu and not soak" $(CORE)
+	$(BIN)/python -m pytest $(WORKERS) --hypothesis-profile=quick -m "not slow and not gpu and not soak" $(CORE)
 
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"

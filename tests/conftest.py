@@ -21,6 +21,7 @@ from tests.forked import as_executable
 from tests.kept.release import OldRelease, installed
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("patient"), max_examples=20)  # for `make quick`
 settings.load_profile("patient")
 
 
