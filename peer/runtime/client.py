@@ -196,6 +196,7 @@ class PeerLinks:
         self._me, self._receive, self._strange, self._outbound = me, receive, strange, outbound
         self._carrier, self._carried = carrier, carried
         self._links: dict[str, _Link] = {}
+        self._forgotten: set[asyncio.Task[None]] = set()  # connections to peers that were forgotten
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._session = ClientSession(
             connector=TCPConnector(
@@ -284,7 +285,11 @@ class PeerLinks:
             link.rest_until, link.woken = now, now
 
     def forget(self, peer: str) -> None:
-        """Drop a peer's queued frames and its TLS context: it left, or its key changed."""
+        """Drop a peer's queued frames and its TLS context: it left, or its key changed.
+
+        A connection that this peer opened is still read for a moment: who was revoked may not know it yet, and hears of
+        it as the answer to its next message.
+        """
         link = self._links.pop(peer, None)
         for queue in (link.small, link.bulk) if link else ():
             queue.waiting.clear()
@@ -292,8 +297,16 @@ class PeerLinks:
             for task in queue.tasks:
                 task.cancel()
         for opening in (link.opening, link.improving) if link else ():
-            if opening is not None:
+            if opening is not None and link is not None and link.two_way is not None and link.two_way.open:
+                link.two_way.streams.end()
+                self._read_on(opening)
+            elif opening is not None:
                 opening.cancel()
+
+    def _read_on(self, connection: asyncio.Task[None]) -> None:
+        self._forgotten.add(connection)
+        connection.add_done_callback(self._forgotten.discard)
+        asyncio.get_running_loop().call_later(self._limits.farewell_s, connection.cancel)
 
     async def close(self) -> None:
         """End all connections; queued frames are dropped without a report."""
@@ -302,6 +315,9 @@ class PeerLinks:
         tasks += [each for link in links for each in (link.opening, link.improving) if each is not None]
         for peer in list(self._links):
             self.forget(peer)
+        tasks += self._forgotten
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
         # TLS waits 30 s for a side that does not answer, and the loop ends before.

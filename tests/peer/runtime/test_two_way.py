@@ -230,6 +230,32 @@ async def test_a_peer_of_an_earlier_release_gets_posts(tmp_path: Path, monkeypat
         assert ann.link is None
 
 
+async def test_who_was_revoked_hears_of_it_over_the_connection_that_the_other_opened(tmp_path: Path) -> None:
+    """Else it has to connect anew, and does not know why; the others may have ended by then."""
+    news = RosterNews(number=7, text=b"bob is revoked")
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await ann.first(1)
+        await bob.until_linked()
+        ann.port.owner = Rejection("unknown_peer")
+        ann.server.admission.host = replace(ann.server.admission.host, farewell=lambda der: news)
+        ann.links.forget("bob")
+        bob.send(ann, MESSAGES["hello"])
+        assert await bob.first(1) == [news]
+        assert ann.connections == 0, "over the same connection"
+
+
+async def test_a_connection_to_a_peer_that_was_forgotten_ends_soon(tmp_path: Path) -> None:
+    async with both(tmp_path, Limits(farewell_s=0.05)) as (ann, bob):
+        ann.send(bob, MESSAGES["ack"])
+        await ann.first(1)
+        link = await bob.until_linked()
+        ann.links.forget("bob")
+        async with asyncio.timeout(PATIENCE):
+            while link.open:
+                await asyncio.sleep(0.01)
+
+
 async def test_where_the_first_connection_does_not_come_posts_are_tried_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
