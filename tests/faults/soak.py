@@ -1,6 +1,6 @@
 """Scenarios over many seeds, and a million fuzzed messages; prints each failure with the command that repeats it.
 
-python -m tests.faults.soak                    all scenarios, 1,016 runs, and 10^6 fuzzed messages
+python -m tests.faults.soak                    all scenarios, 1,204 runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
 python -m tests.faults.soak all 58 60          the same seeds of all scenarios
 python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.faults.fuzz import fuzzed
-from tests.faults.scenarios import SCENARIOS
+from tests.faults.group_clusters import ROUND as GROUP_ROUND
+from tests.faults.scenarios import LATER, SCENARIOS
+from tests.faults.sessions import ROUND
 
-#: Seeds of each scenario: one to three seconds of one core each. All together take 85 minutes of one core, so that the
-#: whole of `make soak` stays under two hours on two.
+#: Seeds of each scenario: one to three seconds of one core each. All together take 90 minutes of one core.
 SEEDS = 20
 #: The same for scenarios whose seeds take longer, or where lies, sizes and links make many kinds of run.
 OTHERWISE = {
@@ -35,7 +36,14 @@ OTHERWISE = {
     "isolated_coordinated": 20,
     "amended_killed": 12,
     "liars": 132,
+    "killed": LATER // 3,
+    "coordinator_killed": ROUND,
+    "client_killed": 100,
+    "group_coordinator_killed": GROUP_ROUND // 3,
 }
+#: Where the seed is the effect after which somebody is killed: steps between seeds, so that the effects of all of a
+#: federation's beginning, or of a round, have their turn.
+EVERY = {"killed": 3, "client_killed": 2, "group_coordinator_killed": 3}
 #: A thousand messages each.
 FUZZ_SEEDS = 1000
 #: Seconds between two lines of progress.
@@ -82,7 +90,12 @@ def main(arguments: list[str]) -> int:
     seeds = {name: OTHERWISE.get(name, SEEDS) for name in SCENARIOS}
     return soak(
         [("fuzz", seed) for seed in range(FUZZ_SEEDS)]
-        + [(name, 1 + seed) for seed in range(max(seeds.values())) for name in SCENARIOS if seed < seeds[name]]
+        + [
+            (name, 1 + EVERY.get(name, 1) * number)
+            for number in range(max(seeds.values()))
+            for name in SCENARIOS
+            if number < seeds[name]
+        ]
     )
 
 
