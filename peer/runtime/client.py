@@ -291,34 +291,35 @@ class PeerLinks:
         it as the answer to its next message.
         """
         link = self._links.pop(peer, None)
-        for queue in (link.small, link.bulk) if link else ():
+        if link is None:
+            return
+        for queue in (link.small, link.bulk):
             queue.waiting.clear()
             queue.urgent.clear()
             for task in queue.tasks:
                 task.cancel()
-        for opening in (link.opening, link.improving) if link else ():
-            if opening is not None and link is not None and link.two_way is not None and link.two_way.open:
-                link.two_way.streams.end()
-                self._read_on(opening)
-            elif opening is not None:
-                opening.cancel()
+        if link.two_way is not None:
+            link.two_way.streams.end()
+        reads = link.two_way is not None and link.two_way.open
+        for opening in (link.opening, link.improving):
+            if opening is not None:
+                self._end(opening, self._limits.farewell_s if reads else 0.0)
 
-    def _read_on(self, connection: asyncio.Task[None]) -> None:
+    def _end(self, connection: asyncio.Task[None], seconds: float) -> None:
+        """End a connection, or its opening, after so many seconds, or when all end."""
         self._forgotten.add(connection)
         connection.add_done_callback(self._forgotten.discard)
-        asyncio.get_running_loop().call_later(self._limits.farewell_s, connection.cancel)
+        asyncio.get_running_loop().call_later(seconds, connection.cancel)
 
     async def close(self) -> None:
         """End all connections; queued frames are dropped without a report."""
         links = self._links.values()
         tasks = [task for link in links for queue in (link.small, link.bulk) for task in queue.tasks]
-        tasks += [each for link in links for each in (link.opening, link.improving) if each is not None]
         for peer in list(self._links):
             self.forget(peer)
-        tasks += self._forgotten
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in self._forgotten:
+            connection.cancel()
+        await asyncio.gather(*tasks, *self._forgotten, return_exceptions=True)
         await self._session.close()
         # TLS waits 30 s for a side that does not answer, and the loop ends before.
         for each in self._sockets:

@@ -350,7 +350,3 @@ class _ToOne(ssl.SSLContext):
         assert isinstance(made, _Handshake)
         made.expected = self.expected
         return made
-
-    def wrap_socket(self, *args: Any, **settings: Any) -> ssl.SSLSocket:
-        """Do it as the other context would: without the check of the key, which a blocking socket has in no context."""
-        return self.shared.wrap_socket(*args, **settings)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.gossip.claims import Advert, Claim, claim_text
-from fedpeer.peer.runtime.identity import Identity, client_context, server_context
+from fedpeer.peer.runtime.identity import Identity, server_context, shared_client_context
 from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.wire import codec
@@ -67,7 +67,8 @@ class Bob:
         )
 
     def tls(self, sender: Identity) -> ssl.SSLContext:
-        return client_context(sender, self.people.roster.by_id["bob"].key)
+        """Return the context of a peer, which blocking sockets can use, too."""
+        return shared_client_context(sender)
 
     # ------------------------------------------------------------------------------------------------- to say something
 
