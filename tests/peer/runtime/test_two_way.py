@@ -29,6 +29,7 @@ from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.opener import LinkOpener
 from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
+from fedpeer.peer.runtime.streams import CARRY
 from fedpeer.peer.runtime.two_way import PIECE_BYTES, Chunks, TwoWayLink, has_stalled
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.message_policy import MessagePolicy
@@ -493,6 +494,23 @@ async def test_an_answer_that_nobody_reads_holds_up_nothing_that_arrives() -> No
     link = TwoWayLink(unread, receive, lambda why: None, Limits(), opened=False)  # type: ignore[arg-type]
     await asyncio.wait_for(link.run(), PATIENCE)
     assert taken == [1, 2, 3, 4, 5]
+
+
+class Ended(Unread):
+    """A WebSocket whose other side is gone: what is written is lost."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.sent += 1
+
+
+async def test_a_stream_ends_with_the_connection_that_it_is_in() -> None:
+    async def receive(length: int, chunks: Chunks) -> bytes:
+        return b""
+
+    link = TwoWayLink(Ended([]), receive, lambda why: None, Limits(), opened=True)  # type: ignore[arg-type]
+    stream = await link.streams.begin(CARRY, "bob")
+    await link.run()
+    assert len(await asyncio.wait_for(stream.read(), PATIENCE)) == 0
 
 
 async def test_a_peer_that_takes_no_answers_is_closed() -> None:
