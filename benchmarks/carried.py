@@ -22,7 +22,7 @@ from benchmarks.rows import Row, Section, compared, show
 from benchmarks.transports import GROUP, Keys, Receiver
 from fedpeer.config.address import PeerUrl
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.runtime.client import DeliveryReceipt
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt
 from fedpeer.peer.wire.messages import Transfer
 
 SLICES = {"1 MB": 250_000, "10 MB": 2_500_000, "100 MB": 25_000_000}

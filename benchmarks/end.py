@@ -17,10 +17,11 @@ from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool
 from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
-from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import expecting, server_context, shared_client_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, Outcome
 from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_policy import GroupSpec, MessagePolicy

@@ -17,9 +17,9 @@ from benchmarks.end import AGAIN_S, End
 from benchmarks.measure import Lap, Spent, cpu_seconds, interleaved, times
 from benchmarks.rows import Section, compared, show
 from benchmarks.transports import Keys, identity_of
-from fedpeer.peer.runtime.client import DeliveryReceipt
 from fedpeer.peer.runtime.identity import server_context, shared_client_context
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt
 
 PEERS, PEERS_QUICK = 100, 30
 

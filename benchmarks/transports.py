@@ -35,9 +35,10 @@ from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
-from fedpeer.peer.runtime.client import DeliveryReceipt, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, server_context
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, Outcome
 from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.runtime.two_way import Chunks
 from fedpeer.peer.wire import codec

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 
 from fedpeer.peer.runtime.authority import Authority
-from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import expecting, shared_client_context
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Contract, RejectMessage, RosterNews

@@ -1,10 +1,9 @@
 """Links to other peers: each frame is sent once; the node repeats what was lost.
 
-Two peers that can share one connection, which carries messages both ways (`two_way.py`) and which either of them opens,
-if need be through a third peer (`carrier.py`).
-Frames wait for the first one. To peers of earlier releases, and while none can be opened, each frame is an HTTP post:
-then a neighbor has one connection for small messages and one for bulk. While packets are lost and answers are late, it
-has two more of each, for posts.
+Two peers share one connection, which carries messages both ways (`two_way.py`) and which either of them opens, if
+need be through a third peer (`carrier.py`). Frames wait for the first one. To peers of earlier releases, and while none
+can be opened, each frame is an HTTP post (`posts.py`): then a neighbor has one connection for small messages and one
+for bulk. While packets are lost and answers are late, it has two more of each, for posts.
 
 Each kind has a bounded queue. A frame that is queued or being sent is not queued again; one that is stuck is, for
 another connection. A full queue drops its oldest frame. Everything has a time limit (`limits.py`), and after a failure
@@ -18,7 +17,6 @@ is for loopback only, and only if no TLS is configured.
 from __future__ import annotations
 
 import asyncio
-import errno
 import math
 import socket
 import ssl
@@ -31,34 +29,26 @@ from typing import Any
 from weakref import WeakSet
 
 from aiohttp import (
-    ClientError,
     ClientSession,
     ClientTimeout,
     ClientWebSocketResponse,
     DummyCookieJar,
-    Payload,
-    ServerDisconnectedError,
-    StreamReader,
     TCPConnector,
 )
-from aiohttp.abc import AbstractStreamWriter
 
 from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.carrier import Carrier
-from fedpeer.peer.runtime.limits import CHUNK_BYTES, Limits, pace
+from fedpeer.peer.runtime.limits import Limits, pace
 from fedpeer.peer.runtime.listener import expect_loss, require_loopback
 from fedpeer.peer.runtime.opener import CLOSE_S, NOT_OPENED, Attempts, LinkOpener
-from fedpeer.peer.runtime.reasons import link_reason
-from fedpeer.peer.runtime.server import CONTENT_TYPE, ROUTE
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
+from fedpeer.peer.runtime.posts import Frame, Posts, slack_s
 from fedpeer.peer.runtime.streams import LinkLostError
 from fedpeer.peer.runtime.two_way import Chunks, TwoWayLink, refuse_stream
 from fedpeer.peer.wire import codec
-from fedpeer.peer.wire.messages import RejectMessage, RosterNews
 
 #: Bytes of tail above which a message is bulk: a little more than a slow link (1 Mbit/s) carries in a tick of 25 ms.
 BULK_BYTES = 4096
-#: Bytes that the kernel may still buffer when a body seems to have left: as much as it allows on a slow link.
-_KERNEL_BYTES = 1 << 20
 #: Seconds that an unused connection stays open; less than the other side keeps it open.
 _KEEP_S = 60.0
 #: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
@@ -72,26 +62,6 @@ _CONNECTS_S = 0.5
 _IMPROVE_S = 60.0
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryReceipt:
-    """The other side has the message: its bytes on the wire, and seconds until the answer."""
-
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class LinkDown:
-    """It is not known whether the message arrived. `reason` is a sentence; `refused`: nobody listens there."""
-
-    reason: str
-    refused: bool = False
-
-
-#: A peer that was revoked gets as its answer the roster that revoked it.
-Outcome = DeliveryReceipt | RejectMessage | RosterNews | LinkDown
 
 
 @dataclass(slots=True)
@@ -139,7 +109,7 @@ class _Link:
     opening: asyncio.Task[None] | None = None
     improving: asyncio.Task[None] | None = None
     attempts: Attempts = field(default_factory=Attempts)
-    posts: dict[asyncio.Task[Outcome], _Frame] = field(default_factory=dict)
+    posts: dict[asyncio.Task[Outcome], Frame] = field(default_factory=dict)
     wanted: float = math.inf
     rest: float = 0.0
     rest_until: float = 0.0
@@ -210,6 +180,7 @@ class PeerLinks:
             auto_decompress=False,
             skip_auto_headers=_NEEDLESS,
         )
+        self._posts = Posts(self._session, self._limits)
         self._opener = LinkOpener(self._session, self._limits, carrier, self._sockets.add)
 
     def send(
@@ -456,7 +427,7 @@ class PeerLinks:
                 elif not address:
                     outcome = LinkDown(link.attempts.no_way)
                 else:
-                    outcome = await self._posted(peer, queue, link, address, _Frame(head, tail))
+                    outcome = await self._posted(peer, queue, link, address, Frame(head, tail))
                 queue.moved = loop.time()
                 queue.leaving -= Counter({head: 1})
                 # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
@@ -480,7 +451,7 @@ class PeerLinks:
     async def _carry(self, queue: _Queue, two_way: TwoWayLink, head: bytes, tail: memoryview) -> Outcome:
         loop = asyncio.get_running_loop()
         began, size = loop.time(), len(head) + len(tail)
-        slack = self._limits.answer_s + min(size, _KERNEL_BYTES) / self._limits.floor_bytes_per_s
+        slack = slack_s(self._limits, size)
         try:
             async with pace(self._limits, slack) as noted:
 
@@ -499,9 +470,9 @@ class PeerLinks:
             return DeliveryReceipt(size, loop.time() - began)
         return codec.decode_answer(answer) or LinkDown("it answered what no peer does")
 
-    async def _posted(self, peer: str, queue: _Queue, link: _Link, address: str, frame: _Frame) -> Outcome:
+    async def _posted(self, peer: str, queue: _Queue, link: _Link, address: str, frame: Frame) -> Outcome:
         """Post a frame, or, if a connection for both directions comes before the post has one, send it over that."""
-        post = asyncio.create_task(self._post(self._tls(peer, link), address, frame))
+        post = asyncio.create_task(self._posts.post(self._tls(peer, link), address, frame))
         link.posts[post] = frame
         task = asyncio.current_task()
         assert task is not None, "it runs as one"
@@ -514,26 +485,6 @@ class PeerLinks:
             del link.posts[post]
         return await self._carry(queue, link.two_way, frame.head, frame.tail)
 
-    async def _post(self, tls: ssl.SSLContext | None, address: str, frame: _Frame) -> Outcome:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        slack = self._limits.answer_s + min(frame.size, _KERNEL_BYTES) / self._limits.floor_bytes_per_s
-        try:
-            async with (
-                pace(self._limits, slack) as frame.moved,
-                self._session.post(f"{address}{ROUTE}", data=frame, ssl=tls or True, allow_redirects=False) as answer,
-            ):
-                if answer.status == 204:
-                    return DeliveryReceipt(frame.size, loop.time() - began)
-                answered = codec.decode_answer(await _at_most(answer.content, codec.ANSWER_BYTES_MAX))
-                return answered or LinkDown(f"it answered {answer.status}, which no peer does")
-        except TimeoutError:
-            return LinkDown("it did not answer in time")
-        except ServerDisconnectedError:
-            return LinkDown("it closed the connection without an answer; its roster may not have this peer yet")
-        except (ClientError, OSError, ValueError) as error:
-            return LinkDown(link_reason(error), refused=getattr(error, "errno", None) == errno.ECONNREFUSED)
-
     def _socket(self, info: Any) -> socket.socket:
         """Return a socket on which the kernel, where it can, detects a dead connection."""
         family, kind, protocol, _, _ = info
@@ -543,30 +494,6 @@ class PeerLinks:
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.answer_s * 1000))
         expect_loss(made)
         return made
-
-
-class _Frame(Payload):
-    """A frame as an aiohttp request body: written in chunks, without a copy of the whole; `leaves` once it is sent."""
-
-    def __init__(self, head: bytes, tail: memoryview) -> None:
-        super().__init__(head, content_type=CONTENT_TYPE)
-        self.head, self.tail, self.leaves = head, tail, False
-        self.moved: Callable[[int], None] = lambda count: None
-
-    @property
-    def size(self) -> int:
-        return len(self.head) + len(self.tail)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        raise TypeError("a frame is not text")
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        self.leaves = True
-        await writer.write(self.head)
-        for start in range(0, len(self.tail), CHUNK_BYTES):
-            chunk = self.tail[start : start + CHUNK_BYTES]
-            await writer.write(chunk)
-            self.moved(len(chunk))
 
 
 @lru_cache(maxsize=4096)
@@ -585,11 +512,3 @@ def _url(address: str, *, plain: bool) -> str:
     elif url.scheme != "https":
         raise ValueError(f"its address is {address}, and this peer uses TLS only")
     return str(url) if url.reachable else ""
-
-
-async def _at_most(content: StreamReader, most: int) -> bytes:
-    """Return the body of an answer, up to `most` bytes of it."""
-    body = b""
-    while len(body) < most and (chunk := await content.read(most - len(body))):
-        body += chunk
-    return body

@@ -9,8 +9,9 @@ from functools import partial
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.admission import MessageAdmission
 from fedpeer.peer.runtime.carrier import Carrier
-from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import expecting, shared_client_context
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.rows import Rows

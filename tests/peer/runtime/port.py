@@ -12,9 +12,9 @@ from typing import Any
 
 from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
-from fedpeer.peer.runtime.client import Outcome
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.outcomes import Outcome
 from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.runtime.two_way import TwoWayLink
 from fedpeer.peer.wire import codec

@@ -18,10 +18,11 @@ from aiohttp import ClientSession
 from fedpeer.config.address import PeerUrl
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.runtime.carrier import Carrier, Neighborhood
-from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, peer_of, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
 from fedpeer.peer.runtime.streams import BYTES, CARRIED, CARRY, END, LinkLostError
 from fedpeer.peer.runtime.two_way import TwoWayLink

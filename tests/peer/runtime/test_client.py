@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.runtime.client import BULK_BYTES, DeliveryReceipt, LinkDown, PeerLinks
+from fedpeer.peer.runtime.client import BULK_BYTES, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind_socket
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.consensus_messages import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer

@@ -24,10 +24,11 @@ from aiohttp import (
 )
 
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.runtime.client import DeliveryReceipt, LinkDown, Outcome, PeerLinks
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.opener import LinkOpener
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
 from fedpeer.peer.runtime.streams import CARRY
 from fedpeer.peer.runtime.two_way import PIECE_BYTES, Chunks, TwoWayLink, has_stalled
