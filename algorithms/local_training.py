@@ -52,10 +52,11 @@ class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
     def train(
         self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[TrainingState, ServerModel]:
-        fresh = self.context.optimizer_state == "reset" or not bool(client.trained.all())
-        trained_n, optimizer_k = _steps(
-            self.context.stepper, received.model_n, client.optimizer_k, fresh, batches, keys
-        )
+        stepper = self.context.stepper
+        # Without state nobody needs to know, and a GPU need not wait for the answer.
+        stateless = stepper.state_size == 0 or self.context.optimizer_state == "reset"
+        fresh = stateless or not bool(client.trained.all())
+        trained_n, optimizer_k = _steps(stepper, received.model_n, client.optimizer_k, fresh, batches, keys)
         return TrainingState(optimizer_k, client.trained | True), ServerModel(trained_n)
 
 

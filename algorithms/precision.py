@@ -1,6 +1,9 @@
-"""The widest floating-point type of a device, in which sums over many values are taken."""
+"""The precision of a device: its widest floating-point type, and convolutions that do not round float32."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -8,3 +11,17 @@ import torch
 def widest(device: torch.device) -> torch.dtype:
     """Return float64, or float32 on Apple's GPUs, which have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def unrounded(device: str) -> Iterator[None]:
+    """Let convolutions on NVIDIA's GPUs compute in float32 inside.
+
+    Otherwise torch lets them round their inputs to ten bits (TF32), and a gradient's error is then some percent: a GPU
+    would not give the numbers of a CPU. Matrix products are not rounded unless a program asks for it.
+    """
+    if not device.startswith("cuda"):
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield

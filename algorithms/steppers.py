@@ -13,6 +13,7 @@ batches of the round. It changes x_Bn and s_Bk in place, and keeps no state betw
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -147,8 +148,9 @@ def choose(
 ) -> tuple[Way, int]:
     """Return the fastest way that is exact for this job, and the number of peers in a block.
 
-    On a GPU all peers are one block. On a CPU, tiny networks are trained many at a time, since the cost of calls
-    dominates, and larger ones one at a time: the weights of sixteen peers do not fit into the cache together.
+    On a GPU a block keeps all of it busy and bounds the memory of activations and of copies. On a CPU, tiny networks
+    are trained many at a time, since the cost of calls dominates, and larger ones one at a time: the weights of sixteen
+    peers do not fit into the cache together.
 
     Args:
         example: a batch of inputs and targets, for the probe of `vmap`.
@@ -156,8 +158,10 @@ def choose(
     Raises:
         OptimizerError: the optimiser is more than a rate, and the module has its own learning rule.
     """
-    cached = max(1, _CACHED_SCALARS // max(1, layout.n))
-    block = peers if device != "cpu" else min(cached, math.ceil(peers / _BLOCKS_LEAST))
+    if device == "cpu":
+        block = min(max(1, _CACHED_SCALARS // max(1, layout.n)), math.ceil(peers / _BLOCKS_LEAST))
+    else:
+        block = _even(peers, max(1, _SCALARS_ON_GPU // max(1, layout.n)))
     if learns(module):
         rate_of(optimizer)
         return "own rule", block
@@ -165,7 +169,7 @@ def choose(
         compiled = batch_size == 1 and device == "cpu" and loss.code >= 0 and optimizer.plain_sgd
         return ("single sample" if compiled else "stack"), block
     if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):
-        return "mapped", block
+        return "mapped", block if device == "cpu" else _even(peers, min(block, _MAPPED_ON_GPU))
     return "loop", 1
 
 
@@ -201,22 +205,35 @@ _CACHED_SCALARS = 64 * 1024
 #: Least number of blocks on a CPU, so that several cores have work whatever the network. It is a constant and not the
 #: number of workers, because blocks must not depend on that.
 _BLOCKS_LEAST = 4
+#: Scalars of parameters that a block may hold on a GPU: 256 MiB. Training copies them and its activations are often a
+#: few times as much.
+_SCALARS_ON_GPU = 64 * 1024 * 1024
+#: Peers whose gradients are one program on a GPU: unfolded images of so many peers take some gigabytes, and more peers
+#: are no faster.
+_MAPPED_ON_GPU = 128
+
+
+def _even(peers: int, most: int) -> int:
+    """Return the size of blocks of at most so many peers, all about equally large."""
+    return math.ceil(peers / math.ceil(peers / most))
 
 
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
     """Return whether `Mapped` gives the results of `Loop` for this module, by a probe with two peers and one batch.
 
     It is not tried where the flat vector holds what must not be stepped: buffers and frozen parameters. The probe finds
-    what vmap has no rule for: LSTM and GRU, counters, dropout (which would need a mask for every peer).
+    what vmap has no rule for: LSTM and GRU, counters, dropout (which would need a mask for every peer). It runs on the
+    CPU: the rules are the same on all devices, and a GPU's own kernels may differ in more digits than a probe allows.
     """
     if layout.n != layout.n_parameters or not all(p.requires_grad for p in module.parameters()):
         return False
+    module, example, target = copy.deepcopy(module).cpu(), example.cpu(), target.cpu()
     plain = OptimizerChoice("SGD", {"lr": 1.0})
     loop, mapped = Loop(module, layout, loss, plain), Mapped(module, layout, loss, plain)
-    start_n = layout.flatten(module).to(example.device)
+    start_n = layout.flatten(module)
     looped_2n = torch.stack([start_n, 0.5 * start_n])
     mapped_2n = looped_2n.clone()
-    places = torch.arange(len(example), device=example.device)
+    places = torch.arange(len(example))
     batches = Batches(example, places.expand(2, 1, -1), target.expand(2, 1, *target.shape))
     inputs = example.expand(2, *example.shape)
     try:

@@ -30,3 +30,8 @@ def device_memory(device: str) -> int:
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).total_memory)
     return int(psutil.virtual_memory().total)
+
+
+def device_name(device: str) -> str | None:
+    """Return what a CUDA device is called, such as "NVIDIA H200"; None for other devices."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else None

@@ -14,10 +14,15 @@ from fedpeer.version import __version__
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
 
-def environment(device: str) -> dict[str, Any]:
-    """Return versions, processor count, system and git revision for `environment.json`; import none of the packages."""
+def environment(device: str, device_name: str | None = None) -> dict[str, Any]:
+    """Return versions, processor count, system and git revision for `environment.json`; import none of the packages.
+
+    Args:
+        device_name: of a GPU; None for a CPU.
+    """
     return {
         "device": device,
+        **({} if device_name is None else {"device_name": device_name}),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": {"fedpeer": __version__, **{name: _version(name) for name in _PACKAGES}},
         "system": f"{platform.system()} {platform.release()}",

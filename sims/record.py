@@ -16,6 +16,7 @@ from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.splits import summary as split_summary
+from fedpeer.learning.device import device_name
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card
 from fedpeer.runs.disk import dumps, write_text
@@ -52,7 +53,7 @@ def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequ
     check_disk(simulation, root)
     settings = simulation.resolved.to_json()
     settings = {**settings.pop("federation"), **settings, "command": command, "objects": list(objects)}
-    where = environment(simulation.device)
+    where = environment(simulation.device, device_name(simulation.device))
     return RunFolder.create(root, name=simulation.dataset.name, settings=settings, environment=where)
 
 

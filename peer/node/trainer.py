@@ -21,6 +21,7 @@ from torch import Tensor
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, divided, map_leaves
 from fedpeer.algorithms.local_training import TrainingState
+from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.probing import small
 from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
 from fedpeer.config.choice import Choice
@@ -151,15 +152,18 @@ class LocalTrainer(Training):
         local_task, x_n = self.local_task, x_n.to(self.local_task.device)
         client = self._begun(x_n[: len(self._start_n)]) if fresh else self._state(s_k)
         received = divided(self.algorithm.start_averaged(self._start_n), x_n)
-        trained, sent = self.algorithm.train(client, received, local_task.batches(round), [local_task.key(round)])
+        with unrounded(local_task.device):
+            trained, sent = self.algorithm.train(client, received, local_task.batches(round), [local_task.key(round)])
         return combined(sent).cpu(), self._stored(trained)
 
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
-        return self.local_task.evaluate(x_n)
+        with unrounded(self.local_task.device):
+            return self.local_task.evaluate(x_n)
 
     def serve(self, job: RoundWork) -> RoundWorked:
         assert self.served is not None, "only an algorithm with a server asks for this"
-        return self.served.work(job)
+        with unrounded(self.local_task.device):
+            return self.served.work(job)
 
     def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
         if not self._weighs:

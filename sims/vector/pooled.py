@@ -19,6 +19,7 @@ from torch import Tensor
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.vector.pool import Stopped
@@ -69,7 +70,8 @@ class PooledEngine(Engine):
             batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
             # Each piece draws its dropout masks from a key of its own.
             key = self._job.draws.key(f"dropout {first}", "", number)
-            state, sent = self._training.train(state, ServerModel(x_n), batches, [key])
+            with unrounded(self._job.device):
+                state, sent = self._training.train(state, ServerModel(x_n), batches, [key])
             x_n = sent.model_n
         self._x_n, self._state, self.round = x_n, state, number
         return RoundTimes(time.perf_counter() - began, 0.0)
@@ -80,7 +82,8 @@ class PooledEngine(Engine):
         for peer, scale in enumerate(self._job.score_scale_P):
             part, view = self._workspace.scored(peer, validation=validation), self._workspace.seen_by([peer])
             seen = view and view.of(0)
-            found.append(evaluation.evaluate(self._stepper, self._job.criterion, self._x_n, part, seen, scale))
+            with unrounded(self._job.device):
+                found.append(evaluation.evaluate(self._stepper, self._job.criterion, self._x_n, part, seen, scale))
         return found
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

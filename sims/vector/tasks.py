@@ -6,6 +6,7 @@ it changes nothing, and it does not matter which worker runs it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, divided, leaves_of, map_leaves
-from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.precision import unrounded, widest
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
@@ -120,6 +121,10 @@ class Worker:
     mixing: dict[str, Mixing] = field(default_factory=dict)
 
     def do(self, task: Task) -> Any:
+        with unrounded(self.job.device):
+            return self._done(task)
+
+    def _done(self, task: Task) -> Any:
         match task:
             case TrainBlock():
                 return _train_block(self.job, self.workspace, self.algorithm, task)
@@ -132,7 +137,7 @@ class Worker:
             case Spread():
                 return spread_of_columns(self.workspace, task)
             case Several():
-                return [self.do(each) for each in task.tasks]
+                return [self._done(each) for each in task.tasks]
 
     @cached_property
     def algorithm(self) -> AnyAlgorithm:
@@ -246,13 +251,14 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
 def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
     """Yield the task's columns piece by piece."""
     row_M, index, row = workspace.rows[task.group], workspace.index[task.group], workspace.x[task.source].shape[1]
-    width = max(1, _MIXED_IN_CACHE // len(row_M))
+    on_cpu = workspace.x[task.source].device.type == "cpu"
+    width = max(1, _MIXED_IN_CACHE // len(row_M)) if on_cpu else task.stop - task.start
     for start in range(task.start, task.stop, width):
         yield Region(row_M, index[..., start : min(start + width, task.stop)], row)
 
 
-#: Scalars averaged at once: they take 1 MiB, and their indices, if they are gathered, 2 MiB, so that all stays in the
-#: cache until it is written.
+#: Scalars averaged at once on a CPU: they take 1 MiB, and their indices, if they are gathered, 2 MiB, so that all stays
+#: in the cache until it is written.
 _MIXED_IN_CACHE = 256 * 1024
 
 
@@ -263,8 +269,17 @@ def _matrix(mixing: Mixing, device: torch.device) -> Tensor | csr_array:
     values themselves, as that of storing them is.
     """
     if not isinstance(mixing, np.ndarray):
-        return mixing.astype(np.float32)
+        single = mixing.astype(np.float32)
+        return _on_gpu(single, device) if device.type == "cuda" else single
     return torch.from_numpy(mixing).to(widest(device) if mixing.ndim == 1 else torch.float32).to(device)
+
+
+def _on_gpu(mixing: csr_array, device: torch.device) -> Tensor:
+    """Return a sparse matrix on an NVIDIA GPU."""
+    first, columns, values = (torch.from_numpy(each) for each in (mixing.indptr, mixing.indices, mixing.data))
+    with warnings.catch_warnings():  # torch calls the format new, and says that it does not check what SciPy made
+        warnings.filterwarnings("ignore", message="Sparse")
+        return torch.sparse_csr_tensor(first, columns, values, size=mixing.shape, device=device)
 
 
 def _mixed(matrix: Tensor | csr_array, block_MD: Tensor, place_MD: Tensor | None) -> Tensor:
@@ -273,6 +288,8 @@ def _mixed(matrix: Tensor | csr_array, block_MD: Tensor, place_MD: Tensor | None
         return torch.from_numpy(matrix @ block_MD.cpu().numpy()).to(block_MD.device)
     if matrix.dim() == 1:
         return (matrix @ block_MD.to(matrix.dtype)).to(block_MD.dtype).expand_as(block_MD)
+    if matrix.layout is torch.sparse_csr:
+        return matrix @ block_MD
     return torch.mm(matrix, block_MD, out=place_MD)
 
 
@@ -315,6 +332,10 @@ def _scores(
 ) -> list[Score]:
     """Score one model per peer, each on its peer's test or validation part."""
     view = workspace.seen_by(peers)
+    if job.device != "cpu":
+        parts = [workspace.scored(peer, validation=validation) for peer in peers]
+        scales = [job.score_scale_P[peer] for peer in peers]
+        return evaluation.evaluate_block(stepper, job.criterion, x_Bn, parts, view, scales)
     return [
         evaluation.evaluate(
             stepper,

@@ -169,3 +169,10 @@ def test_a_gpu_takes_all_peers_at_once_and_no_compiled_loop() -> None:
         layout = FlatLayout.of(module)
         found = choose(module, layout, LOSS, SGD, batch_size=1, device="cuda", peers=16, example=EXAMPLE)
         assert found == (way, 16)
+
+
+@pytest.mark.parametrize(("module", "block"), [(STACK, 1000), (OTHER, 125), (WIDE, 125)])
+def test_blocks_on_a_gpu_are_even_and_bounded(module: nn.Module, block: int) -> None:
+    layout = FlatLayout.of(module)
+    found = choose(module, layout, LOSS, SGD, batch_size=10, device="cuda", peers=1000, example=EXAMPLE)
+    assert found == ("stack" if module is STACK else "mapped", block)

@@ -111,11 +111,13 @@ def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]
     return played(file, engine, method)[0]
 
 
-def played(file: Path, engine: EngineName, method: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def played(
+    file: Path, engine: EngineName, method: str, *, device: str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Run a case; return the parameters (n,) of each peer after the last round, and the last row of measurements."""
-    request = options_of({"compare": method, "engine": engine, "device": "cpu", "workers": 1}, file)
+    request = options_of({"compare": method, "engine": engine, "device": device, "workers": 1}, file)
     simulation = prepare_simulation(request)
-    run = RunFolder.create(file.parent / engine, name="parity", settings=request.to_json(), environment={})
+    run = RunFolder.create(file.parent / engine / device, name="parity", settings=request.to_json(), environment={})
     run_prepared(simulation, run)
     last = run.rows()[-1]
     assert last["round"] == ROUNDS

@@ -1,0 +1,40 @@
+"""A block's scores beside those of each peer alone: parts of different sizes, several pieces, views, kinds of loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedpeer.algorithms import evaluation
+from fedpeer.algorithms.batches import BatchView, Examples
+from fedpeer.algorithms.evaluation import evaluate, evaluate_block
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.steppers import build_stepper
+from fedpeer.slicing.flat import FlatLayout
+
+COUNTS = (7, 1, 30)
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["as it is", "through a view"])
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error", "mean-squared-error", "huber"])
+def test_a_block_has_the_scores_of_its_peers(loss: str, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "BLOCK_EVALUATED_AT_ONCE", 12)  # four examples of each peer at once
+    torch.manual_seed(0)
+    module, criterion = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)), LOSSES[loss]
+    layout, optimizer = FlatLayout.of(module), OptimizerChoice("SGD", {"lr": 0.1})
+    stepper = build_stepper("stack" if criterion.delta else "loop", module, layout, criterion, optimizer)
+    x_NF = torch.randn(50, 6)
+    x_Bn = torch.randn(3, layout.n)
+    parts = [
+        Examples(x_NF, torch.randint(50, (m,)), torch.randint(3, (m,)) if criterion.classifies else torch.randn(m, 3))
+        for m in COUNTS
+    ]
+    maps_BF = torch.stack([torch.randperm(6) for _ in COUNTS])
+    view = BatchView(maps_BF, torch.randn(3, 6), torch.rand(3, 6) + 0.5) if seen else None
+    scales = (1.0, 2.0, 3.0)
+    found = evaluate_block(stepper, criterion, x_Bn, parts, view, scales)
+    for number, (x_n, part, scale) in enumerate(zip(x_Bn, parts, scales, strict=True)):
+        alone = evaluate(stepper, criterion, x_n, part, view and view.of(number), scale)
+        assert found[number] == pytest.approx(alone, rel=1e-5)
