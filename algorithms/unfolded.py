@@ -94,11 +94,34 @@ class _Convolution(torch.autograd.Function):
         return _product(turned, windows_NKL, slope.shape[-2:], max(rest, 0)), weight_grad, None
 
 
+class _Windows(torch.autograd.Function):
+    """The windows of each place of a result, (N, C * k * k, H' * W'), of images (N, C, H, W). It has no gradient.
+
+    Torch unfolds images one after the other, so all of them are one image of many channels, also those of all peers.
+    """
+
+    @staticmethod
+    def forward(images: Tensor, kernel: int, padding: int) -> Tensor:
+        count, channels, height, width = images.shape
+        one = images.reshape(1, count * channels, height, width)
+        return functional.unfold(one, kernel, padding=padding).view(count, channels * kernel**2, -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], images: Tensor, kernel: int, padding: int
+    ) -> tuple[Tensor, int]:
+        images = images.movedim(in_dims[0], 0)
+        windows: Tensor = _Windows.apply(images.flatten(0, 1), kernel, padding)  # type: ignore[no-untyped-call]
+        return windows.view(*images.shape[:2], *windows.shape[1:]), 0
+
+
 def _windows(images: Tensor, kernel: int, padding: int) -> Tensor:
-    """Return the windows of each place of a result, (N, C * k * k, H' * W')."""
-    # All images of a peer are one image of many channels: torch unfolds images one after the other.
-    one = images.reshape(1, -1, *images.shape[-2:])
-    return functional.unfold(one, kernel, padding=padding).view(len(images), images.shape[1] * kernel**2, -1)
+    windows: Tensor = _Windows.apply(images, kernel, padding)  # type: ignore[no-untyped-call]
+    return windows
 
 
 def _product(weight: Tensor, windows_NKL: Tensor, size: torch.Size, padding: int) -> Tensor:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
-from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, spread_of_columns
+from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, multiplied, spread_of_columns
 from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
 _Array: TypeAlias = NDArray[Any]
@@ -166,8 +166,9 @@ class Shard:
     ) -> tuple[_Array | None, ...]:
         """Average all shards' rows of a share, and return each shard's: the vector engine's task on a small x."""
         small, width = self._assembled(share, members, rows), share.span.start
+        matrix = multiplied(mixing, small.x[0].device)
         for start, stop in share.blocks:
-            mix(small, mixing, Mix(share.group, start - width, stop - width, 0))
+            mix(small, matrix, Mix(share.group, start - width, stop - width, 0))
         return None, *(small.x[1].numpy()[m] for m in members)
 
     def spread(self, share: PackedRows, members: Sequence[_Array], *rows: _Array) -> list[tuple[_Array, float]]:

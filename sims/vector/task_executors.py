@@ -109,7 +109,7 @@ class LocalTaskExecutor:
         if self._pool is not None:
             self._pool.set_mixing(group, mixing)
         else:
-            self._worker.mixing[group] = mixing
+            self._worker.set_mixing(group, mixing)
 
     def set_shared(self, what: SharedState, state: Any) -> None:
         places: Mapping[str, Tensor] = leaves_of(getattr(self._worker.states, what))

@@ -109,6 +109,8 @@ class Several:
 Task: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | Spread | Several"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
+#: That matrix on the device and in the type in which it is multiplied.
+Multiplied: TypeAlias = Tensor | csr_array
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Worker:
     job: Job
     workspace: Workspace
     stepper: Stepper
-    mixing: dict[str, Mixing] = field(default_factory=dict)
+    mixing: dict[str, Multiplied] = field(default_factory=dict)
 
     def do(self, task: Task) -> Any:
         with unrounded(self.job.device):
@@ -144,6 +146,10 @@ class Worker:
         """The algorithm as a worker needs it: without draws of initial parameters."""
         job = self.job
         return algorithm_of(job.algorithm, job.learning, training_context(job, self.stepper, self.workspace), imported)
+
+    def set_mixing(self, group: str, mixing: Mixing) -> None:
+        """Set the matrix by which the group averages from now on."""
+        self.mixing[group] = multiplied(mixing, self.workspace.x[0].device)
 
     @property
     def states(self) -> States:
@@ -224,10 +230,9 @@ def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: 
         leaf[rows] = update[name]
 
 
-def mix(workspace: Workspace, mixing: Mixing, task: Mix) -> None:
+def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
     """Compute x' = T @ x on a block of columns, piece by piece; each parameter is read once and written once."""
     source, target = workspace.x[task.source], workspace.x[1 - task.source]
-    matrix = _matrix(mixing, source.device)
     for piece in _pieces(workspace, task):
         place_MD = piece.view(target)
         mixed_MD = _mixed(matrix, piece.of(source), place_MD)
@@ -262,7 +267,7 @@ def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
 _MIXED_IN_CACHE = 256 * 1024
 
 
-def _matrix(mixing: Mixing, device: torch.device) -> Tensor | csr_array:
+def multiplied(mixing: Mixing, device: torch.device) -> Multiplied:
     """Return the matrix as it is multiplied: an exact mean in the widest type, all else in float32.
 
     Float64 would take twice as long. The rows of a mixing matrix sum to one, so the rounding error is relative to the
@@ -282,7 +287,7 @@ def _on_gpu(mixing: csr_array, device: torch.device) -> Tensor:
         return torch.sparse_csr_tensor(first, columns, values, size=mixing.shape, device=device)
 
 
-def _mixed(matrix: Tensor | csr_array, block_MD: Tensor, place_MD: Tensor | None) -> Tensor:
+def _mixed(matrix: Multiplied, block_MD: Tensor, place_MD: Tensor | None) -> Tensor:
     """Return T @ x, (M, D); computed in its place if there is one and the product can be written there."""
     if not isinstance(matrix, Tensor):
         return torch.from_numpy(matrix @ block_MD.cpu().numpy()).to(block_MD.device)

@@ -45,7 +45,7 @@ def _serve_tasks(pipe: Connection, context: Worker) -> None:
             return
         if kind == "mixing":
             group, mixing = content
-            context.mixing[group] = mixing
+            context.set_mixing(group, mixing)
             continue
         number, task = content
         try:

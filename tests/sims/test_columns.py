@@ -14,7 +14,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.sims.memory import workspace_of
 from fedpeer.sims.vector import gossip_rounds, tasks
 from fedpeer.sims.vector.gossip_rounds import columns
-from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, mix, spread_of_columns
+from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, mix, multiplied, spread_of_columns
 from fedpeer.sims.vector.workspace import Region, Workspace
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.plan import Plan
@@ -80,7 +80,7 @@ def test_a_view_is_averaged_to_the_bits_of_gathered_columns_and_they_are_right(
     viewed, gathered = (group_of(x_Pn, gathered=way) for way in (False, True))
     for workspace in (viewed, gathered):
         for start, stop in ((0, 31), (31, WIDTH - 2)):
-            mix(workspace, matrix, Mix("g", start, stop, 0))
+            mix(workspace, multiplied(matrix, x_Pn.device), Mix("g", start, stop, 0))
     assert same_bits(viewed.x[1], gathered.x[1])
     expected = torch.zeros_like(x_Pn, dtype=torch.float64)
     whole = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
