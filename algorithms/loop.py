@@ -6,9 +6,7 @@ into it.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -62,7 +60,7 @@ class Loop:
             self._set_counters(s_Bk[number, self._state.size :])
             peer = batches.peer(number)
             corrections = [] if correction is None else self._cut(correction.peer(number))
-            with guarded(keys[number]), _quiet():
+            with guarded(keys[number]):
                 for step in range(peer.steps):
                     optimizer.zero_grad()
                     torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
@@ -76,10 +74,9 @@ class Loop:
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:
         self._module.eval()
         answers = []
-        with _quiet():
-            for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
-                self._bind(x_n)
-                answers.append(torch.cat([self._module(piece) for piece in peer_inputs.split(AT_ONCE)]))
+        for x_n, peer_inputs in zip(x_Bn, inputs, strict=True):
+            self._bind(x_n)
+            answers.append(torch.cat([self._module(piece) for piece in peer_inputs.split(AT_ONCE)]))
         return torch.stack(answers)
 
     def _complete_gradients(self, corrections: Sequence[Correction]) -> None:
@@ -118,14 +115,3 @@ class Loop:
         for name, buffer in self._module.named_buffers():
             if name in views:
                 buffer.data = views[name]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out cuDNN's warning that weights of an LSTM or GRU are copied at each call.
-
-    They are views of a peer's row, and cuDNN wants them in an order of its own.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-        yield

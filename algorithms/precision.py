@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,9 +20,13 @@ def unrounded(device: str) -> Iterator[None]:
 
     Otherwise torch lets them round their inputs to ten bits (TF32), and a gradient's error is then some percent: a GPU
     would not give the numbers of a CPU. Matrix products are not rounded unless a program asks for it.
+
+    Also leave out cuDNN's warning that the weights of an LSTM or GRU are copied at each call: they are views of a
+    peer's row, and cuDNN wants them in an order of its own.
     """
     if not device.startswith("cuda"):
         yield
         return
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield

@@ -22,6 +22,7 @@ from fedpeer.algorithms.batches import Batches, BatchView, Examples, round_order
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
 from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.steppers import Stepper, build_stepper, choose
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import optimizer_of
@@ -72,7 +73,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
         NetworkError: the forward pass failed.
     """
     module = copy.deepcopy(module).train()
-    with guarded(0), torch.no_grad():
+    with guarded(0), torch.no_grad(), unrounded(inputs.device.type):
         try:
             module(inputs)
         except (RuntimeError, ValueError, IndexError) as problem:

@@ -62,9 +62,9 @@ def tensor_specs(module: nn.Module) -> list[TensorSpec]:
 
 def gather_group(x_n: Tensor, index_D: Tensor) -> Tensor:
     """Return a copy of a group's scalars, (..., D), out of x_n, (..., n)."""
-    return x_n.index_select(-1, index_D)
+    return x_n.index_select(-1, index_D.to(x_n.device))
 
 
 def scatter_(x_n: Tensor, index_D: Tensor, value_D: Tensor) -> Tensor:
     """Write a group's scalars, (..., D), into x_n, (..., n), in place, and return x_n."""
-    return x_n.index_copy_(-1, index_D, value_D)
+    return x_n.index_copy_(-1, index_D.to(x_n.device), value_D)
