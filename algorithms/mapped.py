@@ -20,7 +20,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
-from fedpeer.algorithms.unfolded import copied
+from fedpeer.algorithms.unfolded import copied_for_block
 from fedpeer.slicing.flat import FlatLayout
 
 #: (x_Bp, inputs, targets) -> gradient_Bp
@@ -31,7 +31,7 @@ class Mapped:
     """A block of peers as one program: vmap of the gradient, an elementwise optimiser on all of x_Bn."""
 
     def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
-        self._module = copied(module)
+        self._module = copied_for_block(module)
         self._layout = layout
         self._loss = loss
         self._optimizer = optimizer

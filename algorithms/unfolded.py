@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def copied(module: nn.Module) -> nn.Module:
+def copied_for_block(module: nn.Module) -> nn.Module:
     """Return a copy of a module, for a block of peers; on an NVIDIA GPU its plain convolutions unfold images."""
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
     return unfolded(module) if on_gpu else copy.deepcopy(module)
@@ -24,7 +24,7 @@ def copied(module: nn.Module) -> nn.Module:
 def unfolded(module: nn.Module) -> nn.Module:
     """Return a copy of a module that computes its plain convolutions from unfolded images; the names stay.
 
-    >>> [type(each).__name__ for each in unfolded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()))]
+    >>> [type(each).__name__ for each in unfolded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())).children()]
     ['UnfoldedConv2d', 'ReLU']
     """
     module = copy.deepcopy(module)

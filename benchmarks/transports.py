@@ -36,7 +36,7 @@ from fedpeer.peer.runtime.admission import Host
 from fedpeer.peer.runtime.buffers import BufferPool, Lease
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.client import PeerLinks
-from fedpeer.peer.runtime.identity import Identity, client_context, server_context
+from fedpeer.peer.runtime.identity import Identity, client_context, server_context, shared_client_context
 from fedpeer.peer.runtime.listener import bind_socket
 from fedpeer.peer.runtime.outcomes import DeliveryReceipt, Outcome
 from fedpeer.peer.runtime.server import PeerServer
@@ -274,7 +274,7 @@ class Sockets:
         self._socket = socket.create_connection(("127.0.0.1", self.receiver.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if keys:
-            self._socket = client_context(identity_of(keys.folder, "a"), keys.public["b"]).wrap_socket(self._socket)
+            self._socket = shared_client_context(identity_of(keys.folder, "a")).wrap_socket(self._socket)
 
     def send(self, value_D: Tensor) -> None:
         self._socket.sendall(struct.pack("<Q", 4 * len(value_D)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedpeer.algorithms.unfolded import UnfoldedConv2d, copied, unfolded
+from fedpeer.algorithms.unfolded import UnfoldedConv2d, copied_for_block, unfolded
 
 SHAPES: list[dict[str, Any]] = [
     {"kernel_size": 5, "padding": "same"},
@@ -71,9 +71,9 @@ def test_peers_side_by_side_have_gradients_of_their_own() -> None:
 )
 def test_other_convolutions_stay(layer: nn.Conv2d) -> None:
     module = nn.Sequential(copy.deepcopy(layer), nn.Conv2d(4, 2, 3))
-    assert [type(each) for each in unfolded(module)] == [nn.Conv2d, UnfoldedConv2d]
+    assert [type(each) for each in unfolded(module).children()] == [nn.Conv2d, UnfoldedConv2d]
     assert type(unfolded(layer)) is nn.Conv2d
 
 
 def test_a_cpu_keeps_torchs_convolutions() -> None:
-    assert type(copied(nn.Conv2d(1, 1, 3))) is nn.Conv2d
+    assert type(copied_for_block(nn.Conv2d(1, 1, 3))) is nn.Conv2d

@@ -21,9 +21,9 @@ from fedpeer.experiments.table import judged, stem_of, table_page
 from .pages import ROOT
 
 FOLDER = ROOT / "docs" / "results"
-#: Numbers of the sweep of large simulations and of the learning curves, which are not experiments.
-SCALE, LEARNING = FOLDER / "scale.json", FOLDER / "learning-scale.json"
-NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, LEARNING))
+#: Numbers of the sweep of large simulations, of the learning curves and of a GPU, which are not experiments.
+SCALE, LEARNING, GPU = FOLDER / "scale.json", FOLDER / "learning-scale.json", FOLDER / "gpu.json"
+NUMBERS = sorted(path for path in FOLDER.glob("*.json") if path not in (SCALE, LEARNING, GPU))
 
 
 def test_every_page_has_its_numbers() -> None:

@@ -110,7 +110,7 @@ def test_robust_rules_have_the_cpus_numbers(rule: str) -> None:
 @pytest.mark.parametrize("algorithm", ["mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"])
 def test_dual_solvers_have_the_cpus_numbers(algorithm: str) -> None:
     found = digits("features")
-    two = dataclasses.replace(found, y=(found.y < 5).astype("int64"), classes=("low", "high"))
+    two = dataclasses.replace(found, y=np.less(found.y, 5).astype("int64"), classes=("low", "high"))
     settings = {"network": "linear", "learning__loss": "binary", "simulation__split": "blocks:40,shuffle=true,test=50"}
     assert_the_same(build_world(federation(**settings), two, 0), algorithm)
 
