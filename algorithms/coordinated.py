@@ -7,7 +7,8 @@ One round:
 
 1. `participants` draws the clients that take part.
 2. They receive the broadcast that `open` makes, and each sends the update that `train` makes.
-3. `close` makes the next server state from the updates that arrived.
+3. `close` makes the next server state from the updates that arrived. Under an aggregation goal these may be of
+   earlier rounds (`buffered.py`), and `rebased` makes them updates of this one.
 4. Each client that trained decides in `settle` what it keeps. Its update may have counted, or arrived too late, or not
    been meant for sending (`everyone_trains`).
 
@@ -88,6 +89,17 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
     def open(self, server: Server, round: int) -> _Broadcast:
         """Return the broadcast of round 1, 2, ... to all clients that train, without leading dimensions."""
         ...
+
+    def rebased(self, server: Server, updates: Update, round: int, age_K: Tensor) -> Update:
+        """Return the updates (K, ...) as if their clients had trained from the broadcast of this round.
+
+        Called before `close`. By default they are left as they are: all of them belong to the round.
+
+        Args:
+            age_K: (K,) int64, rounds between each client's broadcast and this one's; 0 where a round takes its own
+                updates only.
+        """
+        return updates
 
     def close(self, server: Server, updates: Update) -> Server:
         """Return the server's state after the round, from the K >= 1 updates that came, (K, ...) in order of peers."""

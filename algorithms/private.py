@@ -23,20 +23,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
-from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.privacy import Privacy
-from fedpeer.rejection import Rejection
-
-Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
+from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 #: First bytes of the hashed input.
 _TAG = b"fedpeer noise 1 "
 
 
-def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: int, secret: bytes = b"") -> Algorithm:
+def protected(algorithm: Inner, privacy: Privacy | None, *, participants: int, secret: bytes = b"") -> Inner:
     """Return the algorithm with this privacy, or the algorithm itself for None.
 
     Args:
@@ -49,61 +46,24 @@ def protected(algorithm: Algorithm, privacy: Privacy | None, *, participants: in
     return algorithm if privacy is None else Private(algorithm, privacy, participants=participants, secret=secret)
 
 
-class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
-    """An algorithm whose clients send private updates; everything else is left to the inner algorithm."""
+class Private(Wrapper):
+    """An algorithm whose clients send private updates."""
 
-    def __init__(self, inner: Algorithm, privacy: Privacy, *, participants: int, secret: bytes = b"") -> None:
+    def __init__(self, inner: Inner, privacy: Privacy, *, participants: int, secret: bytes = b"") -> None:
+        super().__init__(inner)
         if not inner.moved:
             raise _not_private(f"protects changes of a model, but clients of {_name(inner)} do not send a model alone")
         assert participants >= 1, "a round has a participant"
-        self.inner, self.privacy, self.participants_count, self.secret = inner, privacy, participants, secret
-        self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
-        self.common_start = inner.common_start
-        self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved
-        self.fixed_clients, self.numbered = inner.fixed_clients, inner.numbered
-
-    def start_server(self, values_n: Tensor) -> Any:
-        return self.inner.start_server(values_n)
-
-    def start_client(self, values_n: Tensor, examples: Tensor) -> Any:
-        return self.inner.start_client(values_n, examples)
-
-    def participants(self, round: int, clients: int, share: float, draws: Draws) -> tuple[int, ...]:
-        return self.inner.participants(round, clients, share, draws)
-
-    def open(self, server: Any, round: int) -> Any:
-        return self.inner.open(server, round)
+        self.privacy, self.participants_count, self.secret = privacy, participants, secret
 
     def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:
         trained, update = self.inner.train(client, broadcast, batches, keys)
         return trained, self._private(update, leaves_of(broadcast), keys)
 
-    def close(self, server: Any, updates: Any) -> Any:
-        return self.inner.close(server, updates)
-
-    def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
-        return self.inner.settle(before, trained, server, counted)
-
-    def server_fault(self, server: Any) -> Rejection | None:
-        return self.inner.server_fault(server)
-
-    def server_model(self, server: Any) -> Tensor | None:
-        return self.inner.server_model(server)
-
-    def personal_model(self, client: Any) -> Tensor:
-        return self.inner.personal_model(client)
-
-    def statistics(self, client: Any, server: Any) -> Mapping[str, Tensor]:
-        return self.inner.statistics(client, server)
-
-    def relations(self, server: Any) -> Tensor | None:
-        return self.inner.relations(server)
-
     def _private(self, update: Any, broadcast: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
         """Return the update with clipped changes, noise and counts of 1; leading dimensions as those of the clients."""
         sent = leaves_of(update)
-        bare = [name for name in sent if name not in (*self.moved, *self.counts)]
-        if bare:
+        if bare := self.besides_a_model(update):
             raise _not_private(f"is incomplete: clients of {_name(self.inner)} would send {bare[0]} as it is")
         widths = [sent[name].shape[-1] for name in self.moved]
         change_D = torch.cat([_change(sent[name], broadcast[name]) for name in self.moved], -1)
@@ -120,7 +80,7 @@ class Private(CoordinatedAlgorithm[Any, Any, Any, Any]):
         return rebuilt(update, leaving)
 
 
-def _name(algorithm: Algorithm) -> str:
+def _name(algorithm: Inner) -> str:
     return type(algorithm).__name__
 
 

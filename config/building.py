@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.buffered import Buffered
 from fedpeer.algorithms.contract import Algorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
 from fedpeer.algorithms.leaves import leaves_of
@@ -68,7 +69,8 @@ def algorithm_of(
         raise AlgorithmError(f"{choice.name} does not average updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
         raise AlgorithmError(f"{choice.name} needs the same start for all clients; write learning.common_start: true")
-    return protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
+    private = protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
+    return private if learning.aggregation_goal is None else Buffered(private, choice.name)
 
 
 def coordinated_of(*options: Any, **settings: Any) -> Coordinated:

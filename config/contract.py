@@ -53,6 +53,7 @@ _WEIGHTS = "each peer's initial push-sum weight would be different"
 _STEPS = "asynchronous peers count their rounds separately, so rounds of different peers would not match"
 _PROMISED = "members joined under this promise of privacy, and what was sent before cannot be masked later"
 _COORDINATOR = "a coordinator's rounds and push-sum weights (held or in transit) cannot be converted into one another"
+_UPDATES = "updates in transit are a model in one case and its change in the other"
 _NEXT = "from the round that the new contract names"
 _SHARES = f"{_NEXT}; shares in transit keep their encoding"
 
@@ -81,6 +82,7 @@ KEYS: Mapping[str, Key] = {
     "learning.participation": Key("training", True, _NEXT),
     "learning.everyone_trains": Key("training", True, _NEXT),
     "learning.aggregation": Key("training", True, _NEXT),
+    "learning.aggregation_goal": Key("training", False, _UPDATES, since="0.3"),
     "learning.farthest": Key("training", True, _NEXT),
     "learning.privacy": Key("training", False, _PROMISED),
     "learning.mode": Key("average", False, _STEPS),
@@ -187,7 +189,8 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
     found = {
         path: _at(contract, path)
         for path, key in KEYS.items()
-        if key.concerns in concerns or path in ("network", "learning.buffers")
+        if (key.concerns in concerns or path in ("network", "learning.buffers"))
+        and not (key.since and _at(contract, path) == key.neutral)  # a release without this setting leaves it out
     }
     found |= {EARLIER: contract[EARLIER]} if EARLIER in contract else {}  # shares are read by it
     return contract_digest(json.dumps([found, models], sort_keys=True).encode())

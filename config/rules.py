@@ -11,6 +11,7 @@ The checks of single choices are in `registries.py`. Nothing here runs code that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -581,7 +582,36 @@ RULES: tuple[Rule, ...] = (
             ("aggregation", "an aggregation rule", "mean", "write {put[learning.aggregation=mean]}"),
             ("privacy", "noise on updates", "none", "write {put[learning.privacy=none]}"),
             ("farthest", "a bound on updates", "None", "leave {name[learning.farthest]} out"),
+            ("aggregation_goal", "an aggregation goal", "None", "leave {name[learning.aggregation_goal]} out"),
         )
+    ),
+    Rule(
+        "an aggregation goal and a draw of participants",
+        ("learning.aggregation_goal", "learning.participation", "learning.everyone_trains"),
+        "all peers train all the time, and the first {goal} updates close a round; leave {setting} out",
+        lambda options: [
+            {"goal": options.learning.aggregation_goal, "setting": f"learning.{name}"}
+            for name, plain in (("participation", 1.0), ("everyone_trains", False))
+            if options.learning.aggregation_goal is not None and getattr(options.learning, name) != plain
+        ],
+    ),
+    Rule(
+        "an aggregation goal above the number of peers",
+        ("learning.aggregation_goal", "simulation.peers"),
+        "{peers} peers cannot send {goal} updates; write at most {peers}",
+        lambda options: _when(
+            (options.learning.aggregation_goal or 0) > (options.federation.simulation.peers or math.inf),
+            peers=options.federation.simulation.peers,
+            goal=options.learning.aggregation_goal,
+        ),
+        ("vector", "ray", SPREAD, "network", "processes"),
+    ),
+    Rule(
+        "an aggregation goal without time",
+        ("learning.aggregation_goal", "engine"),
+        "the {engine} engine has no time, in which some updates come earlier than others; use {put[engine=network]}",
+        lambda options: _when(options.learning.aggregation_goal is not None),
+        ("vector", "ray"),
     ),
     Rule(
         "partial models that contradict one another, the network or the peers",

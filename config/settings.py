@@ -176,6 +176,12 @@ class LearningSettings(Strict):
         validate_default=True,
         description="how a round's updates are combined (with a server); all but mean tolerate Byzantine clients",
     )
+    aggregation_goal: int | None = Field(
+        default=None,
+        ge=1,
+        description="number of updates that close a round; whoever is slower counts in a later round, with less weight "
+        "the older its update is (FedBuff); default: a round waits for all participants (algorithms with a server)",
+    )
     farthest: float | None = Field(
         default=None,
         gt=1,

@@ -61,11 +61,14 @@ class RoundCommit:
     election       its own, with the same progress as `holding`
     holding        commit state, as it was last made durable
     sign, verify   with this peer's key; with the keys of the roster
+    late           whether updates of earlier rounds are taken, and those that come while a result is proposed
     """
 
-    def __init__(self, election: Election, holding: CommitState, sign: Sign, verify: Verify) -> None:
+    def __init__(
+        self, election: Election, holding: CommitState, sign: Sign, verify: Verify, *, late: bool = False
+    ) -> None:
         assert election.progress == holding.progress, "an election goes by what its peer holds"
-        self.election = election
+        self.election, self.late = election, late
         self.holding = holding
         self._sign, self._verify = sign, verify
         self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
@@ -73,7 +76,7 @@ class RoundCommit:
         self._term_led = 0  # while this peer coordinates
         self._open: Proposal | None = None
         self._accepted: dict[str, bytes] = {}
-        self._updates: dict[str, bytes] = {}
+        self._updates: dict[str, tuple[int, bytes]] = {}
 
     @property
     def gathering(self) -> bool:
@@ -136,13 +139,14 @@ class RoundCommit:
             return [Rejection("stale_term", text, sender), self._follow(sender)]
         if round_ > self.holding.round + 1:
             return [Rejection("round_gap", f"an update for round {round_} after {self.holding.round}", sender)]
-        if round_ <= self.holding.round or self._open is not None:
+        if not self.late and (round_ <= self.holding.round or self._open is not None):
             return [Rejection("round_closed", f"an update for round {round_}, which is over", sender)]
-        if self._updates.get(sender, digest) != digest:
+        known = self._updates.get(sender)
+        if known is not None and known[0] == round_:
+            if known[1] == digest:
+                return []
             return [Rejection("second_update", f"another update for round {round_}", sender)]
-        if sender in self._updates:
-            return []
-        self._updates[sender] = digest
+        self._updates[sender] = round_, digest
         return [CountUpdate(sender, round_, digest)]
 
     def announce(self, voter_set: VoterSet) -> None:

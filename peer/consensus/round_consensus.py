@@ -1,5 +1,10 @@
 """One peer's part in a group's consensus on its rounds: it votes, sends its update, and applies committed rounds.
 
+Under an aggregation goal (`learning.aggregation_goal`) a round closes when so many updates have come. The others count
+in a later round: the coordinator keeps them within its term, and their clients, for whom the round of their training is
+not over before, send them to the next coordinator. The committed model names the round of each client's last update
+that counted, so each counts once, whoever dies.
+
 No message opens a round. A peer that holds the server's model after round r derives from the seed which clients take
 part in round r + 1, and opens it by itself. They train and send their updates to the present coordinator, and the same
 bytes to the next one, if it changes. The coordinator closes the round when all reachable participants have sent, or at
@@ -86,10 +91,12 @@ class RoundConsensus:
             verify=verify,
             reads_short=lambda peer: state.others.can(peer, SHORT_HEARTBEATS),
         )
-        self.round_commit = RoundCommit(election, consensus_state.holding, sign, verify)
+        self.round_commit = RoundCommit(election, consensus_state.holding, sign, verify, late=spec.goal is not None)
         for digest in consensus_state.models:
             self.round_commit.holds(digest)
         self._gathering = CollectedUpdates()
+        self._closing: tuple[str, ...] = ()  # clients whose updates the round that is being closed has
+        self._void = 0  # round of this peer's last update that a coordinator refused
         self._sent, self._wanted = RetryTimer(), dict[bytes, RetryTimer]()
         self._led_at: int | None = None  # tick at which there was a coordinator last
         self._paused = False
@@ -140,9 +147,19 @@ class RoundConsensus:
         return self._paused
 
     @property
+    def update_waits(self) -> bool:
+        """True while this peer's update may still count: in the round under way, or in any later one under a goal."""
+        pending = self.consensus_state.pending
+        if pending is None or self.over:
+            return False
+        if self.spec.goal is None:
+            return pending.round == self.applied + 1
+        return self.in_force()[0].get(self.state.me, 0) < pending.round != self._void
+
+    @property
     def missing(self) -> tuple[str, ...]:
         """Clients whose updates this peer waits for, if it coordinates."""
-        if not self.round_commit.gathering or self._gathering.closed:
+        if not self.round_commit.gathering or self._gathering.closed or self.spec.goal is not None:
             return ()
         return tuple(self._gathering.awaited(self._takes_part(), self._there))
 
@@ -194,10 +211,14 @@ class RoundConsensus:
 
     def on_update(self, peer: str, update: Update) -> None:
         """Take a client's update for the round that this peer closes, if it coordinates."""
-        state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
-        if self.round_commit.gathering and (update.term, update.round) == at:
-            self._gathering.at(at, state.now)
-            if self._gathering.closed:
+        at, late = (self.round_commit.election.hard_state.term, self.applied + 1), self.spec.goal is not None
+        takes = self.round_commit.election.leading if late else self.round_commit.gathering
+        if takes and update.term == at[0] and (update.round <= at[1] if late else update.round == at[1]):
+            self._gather()
+            if late and self.in_force()[0].get(peer, 0) >= update.round:
+                self._take(peer, update, ())  # it came before, and counted
+                return
+            if self._gathering.closed and not late:
                 self._refuse(peer, "round_closed", f"an update for round {update.round}, which is over")
                 return
             if peer not in self._takes_part():
@@ -226,6 +247,7 @@ class RoundConsensus:
         pending, followed = self.consensus_state.pending, self.round_commit.election.followed
         if pending is not None and followed is not None and refused.code not in _PASSING:
             self._sent.answered((peer, followed[1], pending.round))
+            self._void = pending.round
 
     def on_model_request(self, peer: str, wanted: ModelRequest) -> None:
         """Send a model to a peer that asks for it."""
@@ -258,6 +280,10 @@ class RoundConsensus:
             text = f"round {done.round}{self._named} produced NaN or infinite values and was discarded"
             text += "; lower the learning rate"
             self.state.note("warning", "round_void", text, round=done.round)
+            if self.spec.goal is not None:  # or they would count in the next round
+                for peer in self._closing:
+                    self._refuse(peer, "not_finite", f"the result of round {done.round} is NaN or infinite with it")
+                self._gathering.drop(self._closing)
             self._propose_again()
 
     # ------------------------------------------------------------------------------------------------------- proceeding
@@ -267,6 +293,11 @@ class RoundConsensus:
         self._offer()
         if not self.over and self.round_commit.gathering:
             self._close()
+
+    def _gather(self) -> None:
+        """Begin to collect updates for the round under way; under a goal, those that wait go over to it."""
+        at = self.round_commit.election.hard_state.term, self.applied + 1
+        self._gathering.at(at, self.state.now, None if self.spec.goal is None else self.in_force()[0])
 
     def _takes_part(self) -> tuple[str, ...]:
         """Return the participants of the round under way; kept, since every message asks for them."""
@@ -292,7 +323,7 @@ class RoundConsensus:
     def _offer(self) -> None:
         """Send the update of the round under way to its coordinator."""
         pending, followed = self.consensus_state.pending, self.round_commit.election.followed
-        if pending is None or pending.round != self.applied + 1 or followed is None:
+        if pending is None or not self.update_waits or followed is None:
             return
         if self.state.me not in self._takes_part():
             return
@@ -302,7 +333,7 @@ class RoundConsensus:
             if self._sent.due(key, self.state.now):
                 self.state.send(coordinator, self._update(term))
         elif self.round_commit.gathering:
-            self._gathering.at((term, pending.round), self.state.now)
+            self._gather()
             if self.state.me not in self._gathering.updates.keys() | self._gathering.refused:
                 self.on_update(self.state.me, self._update(term))
 
@@ -319,15 +350,16 @@ class RoundConsensus:
     def _close(self) -> None:
         """Close the round if all reachable participants have sent, or at the deadline."""
         state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
-        gathering = self._gathering
-        gathering.at(at, state.now)
+        gathering, goal = self._gathering, self.spec.goal
+        self._gather()
         awaited = gathering.awaited(self._takes_part(), self._there)
+        enough = not awaited or (goal is not None and len(gathering.updates) >= goal)
         over = state.now - gathering.since >= state.setup.ticks(state.setup.federation.gossip.deadline)
-        if gathering.closed or (awaited and not (over and gathering.updates)) or not (over or gathering.updates):
+        if gathering.closed or not (enough or (over and gathering.updates)) or not (over or gathering.updates):
             return
         gathering.closed = True
         late = [peer for peer in self._takes_part() if peer not in gathering.updates]
-        if late:
+        if late and goal is None:
             text = f"round {at[1]}{self._named} goes on without {', '.join(late)}"
             state.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
         self._note_first("closed", at[0], at[1])
@@ -336,8 +368,9 @@ class RoundConsensus:
             return
         (counted, server), members = self.in_force(), set(self.clients)
         counted = {peer: last for peer, last in counted.items() if peer in members}
-        updates = dict(sorted(gathering.updates.items()))
-        state.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group))
+        updates, rounds = dict(sorted(gathering.updates.items())), dict(gathering.rounds)
+        self._closing = tuple(updates)
+        state.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group, rounds))
 
     def _propose_again(self) -> None:
         """Propose that what is in force stays so after this round."""
@@ -408,6 +441,7 @@ class RoundConsensus:
     def _refuse(self, peer: str, code: str, text: str) -> None:
         """Reject an update of a peer, or this peer's own."""
         if peer == self.state.me:
+            self._void = 0 if self.consensus_state.pending is None else self.consensus_state.pending.round
             self.state.note("warning", "update_void", f"this peer's own update does not count: {text}", code=code)
         else:
             self.state.refuse(code, peer, text, group=self.group)
@@ -418,7 +452,7 @@ class RoundConsensus:
         for out in outs:
             match out:
                 case CountUpdate():
-                    self._gathering.updates[peer] = update.content
+                    self._gathering.take(peer, update.round, update.content)
                 case Rejection():
                     refused = True
                     self._refuse(peer, out.code, out.text)

@@ -31,5 +31,6 @@ def server_result(
     if not sound:
         return UpdatesAggregated(job.term, job.round, None, group=job.group, out=out)
     counting = [client for client in job.updates if client not in out]
-    content = content_of({**job.counted, **dict.fromkeys(counting, job.round)}, server)
+    rounds = {client: job.rounds.get(client, job.round) for client in counting}
+    content = content_of({**job.counted, **rounds}, server)
     return UpdatesAggregated(job.term, job.round, content, content_digest(content), job.group, out)

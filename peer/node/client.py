@@ -36,7 +36,7 @@ class RoundClient:
         consensus, consensus_state = self.consensus, self.consensus.consensus_state
         if self._working or goes_over(self.state):
             return
-        if consensus_state.settled < consensus.applied:
+        if consensus_state.settled < consensus.applied and not consensus.update_waits:
             self._settle()
         elif consensus_state.pending is None and not consensus.over and consensus.trains:
             self._working, self._trains_since = True, self.state.now

@@ -106,6 +106,7 @@ class ServerSide:
             fixed=algorithm.fixed_clients,
             number=number,
             server_fault=lambda data: algorithm.server_fault(forms[0].read(data)),
+            goal=learning.aggregation_goal,
         )
         return cls(local_task, algorithm, among, *forms, spec)
 
@@ -130,6 +131,8 @@ class ServerSide:
     def _aggregate(self, job: AggregateUpdates) -> UpdatesAggregated:
         algorithm, before = self.among(len(job.clients)), self._read(self.server, job.server)
         updates = stack_states([self._read(self.update, each) for each in job.updates.values()])
+        age_K = torch.tensor([job.round - job.rounds.get(each, job.round) for each in job.updates])
+        updates = algorithm.rebased(before, updates, job.round, age_K.to(self.local_task.device))
         found = left_out(algorithm, self.local_task.assembly.federation.learning, before, updates, job.round)
         out = {client: why for client, why in zip(job.updates, found, strict=True) if why is not None}
         if out:

@@ -1,9 +1,10 @@
 """Trainer of one peer: training, evaluation, and the server's part if the algorithm has one.
 
-All of it is functions of its arguments, so it may run in any thread, one job at a time, and be repeated. For everything
-else states are bytes (`leaf_bytes.py`). The training state of a peer without a server is a tensor (k,), so that durable
-state, journal and snapshots can hold it: that of an optimizer as it is, float32, any other as the bytes of its leaves.
-Before the first training there is none: the algorithm's first state follows from the parameters.
+All of it is functions of its arguments, so it may run in any thread and be repeated: the closing of a round beside
+another job, everything else one job at a time. For everything else states are bytes (`leaf_bytes.py`). The training
+state of a peer without a server is a tensor (k,), so that durable state, journal and snapshots can hold it: that of an
+optimizer as it is, float32, any other as the bytes of its leaves. Before the first training there is none: the
+algorithm's first state follows from the parameters.
 
 Results are those of the vector engine: the same batches, keys and order.
 """
@@ -162,6 +163,8 @@ class LocalTrainer(Training):
 
     def serve(self, job: RoundWork) -> RoundWorked:
         assert self.served is not None, "only an algorithm with a server asks for this"
+        if isinstance(job, AggregateUpdates):  # beside a training, and without convolutions
+            return self.served.work(job)
         with unrounded(self.local_task.device):
             return self.served.work(job)
 

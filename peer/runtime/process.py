@@ -159,7 +159,7 @@ class PeerProcess:
     @property
     def training(self) -> bool:
         """True if the trainer's thread is busy; a peer that pauses does not wait for it."""
-        return self._begun and self._trainer.busy
+        return self._begun and (self._trainer.busy or self._closer.busy)
 
     # --------------------------------------------------------------------------------------------------- begin, end
 
@@ -283,6 +283,8 @@ class PeerProcess:
         file, identity = self._prepared.file, self._prepared.identity
         limits = Limits.among(len(self._members.roster.entries))
         self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
+        # A coordinator closes rounds while it trains itself: others need not wait for its training.
+        self._closer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
         self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
         server = self._server = PeerServer(
             Host(
@@ -549,8 +551,10 @@ class PeerProcess:
                 effect.do()
             case Send():
                 self._post.send(effect)
-            case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
+            case Train() | Evaluate() | TrainClient() | FinishRound():
                 self._trainer.submit(effect)
+            case AggregateUpdates():
+                self._closer.submit(effect)
             case Note() | RejectEffect():
                 self._say(effect)
             case Enrol():

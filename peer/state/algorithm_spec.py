@@ -27,6 +27,8 @@ class AlgorithmSpec:
     number          client number that an update states; None: it states none
     fixed           whether the clients stay those of the start
     server_fault    what else is wrong with a server's state of finite values; None: nothing
+    goal            number of updates that close a round, which may be of earlier rounds; None: a round waits for the
+                    updates of all its participants, and takes no others
     """
 
     server_bytes: int
@@ -41,6 +43,7 @@ class AlgorithmSpec:
     fixed: bool = False
     number: Callable[[bytes], int | None] = lambda content: None
     server_fault: Callable[[bytes], Rejection | None] = lambda server: None
+    goal: int | None = None
 
     def model_fault(self, content: bytes) -> Rejection | None:
         """Return what is wrong with a model that a proposal names; None if nothing is."""

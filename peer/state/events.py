@@ -240,8 +240,9 @@ class TrainClient:
 class AggregateUpdates:
     """Close a round: make the server's next state, or the mean of a group, from the updates that arrived.
 
-    counted   by client, the last round before this one in which its update counted
+    counted   by client, the round of its last update that counted
     updates   by client, in the order of ids
+    rounds    by client, the round of its update, where that is an earlier one
     clients   ids of all clients of the round, as for `TrainClient`
     """
 
@@ -252,6 +253,7 @@ class AggregateUpdates:
     updates: Mapping[str, bytes]
     clients: tuple[str, ...]
     group: str = EVERYONE
+    rounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

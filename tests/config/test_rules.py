@@ -151,6 +151,19 @@ BREAKING: dict[str, dict[str, Any]] = {
     "an aggregation rule without a server": {"learning": {"aggregation": "median"}},
     "noise on updates without a server": {"learning": {"privacy": "gaussian"}},
     "a bound on updates without a server": {"learning": {"farthest": 3.0}},
+    "an aggregation goal without a server": {"learning": {"aggregation_goal": 3}},
+    "an aggregation goal and a draw of participants": {
+        "learning": {"algorithm": "fedavg", "aggregation_goal": 3, "participation": 0.5}
+    },
+    "an aggregation goal above the number of peers": {
+        "learning": {"algorithm": "fedavg", "aggregation_goal": 9},
+        "simulation": {"peers": 8},
+        "engine": "network",
+    },
+    "an aggregation goal without time": {
+        "learning": {"algorithm": "fedavg", "aggregation_goal": 3},
+        "engine": "vector",
+    },
     "partial models that contradict one another, the network or the peers": {
         "partial_models": {"a": {"depends_on": ["b"]}}
     },

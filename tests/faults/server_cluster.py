@@ -93,6 +93,7 @@ class VectorTrainer(Training):
 
     liar   rounds in which its update is not finite
     fixed  whether its server is declared to have a place for each client
+    goal   number of updates that close a round; None: those of all participants
     """
 
     me: str
@@ -101,6 +102,7 @@ class VectorTrainer(Training):
     liar: frozenset[int] = frozenset()
     everyone: bool = False
     fixed: bool = False
+    goal: int | None = None
     start_n: Tensor = field(default_factory=lambda: torch.zeros(1))
     examples: int = 1
     steps: int = STEPS
@@ -130,6 +132,7 @@ class VectorTrainer(Training):
             everyone=lambda round: self.everyone,
             patience=int(self.me.removeprefix("peer")) / 20,
             fixed=self.fixed,
+            goal=self.goal,
         )
 
     def _part(self, round: int, among: Sequence[str]) -> tuple[str, ...]:
@@ -198,12 +201,15 @@ class ServerCluster:
         liars: Mapping[str, frozenset[int]] | None = None,
         roster: Sequence[str] | None = None,
         disk: DiskRules | None = None,
+        goal: int | None = None,
     ) -> None:
         self.made = made
         self.voters = {1: len(made.peers)}
         node_factory = NodeFactory.of(made, parse_choice("fedavg"), dict(pace or {}))
         self.trainers = {
-            peer: VectorTrainer(peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start())
+            peer: VectorTrainer(
+                peer, share, liar=(liars or {}).get(peer, frozenset()), start_n=trainer.start(), goal=goal
+            )
             for peer, trainer in node_factory.trainers.items()
         }
         self.node_factory = replace(node_factory, trainers=self.trainers)
@@ -297,14 +303,19 @@ class ServerCluster:
     # ---- judgement
 
     def law(self) -> list[str]:
-        """Return an error unless the server's total is the sum of the clients' totals, where all are in one round."""
-        consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
+        """Return an error unless the server's total is the sum of the clients' totals, where all are in one round.
+
+        A client whose update has counted and is not settled yet keeps the total after that training.
+        """
+        consensus_states = {peer: node.durable.consensus_states[EVERYONE] for peer, node in self.nodes().items()}
         assert len(consensus_states) == len(self.made.peers), "everybody lives"
-        assert len({(each.settled, each.holding.round) for each in consensus_states}) == 1, "all are in one round"
-        found = split_leaves(self.seen.contents[consensus_states[0].settled], BYTES)
+        (applied,) = {each.holding.round for each in consensus_states.values()}
+        found = split_leaves(self.seen.contents[applied], BYTES)
         assert found is not None
-        total = pair(found[1])[1]
-        own = sum(pair(each.client)[0] for each in consensus_states)
+        total, own = pair(found[1])[1], 0.0
+        for peer, each in consensus_states.items():
+            counted = each.pending is not None and found[0].get(peer, 0) == each.pending.round
+            own += pair(each.pending.client if counted and each.pending is not None else each.client)[0]
         return [] if abs(total - own) < 1e-9 else [f"the server counted {total}, and the clients keep {own}"]
 
     def judge(self, *, also: Sequence[str] = (), strangers: Sequence[str] = ()) -> None:
@@ -337,7 +348,6 @@ class ServerCluster:
         self.judge(also=self.law())
 
     def level(self) -> bool:
-        """Return whether all peers live and are in one round that is over for all of them."""
-        consensus_states = [node.durable.consensus_states[EVERYONE] for node in self.nodes().values()]
-        rounds = {round for each in consensus_states for round in (each.settled, each.holding.round)}
-        return len(consensus_states) == len(self.made.peers) and len(rounds) == 1
+        """Return whether all peers live and hold the model of one round."""
+        rounds = [node.durable.consensus_states[EVERYONE].holding.round for node in self.nodes().values()]
+        return len(rounds) == len(self.made.peers) and len(set(rounds)) == 1

@@ -28,6 +28,8 @@ CALM = 150.0
 STORM = 300.0
 #: Links with a short delay and a little jitter.
 QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Ticks within which all peers hold the newest model.
+TOGETHER = 400.0
 #: Effects that a coordinator of three peers carries out in one and a half rounds.
 ROUND = 60
 
@@ -81,6 +83,30 @@ def coordinated(seed: int) -> None:
     consensus_cluster = ServerCluster(made, faults, share=(1.0, 0.6)[seed % 2])
     consensus_cluster.simulator.start()
     consensus_cluster.settle_down()
+
+
+def buffered(seed: int) -> None:
+    """Under an aggregation goal each update counts in one round, whoever dies, and a peer that trains ten times as long
+    costs the others no round."""
+    made = world(5)
+    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
+    faults = replace(
+        faults,
+        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
+        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
+        heal=CALM + STORM,
+    )
+    slow = made.peers[seed % 5]
+    consensus_cluster = ServerCluster(made, faults, pace={slow: 10.0}, goal=2 + seed % 3)
+    consensus_cluster.simulator.start()
+    consensus_cluster.settle_down()
+    simulator, rounds, trained = consensus_cluster.simulator, consensus_cluster.rounds(), consensus_cluster.trainers
+    before, alone = max(rounds.values()), trained[slow].trainings
+    assert consensus_cluster.run(simulator.now + 3000.0, lambda: trained[slow].trainings >= alone + 2)
+    consensus_cluster.run(simulator.now + TOGETHER, consensus_cluster.level)
+    consensus_cluster.judge(also=consensus_cluster.law())
+    passed = max(consensus_cluster.rounds().values()) - before
+    assert passed >= 4, f"{passed} rounds while {slow} trained once"
 
 
 def minority(seed: int) -> None:
@@ -340,6 +366,7 @@ SESSIONS = {
         coordinator_killed,
         client_killed,
         coordinated,
+        buffered,
         minority,
         disk_lost,
         voters_change,

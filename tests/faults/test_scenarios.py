@@ -49,6 +49,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "coordinator_killed": (range(2, ROUND, 40), range(0, ROUND, 10)),
     "client_killed": (range(20, 200, 60), range(9, 200, 40)),
     "coordinated": (range(1), range(0)),
+    "buffered": (range(2, 3), (19,)),  # 19: the slow peer coordinates
     "minority": (range(0), range(1)),
     "disk_lost": (range(0), range(1)),
     "voters_change": (range(0), range(9, 10)),

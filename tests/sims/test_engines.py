@@ -46,6 +46,14 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
     ("wanted", "words"),
     [
         (request("vector", learning__mode="asynchronous"), 'learning.mode: asynchronous; use engine="network"'),
+        (
+            request("vector", learning__algorithm="fedavg", learning__aggregation_goal=3),
+            'the vector engine has no time, in which some updates come earlier than others; use engine="network"',
+        ),
+        (
+            request("network", learning__algorithm="fedavg", learning__aggregation_goal=7),
+            "6 peers cannot send 7 updates; write at most 6",
+        ),
         (request("vector", gossip__wire="int8"), 'gossip.wire = int8; use engine="network"'),
         (
             replace(request("network", learning__mode="asynchronous"), methods=(parse_choice("fedavg"),)),

@@ -1,0 +1,77 @@
+"""Buffered aggregation (FedBuff): any algorithm whose clients send a model, in rounds that wait for some of them only.
+
+A round closes when a number of updates have come, the aggregation goal. Whoever is slower goes on with its training,
+and its update counts in a later round, once, with less weight the older it is. So a client sends how its training
+changed the broadcast that it had; the server applies the change to the broadcast of its own round.
+
+Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, Federated Learning with Buffered Asynchronous Aggregation,
+2022, Algorithm 1. The discount 1 / sqrt(1 + age) is the paper's (section 5.1), from Xie, Koyejo, Gupta, Asynchronous
+Federated Optimization, 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
+from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.wrapper import Inner, Wrapper
+
+
+class Buffered(Wrapper):
+    """An algorithm whose clients send changes, which count in any later round."""
+
+    def __init__(self, inner: Inner, name: str) -> None:
+        """
+        Args:
+            name: of the algorithm, for the user.
+
+        Raises:
+            AlgorithmError: its clients send more than a model (raised by the first training, too).
+        """
+        super().__init__(inner)
+        self._name = name
+        if not inner.moved:
+            raise self._mistake()
+
+    def _mistake(self) -> AlgorithmError:
+        return AlgorithmError(
+            f"learning.aggregation_goal: an update of {self._name} belongs to one round; leave it out, or take fedavg, "
+            "fedprox, fedper, fedrep, per-fedavg, pfedme or ditto"
+        )
+
+    def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:
+        trained, update = self.inner.train(client, broadcast, batches, keys)
+        if self.besides_a_model(update):
+            raise self._mistake()
+        sent, was = leaves_of(update), leaves_of(broadcast)
+        changes = {name: (_wide(sent[name]) - was[name]).to(sent[name].dtype) for name in self.moved}
+        return trained, rebuilt(update, {**sent, **changes})
+
+    def rebased(self, server: Any, updates: Any, round: int, age_K: Tensor) -> Any:
+        sent, now = leaves_of(updates), leaves_of(self.inner.open(server, round))
+        weight_K = discount(age_K)
+        moved = {
+            name: (now[name] + _wide(sent[name]) * weight_K.to(widest(age_K.device)).unsqueeze(-1)).to(sent[name].dtype)
+            for name in self.moved
+        }
+        return rebuilt(updates, {**sent, **moved})
+
+
+def discount(age: Tensor) -> Tensor:
+    """Return the weight of changes that are so many rounds old, 1 / sqrt(1 + age), in (0, 1].
+
+    >>> import torch
+    >>> discount(torch.tensor([0, 3, 8])).tolist()
+    [1.0, 0.5, 0.3333333432674408]
+    """
+    return (1 + age).float().rsqrt()
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.to(widest(values.device))

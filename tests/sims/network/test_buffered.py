@@ -1,0 +1,109 @@
+"""Rounds that wait for some of their clients only: whole peers in virtual time, beside an obvious loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.leaves import stack_states
+from fedpeer.config.choice import parse_choice
+from fedpeer.peer.state.events import AggregateUpdates, Effect
+from fedpeer.sims.network.engine import SECONDS, NetworkEngine
+from fedpeer.sims.network.faults import Faults, faults_from
+from fedpeer.sims.peers import local_tasks
+from fedpeer.sims.world import World
+from tests.sims import worlds
+from tests.sims.network.test_served import algorithm, batches_of
+
+ROUNDS, GOAL = 12, 3
+#: A round of a peer's training is some ten times as long as the messages of a round.
+SLOW = "slow:1-5,times=20/slow:2,times=200"
+
+
+def world(**settings: Any) -> World:
+    common = {
+        "simulation__peers": 5,
+        "simulation__split": "blocks:40,shuffle=true,test=50",
+        "learning__algorithm": "fedavg",
+        "learning__rounds": ROUNDS,
+        "gossip__deadline": 300.0,
+    }
+    return worlds.world(worlds.federation(**{**common, **settings}))
+
+
+def played(made: World, faults: Faults) -> tuple[NetworkEngine, dict[int, dict[str, int]]]:
+    """Run all rounds; return the engine, and by round the round of each update that counted in it."""
+    counted: dict[int, dict[str, int]] = {}
+    with NetworkEngine(made, parse_choice("fedavg"), faults=faults) as engine:
+        say = engine._simulator.on_effect
+
+        def on_effect(peer: str, effect: Effect) -> None:
+            if isinstance(effect, AggregateUpdates):
+                counted[effect.round] = dict(effect.rounds)
+            say(peer, effect)
+
+        engine._simulator.on_effect = on_effect
+        for _ in range(ROUNDS):
+            engine.step()
+        engine.evaluate()
+        return engine, counted
+
+
+def obvious(made: World, counted: dict[int, dict[str, int]]) -> Tensor:
+    """Return the server's model after all rounds: each update is trained from the model of its own round."""
+    found = local_tasks(made)
+    algorithms = {peer: algorithm(made, "fedavg", local_task) for peer, local_task in found.items()}
+    first = algorithms[made.peers[0]]
+    servers = [first.start_server(made.drawn(""))]
+    for round in range(1, ROUNDS + 1):
+        updates, ages = [], []
+        for peer, since in sorted(counted[round].items()):
+            client = algorithms[peer].start_client(made.start(peer), torch.tensor(found[peer].examples))
+            broadcast, key = first.open(servers[since - 1], since), made.draws.key("dropout", peer, since)
+            work = batches_of(made, found[peer], peer, since)
+            updates.append(algorithms[peer].train(client, broadcast, work, [key])[1])
+            ages.append(round - since)
+        together = first.rebased(servers[-1], stack_states(updates), round, torch.tensor(ages))
+        servers.append(first.close(servers[-1], together))
+    server_n: Tensor = first.server_model(servers[-1])
+    return server_n
+
+
+def test_late_updates_count_once_each_with_the_weight_of_their_age() -> None:
+    made = world(learning__aggregation_goal=GOAL)
+    engine, counted = played(made, faults_from(SLOW, made.peers))
+    ages = {(peer, since): round - since for round, each in counted.items() for peer, since in each.items()}
+    assert sum(map(len, counted.values())) == len(ages), "no update counts twice"
+    assert max(age for (peer, _), age in ages.items() if peer == "peer2") >= 3, "the slow peer is late"
+    assert sorted(counted) == list(range(1, ROUNDS + 1))
+    found = engine.evaluate_server()
+    expected = [each.evaluate(obvious(made, counted)) for each in local_tasks(made).values()]
+    assert found is not None
+    # The slow peer's last evaluation is of the round that it settled last.
+    for peer, (_, loss), (_, right) in zip(made.peers, found, expected, strict=True):
+        assert loss == pytest.approx(right, rel=1e-5), peer
+
+
+def test_a_peer_ten_times_slower_costs_the_others_nothing() -> None:
+    """Seconds of the quick peers for all rounds; with a round for all it is the slow one's time."""
+
+    def seconds(faults: str, **settings: Any) -> float:
+        made = world(**settings)
+        engine, _ = played(made, faults_from(faults, made.peers))
+        return sorted(engine.statistics()[SECONDS])[2]
+
+    calm = seconds("slow:1-5,times=20", learning__aggregation_goal=GOAL)
+    slowed = seconds(SLOW, learning__aggregation_goal=GOAL)
+    assert slowed <= 1.1 * calm
+    assert seconds(SLOW) >= 4 * slowed
+
+
+def test_who_waits_for_all_has_the_plain_algorithms_numbers() -> None:
+    made = world(learning__aggregation_goal=5)
+    plain = world()
+    (buffered, counted), (synchronous, _) = played(made, Faults()), played(plain, Faults())
+    assert all(set(each.values()) == {round} for round, each in counted.items())
+    assert worlds.relative(buffered.x_Pn, synchronous.x_Pn) < 1e-5
