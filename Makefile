@@ -21,6 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 # What measures real processes by the clock: nothing else runs beside it.
 ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
+# The hosts that are killed wait most of their time, so faults are drawn in virtual time beside them.
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
@@ -58,8 +59,7 @@ test: $(READY)   ## all tests
 
 soak: $(READY)   ## faults over a thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m pytest -m soak $(ALONE)
-	$(BIN)/python -m tests.net.soak
-	$(BIN)/python -m tests.faults.soak
+	$(BIN)/python -m tests.net.soak & hosts=$$!; trap "kill $$hosts" EXIT; $(BIN)/python -m tests.faults.soak && wait $$hosts
 	$(BIN)/python -m pytest -n 2 -m soak $(addprefix --ignore=,$(ALONE))
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md

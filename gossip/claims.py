@@ -75,6 +75,10 @@ class Claim:
     advert: Advert | None
     signature: bytes
 
+    def __hash__(self) -> int:
+        """Return a hash of the signature, which all other fields are signed by: tables of news ask for it often."""
+        return hash((self.author, self.signature))
+
     @property
     def number(self) -> tuple[int, int]:
         """(incarnation, version); the latest statement counts."""

@@ -110,6 +110,7 @@ class MemberTable:
         """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
         self._held = {peer: self._held.get(peer, MemberRecord()) for peer in sorted(ids)}
         self._living = None
+        self._forget([claim for claim in self._sent if claim.about not in self._held])
 
     @property
     def living(self) -> tuple[str, ...]:
@@ -128,8 +129,7 @@ class MemberTable:
     @property
     def urgent(self) -> bool:
         """True if there is news that should not wait for the next probe."""
-        self._forget_old_news()
-        return not self._urgent.isdisjoint(self._sent)
+        return bool(self._urgent)
 
     def checked(self, claim: Claim) -> Taken | None:
         """Return the code of a rejection if a claim cannot be genuine, else None; this costs a signature check."""
@@ -200,6 +200,7 @@ class MemberTable:
         self._living = None
         again = {held.statement} if held.status != before.status else set()
         fresh = [claim for claim in held.claims if claim in again or claim not in before.claims]
+        self._forget(claim for claim in before.claims if claim not in held.claims)
         self._sent.update(dict.fromkeys(fresh, 0))
         if urgent:
             self._urgent.update(fresh)
@@ -211,7 +212,6 @@ class MemberTable:
         which it has outdated claims (`known_badly`), then news, then the table's entries in turn. A newcomer gets this
         peer's own statement before the news, and as much of the table as fits.
         """
-        self._forget_old_news()
         news = heapq.nsmallest(CLAIMS_MAX, self._sent, key=lambda claim: self._sent[claim])
         chosen: dict[Claim, None] = {}
         room = _CLAIMS_BYTES_MAX
@@ -223,9 +223,11 @@ class MemberTable:
             room -= size
             if len(chosen) == CLAIMS_MAX:
                 break
-        for claim in chosen:
-            if claim in self._sent:
-                self._sent[claim] += 1
+        told = [claim for claim in chosen if claim in self._sent]
+        for claim in told:
+            self._sent[claim] += 1
+        limit = _RETRANSMITS * math.ceil(math.log2(len(self._held) + 1))
+        self._forget([claim for claim in told if self._sent[claim] >= limit])
         return tuple(chosen)
 
     def _offered(self, to: str, known_badly: Sequence[str], news: Sequence[Claim], newcomer: bool) -> Iterable[Claim]:
@@ -241,16 +243,11 @@ class MemberTable:
             if peer != to:
                 yield from self._held[peer].claims[:2]
 
-    def _forget_old_news(self) -> None:
-        if not self._sent:
-            return
-        limit = _RETRANSMITS * math.ceil(math.log2(len(self._held) + 1))
-        self._sent = {
-            claim: count
-            for claim, count in self._sent.items()
-            if count < limit and claim.about in self._held and claim in self._held[claim.about].claims
-        }
-        self._urgent &= self._sent.keys()
+    def _forget(self, claims: Iterable[Claim]) -> None:
+        """Drop claims from the news: told often enough, or no longer held."""
+        for claim in claims:
+            self._sent.pop(claim, None)
+            self._urgent.discard(claim)
 
 
 def _order(claim: Claim) -> tuple[object, ...]:

@@ -41,10 +41,11 @@ def greet(state: NodeState) -> None:
     peer still has what a peer that was away needs; if the two have met and are alike, there is nothing more to compare.
     """
     for peer, other in state.others.items():
+        if other.hello_at > state.now:  # asked first: it is so for nearly all, and after each event
+            continue
         compare = other.compare and state.membership.status(peer) != "finished"
         reason = compare or not other.met or state.unlike(peer)
-        due = reason and other.hello_at <= state.now and peer in state.peer_groups.group_peers
-        if due and not state.others.gone(peer):
+        if reason and peer in state.peer_groups.group_peers and not state.others.gone(peer):
             other.greeted(state.now)
             other.compare = False
             send_hello(state, peer, answer=False)
