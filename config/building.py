@@ -62,6 +62,7 @@ def algorithm_of(
         equals: AnyAlgorithm = make(replace(context, optimizer_state=learning.optimizer_state))
         return equals
     rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
+    participants = min(participants, learning.aggregation_goal or participants)
     if not begun:
         rule.check(participants)
     algorithm = make(replace(context, mean=rule))

@@ -254,7 +254,8 @@ def _liars(options: Combination) -> Iterator[_Broken]:
     rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
         if peers is not None:
-            rule.check(taking_part(peers, learning.participation))
+            taking = taking_part(peers, learning.participation)
+            rule.check(min(taking, learning.aggregation_goal or taking))
     except RobustError as error:
         yield {"why": error}
 

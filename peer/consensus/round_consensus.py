@@ -274,6 +274,7 @@ class RoundConsensus:
             return
         for peer, why in done.out.items():
             self._refuse(peer, why.code, why.text)
+        self._gathering.drop(done.out)  # under a goal they would be looked at again in the next round
         if done.content is not None:
             self._propose(done.content, done.digest)
         else:
@@ -352,6 +353,7 @@ class RoundConsensus:
         state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
         gathering, goal = self._gathering, self.spec.goal
         self._gather()
+        gathering.drop(gathering.updates.keys() - set(self.clients))  # who was revoked while its update waited
         awaited = gathering.awaited(self._takes_part(), self._there)
         enough = not awaited or (goal is not None and len(gathering.updates) >= goal)
         over = state.now - gathering.since >= state.setup.ticks(state.setup.federation.gossip.deadline)

@@ -19,8 +19,10 @@ from fedpeer.gossip import reductions, transfers
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
+from fedpeer.peer.consensus.collected_updates import CollectedUpdates
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.round_commit import RoundCommit
+from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node import channels, handshake, node, reminders, rounds
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState
@@ -149,6 +151,22 @@ def settle_a_round_twice(patch: Patch) -> None:
     patch.setattr(ConsensusState, "changed", again)
 
 
+def count_a_late_update_again(patch: Patch) -> None:
+    """Let the updates that counted in a round wait for the next one, too."""
+    at = CollectedUpdates.at
+
+    def kept(self: CollectedUpdates, place: tuple[int, int], now: int, counted: object = None) -> None:
+        at(self, place, now, {})
+
+    patch.setattr(CollectedUpdates, "at", kept)
+
+
+def settle_while_an_update_waits(patch: Patch) -> None:
+    """Let a client train anew although its update may still count."""
+    waits = property(lambda self: getattr(self.consensus_state.pending, "round", 0) == self.applied + 1)
+    patch.setattr(RoundConsensus, "update_waits", waits)
+
+
 def vote_without_a_memory(patch: Patch) -> None:
     """Let a voter that lost its disk vote as if nothing had been on it."""
     patch.setattr(ConsensusState, "votes", property(lambda self: True))
@@ -209,6 +227,8 @@ SABOTAGE = {
     "forget the update that was sent": Switch(
         forget_the_update_that_was_sent, sessions.client_killed, range(89, 200, 40)
     ),
+    "count a late update again": Switch(count_a_late_update_again, sessions.buffered, range(2, 3)),
+    "settle while an update waits": Switch(settle_while_an_update_waits, sessions.buffered, range(2, 3)),
     "settle a round twice": Switch(settle_a_round_twice, sessions.client_killed, range(20, 200, 60)),
     "listen to everybody": Switch(listen_to_everybody, liars.liars, range(2, 3)),
     "believe any Hello": Switch(believe_any_hello, liars.liars, range(9, 10)),

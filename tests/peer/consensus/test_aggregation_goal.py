@@ -1,0 +1,105 @@
+"""Rounds that close after some of the updates: what counts later, what never does, and what its client learns of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fedpeer.peer.consensus.round_results import server_result
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.events import AggregateUpdates, Effect, RejectEffect, Send
+from fedpeer.peer.state.voters import EVERYONE
+from fedpeer.peer.wire.messages import Ack
+from fedpeer.rejection import Rejection
+from tests.faults.server_cluster import BYTES, ServerCluster
+from tests.peer.consensus.test_round_consensus import leader_of, numbers, refusals, sat, told, update
+
+#: The first of three peers trains so long that it never sends an update by itself here.
+PACE, GOAL = {"peer1": 1e6}, 2
+
+
+def counted_of(node: Node) -> dict[str, int]:
+    return dict(node.consensus_by_group[EVERYONE].in_force()[0])
+
+
+def late_at() -> tuple[ServerCluster, Node]:
+    """Return a cluster and its coordinator after two rounds that peer1 has no part in."""
+    consensus_cluster = sat(3, round=0, pace=PACE, goal=GOAL)
+    quick = [peer for peer in consensus_cluster.made.peers if peer not in PACE]
+    assert consensus_cluster.run(1000.0, lambda: min(consensus_cluster.rounds().get(peer, 0) for peer in quick) >= 3)
+    return consensus_cluster, leader_of(consensus_cluster)
+
+
+def test_an_update_of_an_earlier_round_counts_once_in_a_later_one() -> None:
+    consensus_cluster, node = late_at()
+    assert "peer1" not in counted_of(node)
+    late = update(node, numbers(1, 2), late=2)
+    acks = [each.message for each in told(node, "peer1", late) if isinstance(each, Send)]
+    assert acks == [Ack(group=EVERYONE, taken=late.term, round=late.round)]
+    assert consensus_cluster.run(consensus_cluster.simulator.now + 400.0, lambda: "peer1" in counted_of(node))
+    assert counted_of(node)["peer1"] == late.round, "the model names the round of the training"
+    before = node.consensus_by_group[EVERYONE].in_force()
+    assert not refusals(told(node, "peer1", late)), "who did not hear that it counted is told again"
+    assert "peer1" not in node.consensus_by_group[EVERYONE]._gathering.updates
+    assert node.consensus_by_group[EVERYONE].in_force() == before
+
+
+def test_it_is_taken_while_the_result_of_a_round_is_proposed() -> None:
+    consensus_cluster, node = late_at()
+    consensus, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: consensus.round_commit._open is not None)
+    assert not refusals(told(node, "peer1", update(node, numbers(1, 2), late=1)))
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: "peer1" in counted_of(node))
+
+
+def test_one_for_a_round_that_is_not_open_yet_is_refused() -> None:
+    _, node = late_at()
+    assert refusals(told(node, "peer1", update(node, numbers(1, 2), late=-1))) == ["round_gap"]
+
+
+def test_what_is_left_out_of_a_round_is_not_looked_at_in_the_next() -> None:
+    consensus_cluster, node = late_at()
+    simulator, consensus = consensus_cluster.simulator, node.consensus_by_group[EVERYONE]
+    jobs: list[AggregateUpdates] = []
+    said = simulator.on_effect
+
+    def on_effect(peer: str, effect: Effect) -> None:
+        said(peer, effect)
+        if isinstance(effect, AggregateUpdates):
+            jobs.append(effect)
+
+    simulator.on_effect = on_effect
+    told(node, "peer1", update(node, numbers(1, 2), late=1))
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: any("peer1" in job.updates for job in jobs))
+    done = server_result(jobs[-1], bytes(BYTES), sound=True, out={"peer1": Rejection("too_far", "it moved by 9")})
+    effects = node.step(done)
+    assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == ["too_far"]
+    assert "peer1" not in consensus._gathering.updates
+
+
+def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
+    liars = {"peer2": frozenset(range(3, 60))}
+    consensus_cluster = sat(5, round=3, liars=liars, goal=3)
+    simulator, before = consensus_cluster.simulator, consensus_cluster.trainers["peer2"].trainings
+    highest = max(consensus_cluster.rounds().values())
+    assert consensus_cluster.run(
+        simulator.now + 2000.0, lambda: consensus_cluster.trainers["peer2"].trainings >= before + 3
+    )
+    assert max(consensus_cluster.rounds().values()) >= highest + 2
+    codes = Counter(code for _, code, sender in consensus_cluster.seen.refused if sender == "peer2")
+    assert codes["not_finite"] >= 2 or consensus_cluster.leading() == "peer2"
+    consensus_cluster.run(simulator.now + 400.0, consensus_cluster.level)
+    assert not consensus_cluster.law()
+
+
+def test_a_killed_coordinator_costs_no_update() -> None:
+    """What it held and did not count is sent to the next one, as the same bytes."""
+    consensus_cluster = sat(5, round=3, pace={"peer2": 10.0}, goal=2)
+    simulator = consensus_cluster.simulator
+    for _ in range(3):
+        leader = consensus_cluster.leading()
+        assert leader is not None
+        simulator.kill(leader)
+        assert consensus_cluster.run(simulator.now + 400.0, lambda: consensus_cluster.leading() is not None)
+        simulator.start(leader)
+        consensus_cluster.run(simulator.now + 200.0)
+    consensus_cluster.settle_down()
