@@ -6,6 +6,7 @@ nothing. Progress goes to standard error, so that standard output has results on
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -66,7 +67,8 @@ class MethodTally:
         self.done[event.seed], self.seed = event.round, event.seed
         self.seconds = [*self.seconds[-19:], event.seconds]  # recent rounds only: the first ones include warm-up
         if event.score_P:
-            mean, spread = statistics.fmean(event.score_P), statistics.pstdev(event.score_P)
+            mean, finite = statistics.fmean(event.score_P), all(map(math.isfinite, event.score_P))
+            spread = statistics.pstdev(event.score_P) if finite else math.nan  # it raises for NaN
             self.score = f"{score_text(mean, measure)} ± {apart(spread, measure)}"
 
     @property

@@ -65,15 +65,17 @@ class Watched:
         return self.rows[max(before) if before else min(self.rows)]
 
     def results(self, round: int) -> tuple[float, float]:
-        """Return (score, loss) of the last evaluation up to this round; NaN for null, which stands for it in JSON."""
+        """Return (score, loss) of the last evaluation up to this round, or else of the first one; NaN for null, which
+        stands for it in JSON."""
         return self._scored(round, "") or (math.nan, math.nan)
 
     def server_results(self, round: int) -> tuple[float, float] | None:
-        """Return (score, loss) of the server's model in the last evaluation up to this round; None without a server."""
+        """Return (score, loss) of the server's model in that evaluation; None without a server."""
         return self._scored(round, "server_")
 
     def _scored(self, round: int, prefix: str) -> tuple[float, float] | None:
-        for number in sorted((each for each in self.rows if each <= round), reverse=True):
+        # A peer whose first update counted in a later round has no earlier evaluation.
+        for number in sorted(self.rows, key=lambda each: (each > round, abs(each - round))):
             row = self.rows[number]
             found = row.get(f"{prefix}{'accuracy' if 'accuracy' in row else 'error'}"), row.get(f"{prefix}loss")
             if found != (None, None):

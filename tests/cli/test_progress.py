@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -64,6 +66,13 @@ def test_at_most_one_line_a_second_and_one_at_each_end() -> None:
     assert len(few) <= 2 + 3 + 1
     assert len(many) == 2 + 3 * ROUNDS
     assert "partial-averaging: round 20 of 30, accuracy 90.0 % ± 5.0, 0.25 s a round, 2.50 s left" in many
+
+
+def test_a_score_that_is_no_number_is_shown_as_such() -> None:
+    told: list[Event] = [
+        replace(event, score_P=(0.5, math.nan)) if isinstance(event, RoundDone) else event for event in events()
+    ]
+    assert any("accuracy nan % ± nan" in line for line in lines(iter(told), 1.0))
 
 
 def test_seeds_count_as_one_run_and_a_resumed_one_goes_on() -> None:

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.runtime import blocks
-from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Entry
+from fedpeer.peer.state.entries import ClientStateSaved, CommitStateChanged, Entry, UpdateMade
 from fedpeer.peer.state.journal import entry_of
 from fedpeer.peer.wire.framing import unframe
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.processes import engine as module
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.processes.process_pool import ProcessPool
@@ -261,6 +262,24 @@ def test_all_pause_and_go_on_where_they_were(tmp_path: Path) -> None:
         assert all(sum(each) > 0 for each in again.traffic), "models and updates are counted"
         wait_for(lambda: ended(again), "all end")
         assert len({server_of(state) for state in folders.values()}) == 1
+
+
+@pytest.mark.slow
+def test_rounds_close_after_some_updates_and_all_peers_end_with_one_model(tmp_path: Path) -> None:
+    rounds = 6
+    made = world(4, rounds, learning__algorithm="fedavg", learning__aggregation_goal=2)
+    with ProcessesEngine(made, parse_choice("fedavg"), folder=tmp_path / "run") as running:
+        for _ in range(rounds):
+            running.step()
+        ended = running.evaluate_server()
+        trained = {
+            peer: [each.round for each in entries(state) if isinstance(each, UpdateMade)]
+            for peer, state in states(tmp_path / "run", made).items()
+        }
+    assert ended is not None
+    start = [task.evaluate(made.drawn("")) for task in local_tasks(made).values()]
+    assert all(loss < before for (_, before), (_, loss) in zip(start, ended, strict=True))
+    assert all(each == sorted(set(each)) and each[0] == 1 for each in trained.values()), "no round is trained twice"
 
 
 @pytest.mark.slow

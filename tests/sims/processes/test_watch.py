@@ -51,6 +51,15 @@ def test_of_a_round_that_was_done_again_the_later_row_counts(tmp_path: Path) -> 
     assert watched.results(5) == (0.7, 1.0), "round 5 was not evaluated"
 
 
+def test_who_came_late_has_its_first_scores(tmp_path: Path) -> None:
+    watched = Watched("peer1", tmp_path)
+    for each in (row(3), row(4, 0.4, 1.8), row(6, 0.6, 1.5)):
+        append(tmp_path / "metrics.jsonl", json.dumps(each) + "\n")
+    watched.look()
+    assert watched.results(1) == (0.4, 1.8), "its first update counted in round 3, and round 4 was evaluated first"
+    assert watched.results(5) == (0.4, 1.8)
+
+
 def test_a_lost_loss_is_no_number(tmp_path: Path) -> None:
     watched = Watched("peer1", tmp_path)
     append(tmp_path / "metrics.jsonl", json.dumps(row(1, 0.1, None)) + "\n")
