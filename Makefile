@@ -60,7 +60,7 @@ test: $(READY)   ## all tests
 soak: $(READY)   ## faults over a thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m pytest -m soak $(ALONE)
 	$(BIN)/python -m tests.net.soak & hosts=$$!; trap "kill $$hosts" EXIT; $(BIN)/python -m tests.faults.soak && wait $$hosts
-	$(BIN)/python -m pytest -n 2 -m soak $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest -n 2 --maxschedchunk=1 -m soak $(addprefix --ignore=,$(ALONE))
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run
