@@ -5,7 +5,7 @@ and its update counts in a later round, once, with less weight the older it is. 
 changed the broadcast that it had; the server applies the change to the broadcast of its own round.
 
 Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, Federated Learning with Buffered Asynchronous Aggregation,
-2022, Algorithm 1. The discount 1 / sqrt(1 + age) is the paper's (section 5.1), from Xie, Koyejo, Gupta, Asynchronous
+2022, Algorithm 1. The discount (1 + age) ** -a with a = 1/2 is the polynomial one of Xie, Koyejo, Gupta, Asynchronous
 Federated Optimization, 2019.
 """
 
@@ -55,11 +55,8 @@ class Buffered(Wrapper):
 
     def rebased(self, server: Any, updates: Any, round: int, age_K: Tensor) -> Any:
         sent, now = leaves_of(updates), leaves_of(self.inner.open(server, round))
-        weight_K = discount(age_K)
-        moved = {
-            name: (now[name] + _wide(sent[name]) * weight_K.to(widest(age_K.device)).unsqueeze(-1)).to(sent[name].dtype)
-            for name in self.moved
-        }
+        weight_K1 = discount(age_K).unsqueeze(-1)
+        moved = {name: (now[name] + _wide(sent[name]) * weight_K1).to(sent[name].dtype) for name in self.moved}
         return rebuilt(updates, {**sent, **moved})
 
 
@@ -68,9 +65,9 @@ def discount(age: Tensor) -> Tensor:
 
     >>> import torch
     >>> discount(torch.tensor([0, 3, 8])).tolist()
-    [1.0, 0.5, 0.3333333432674408]
+    [1.0, 0.5, 0.3333333333333333]
     """
-    return (1 + age).float().rsqrt()
+    return _wide(1 + age).rsqrt()
 
 
 def _wide(values: Tensor) -> Tensor:

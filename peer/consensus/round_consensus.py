@@ -247,7 +247,8 @@ class RoundConsensus:
         pending, followed = self.consensus_state.pending, self.round_commit.election.followed
         if pending is not None and followed is not None and refused.code not in _PASSING:
             self._sent.answered((peer, followed[1], pending.round))
-            self._void = pending.round
+            if peer == followed[0]:  # anybody else could make this client drop its work
+                self._void = pending.round
 
     def on_model_request(self, peer: str, wanted: ModelRequest) -> None:
         """Send a model to a peer that asks for it."""

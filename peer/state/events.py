@@ -242,7 +242,7 @@ class AggregateUpdates:
 
     counted   by client, the round of its last update that counted
     updates   by client, in the order of ids
-    rounds    by client, the round of its update, where that is an earlier one
+    rounds    by client, the round of its update; this round where a client is not in it
     clients   ids of all clients of the round, as for `TrainClient`
     """
 

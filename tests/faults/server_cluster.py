@@ -92,6 +92,7 @@ class VectorTrainer(Training):
     """A trainer of one peer, which follows the laws at the top of this file.
 
     liar   rounds in which its update is not finite
+    huge   rounds in which its update is finite, and its mean with another such one is not
     fixed  whether its server is declared to have a place for each client
     goal   number of updates that close a round; None: those of all participants
     """
@@ -100,6 +101,7 @@ class VectorTrainer(Training):
     share: float = 1.0
     trainings: int = 0
     liar: frozenset[int] = frozenset()
+    huge: frozenset[int] = frozenset()
     everyone: bool = False
     fixed: bool = False
     goal: int | None = None
@@ -151,6 +153,8 @@ class VectorTrainer(Training):
                 total, trained = pair(job.client)
                 if job.round in self.liar:
                     value = np.nan
+                if job.round in self.huge:
+                    value = np.finfo(np.float64).max
                 update = np.array([pair(job.server)[0] + value, change]).tobytes()
                 return training_result(job, np.array([total + change, trained + 1]).tobytes(), update, self.spec)
             case AggregateUpdates():

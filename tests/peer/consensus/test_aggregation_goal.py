@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import AggregateUpdates, Effect, RejectEffect, Send
 from fedpeer.peer.state.voters import EVERYONE
-from fedpeer.peer.wire.messages import Ack
+from fedpeer.peer.wire.messages import Ack, RejectMessage
 from fedpeer.rejection import Rejection
 from tests.faults.server_cluster import BYTES, ServerCluster
 from tests.peer.consensus.test_round_consensus import leader_of, numbers, refusals, sat, told, update
@@ -91,8 +93,35 @@ def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
     assert not consensus_cluster.law()
 
 
+def test_a_round_without_a_result_drops_its_updates_and_tells_their_clients() -> None:
+    """Finite updates, whose sum is not: they would spoil every later round, and their clients would wait for ever."""
+    consensus_cluster = sat(5, round=2, goal=5)
+    for trainer in consensus_cluster.trainers.values():
+        trainer.huge = frozenset({5})
+    with np.errstate(over="ignore"):
+        assert consensus_cluster.reach(8, 1500.0), consensus_cluster.rounds()
+    void = [row for row in consensus_cluster.simulator.rows if row[1] == "note" and row[3] == "round_void"]
+    assert len(void) == 1
+    told = {sender for _, code, sender in consensus_cluster.seen.refused if code == "not_finite"}
+    assert len(told) == 4, "all but the coordinator's own"
+    consensus_cluster.run(consensus_cluster.simulator.now + 400.0, consensus_cluster.level)
+    assert not consensus_cluster.law()
+
+
+def test_only_the_coordinator_can_make_a_client_drop_its_update() -> None:
+    consensus_cluster, node = late_at()
+    client = next(each for peer, each in consensus_cluster.nodes().items() if peer not in (node.state.me, "peer1"))
+    consensus, simulator = client.consensus_by_group[EVERYONE], consensus_cluster.simulator
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: consensus.update_waits)
+    refusal = RejectMessage(code="not_finite", group=EVERYONE, seq=0, text="")
+    told(client, "peer1", refusal)
+    assert consensus.update_waits
+    told(client, node.state.me, refusal)
+    assert not consensus.update_waits
+
+
 def test_a_killed_coordinator_costs_no_update() -> None:
-    """What it held and did not count is sent to the next one, as the same bytes."""
+    """Clients send the updates that it had not counted to the next one, as the same bytes."""
     consensus_cluster = sat(5, round=3, pace={"peer2": 10.0}, goal=2)
     simulator = consensus_cluster.simulator
     for _ in range(3):
