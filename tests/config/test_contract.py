@@ -114,6 +114,15 @@ def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, An
     assert part(mine, "ward", served=False) == part(theirs, "ward", served=False)
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_a_release_without_a_later_setting_has_the_same_part(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that is added, and has its neutral value, changes no digest."""
+    mine = contract_of(federation())
+    known, later = part(mine, "everyone", served=served), "learning.aggregation_goal"
+    monkeypatch.setattr(module, "KEYS", {path: key for path, key in KEYS.items() if path != later})
+    assert part(mine, "everyone", served=served) == known
+
+
 @pytest.mark.parametrize(
     "changed",
     [
