@@ -69,7 +69,7 @@ class SimulatedProcess:
     saving        number of saves under way
     retry         ticks until a failed save is tried again
     reads_from    tick at which it has read what arrived during a stall
-    busy_until    tick at which its training thread is free; `closing_until`: the thread that closes rounds
+    busy_until    tick at which each of its threads is free: the one that closes rounds, and the one that trains
     """
 
     machine: Machine
@@ -83,8 +83,7 @@ class SimulatedProcess:
     feeding: bool = False
     paused_until: float = 0.0
     reads_from: float = 0.0
-    busy_until: float = 0.0
-    closing_until: float = 0.0
+    busy_until: dict[str, float] = field(default_factory=lambda: {"close": 0.0, "train": 0.0})
 
     def next(self, now: float) -> Fed | None:
         """Remove and return the machine's next input; None if there is none for now."""

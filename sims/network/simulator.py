@@ -316,14 +316,10 @@ class Simulator:
                 size = 0 if self._withholds(peer, effect) else self._post(peer, effect)
                 self._note("said", peer, type(effect.message).__name__, effect.to, size)
                 return
-            case AggregateUpdates():
-                begin = max(self.now, process.closing_until)
-                process.closing_until = begin + self._driver.work_ticks(peer, effect)
-                self.agenda.at(process.closing_until, partial(self._worked, peer, process, effect))
-            case Train() | Evaluate() | TrainClient() | FinishRound():
-                begin = max(self.now, process.busy_until)
-                process.busy_until = begin + self._driver.work_ticks(peer, effect)
-                self.agenda.at(process.busy_until, partial(self._worked, peer, process, effect))
+            case Train() | Evaluate() | TrainClient() | AggregateUpdates() | FinishRound():
+                busy, thread = process.busy_until, "close" if isinstance(effect, AggregateUpdates) else "train"
+                busy[thread] = max(self.now, busy[thread]) + self._driver.work_ticks(peer, effect)
+                self.agenda.at(busy[thread], partial(self._worked, peer, process, effect))
             case RejectEffect(rejection):
                 self._note("refused", peer, rejection.code, rejection.sender)
             case Note():
