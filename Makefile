@@ -21,11 +21,10 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 # What measures real processes by the clock: nothing else runs beside it.
 ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
-# The hosts that are killed wait most of their time, so faults are drawn in virtual time beside them.
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
-.PHONY: help install simulate check format quick test soak bench gpu golden clean
+.PHONY: help install simulate check format quick test soak soak-hosts soak-faults bench gpu golden clean
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -59,8 +58,15 @@ test: $(READY)   ## all tests
 
 soak: $(READY)   ## faults over a thousand seeds, a million fuzzed messages, fifty kills between hosts
 	$(BIN)/python -m pytest -m soak $(ALONE)
-	$(BIN)/python -m tests.net.soak & hosts=$$!; trap "kill $$hosts" EXIT; $(BIN)/python -m tests.faults.soak && wait $$hosts
+	$(MAKE) -j2 soak-hosts soak-faults
 	$(BIN)/python -m pytest -n 2 --maxschedchunk=1 -m soak $(addprefix --ignore=,$(ALONE))
+
+# At once: the hosts that are killed wait for most of their time.
+soak-hosts: $(READY)
+	$(BIN)/python -m tests.net.soak
+
+soak-faults: $(READY)
+	$(BIN)/python -m tests.faults.soak
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run
