@@ -76,7 +76,7 @@ def enough(dataset: Dataset, wanted: int) -> Dataset:
 
 
 class ByHand:
-    """What a user would write: vmap of the gradient for some peers at once, a step of SGD, one matrix product.
+    """The program that a user would write: vmap of the gradient for some peers, a step of SGD, one matrix product.
 
     Batches are drawn on the GPU, and torch's defaults stand, so convolutions round their inputs to ten bits (TF32).
     """

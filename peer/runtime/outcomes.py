@@ -1,4 +1,4 @@
-"""What becomes of a message to another peer."""
+"""Outcomes of messages to other peers: delivered, rejected, or the link is down."""
 
 from __future__ import annotations
 

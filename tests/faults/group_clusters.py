@@ -5,20 +5,17 @@ Each is a scenario like those of `scenarios.py`, with peers that a `GroupCluster
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedpeer.peer.state.events import NewRoster
-from fedpeer.sims.network.faults import Act, Faults, draw_faults
+from fedpeer.sims.network.faults import Act, Faults
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.group_cluster import GroupCluster, world
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS
+from tests.faults.storms import STORM, stormy
 
 #: Ticks in which all peers meet, elect coordinators and begin.
 CALM = 200.0
-#: Ticks after `CALM` in which any fault may happen.
-STORM = 300.0
 #: Links with a short delay and a little jitter.
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 #: Effects that a coordinator of two groups carries out in one and a half rounds.
@@ -52,13 +49,7 @@ def group_coordinator_killed(effects: int) -> None:
 def groups_coordinated(seed: int) -> None:
     """P6: Under any faults a round of a group has one mean, which each member takes over once and in order."""
     made = world()
-    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
-    faults = replace(
-        faults,
-        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
-        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
-        heal=CALM + STORM,
-    )
+    faults = stormy(seed, made.peers, calm=CALM)
     cluster = GroupCluster(made, faults)
     cluster.simulator.start()
     cluster.settle_down()

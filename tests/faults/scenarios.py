@@ -7,7 +7,6 @@ faults end, and progress is required within a bound. `python -m tests.faults.soa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
-from fedpeer.sims.network.faults import Act, Faults, Kind, draw_faults
+from fedpeer.sims.network.faults import Act, Faults, Kind
 from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.node_factory import STEP_S
 from tests.faults.amended import AMENDED
@@ -27,33 +26,21 @@ from tests.faults.noise_phase import NoisePhaseCluster, noise_phase_world
 from tests.faults.peer_cluster import HULL_SLACK, PeerCluster, world
 from tests.faults.readmitted import READMITTED
 from tests.faults.sessions import SESSIONS
+from tests.faults.storms import STORM, stormy
 from tests.faults.trusting import Trust, judge
 from tests.reference import audit, judges
 
 #: Ticks in which all peers meet and begin; messages are lost, repeated and delayed from the first one on.
 CALM = 150.0
-#: Ticks after `CALM` in which any fault may happen.
-STORM = 300.0
 #: Wire formats, and the largest distance of an estimate from the true mean after the faults have ended (P2).
 FIGURES = {"float32": 1e-6, "bfloat16": 1e-3, "float64": 1e-9}
-
-
-def stormy(seed: int, peers: Sequence[str], kinds: Sequence[Kind]) -> Faults:
-    """Return the faults of this seed after a calm beginning, in which all peers put in their values."""
-    faults = draw_faults(seed, peers, STORM, kinds)
-    return replace(
-        faults,
-        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
-        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
-        heal=CALM + STORM,
-    )
 
 
 def truth(seed: int) -> None:
     """P1, P2: Nothing is lost at any step, and after the faults have ended the average is the true one."""
     wire = list(FIGURES)[seed % len(FIGURES)]
     made = world(4 + seed % 3, gossip__wire=wire)
-    cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    cluster = PeerCluster(made, stormy(seed, made.peers, calm=CALM))
     cluster.simulator.start()
     cluster.healed()
     cluster.exchange(2 * cluster.predicted(FIGURES[wire]))
@@ -230,7 +217,7 @@ def trusting(seed: int) -> None:
     """P1, P3: Where each averaging begins anew from weights in the peers' own states, weights and states survive all
     faults."""
     made = world(4, gossip__topology="complete", gossip__exchanges=2, learning__evaluate_every=1)
-    cluster = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster = Trust(made, stormy(seed, made.peers, ("kill", "pause", "step", "full"), calm=CALM))
     cluster.simulator.start()
     judge(cluster)
 
@@ -238,7 +225,7 @@ def trusting(seed: int) -> None:
 def masked(seed: int) -> None:
     """P17: Masses stay exact through noise phases under any faults, and the value that peers use is the mean."""
     made = noise_phase_world()
-    cluster = NoisePhaseCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster = NoisePhaseCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full"), calm=CALM))
     cluster.simulator.start()
     cluster.judge_means()
 
@@ -247,7 +234,7 @@ def drifting(seed: int) -> None:
     """P1, P2: Where drift triggers averagings, nothing is lost, and no peer is further away than the threshold
     allows."""
     made = drifting_world(4 + seed % 3, gossip__wire=("float32", "int8")[seed // 3 % 2])
-    cluster = Drifting(made, stormy(seed, made.peers, ("kill", "flip", "pause", "step", "full")))
+    cluster = Drifting(made, stormy(seed, made.peers, calm=CALM))
     cluster.simulator.start()
     cluster.judge_drift(20)
 
@@ -432,7 +419,7 @@ def revoked(seed: int) -> None:
     with peers that do not yet: soon nothing is open to it, and the remaining peers hold exactly what they put in less
     what they wrote off."""
     made = world(5, gossip__topology=("ring", "complete")[seed % 2], gossip__wire=("float32", "int8")[seed // 2 % 2])
-    faults = stormy(seed, made.peers, ("kill", "pause", "full"))
+    faults = stormy(seed, made.peers, ("kill", "pause", "full"), calm=CALM)
     cluster = PeerCluster(made, faults, forgetful=True, roster=made.peers)
     simulator, gone = cluster.simulator, made.peers[seed % 5]
     rest = [peer for peer in made.peers if peer != gone]
@@ -502,7 +489,7 @@ def detection(seed: int) -> None:
 def played(seed: int) -> str:
     """Return the digest of one stormy run."""
     made = world(4)
-    cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full")))
+    cluster = PeerCluster(made, stormy(seed, made.peers, ("kill", "pause", "step", "full"), calm=CALM))
     cluster.simulator.start()
     cluster.run(CALM + STORM)
     return judges.digest(cluster.simulator.rows)

@@ -6,7 +6,6 @@ Each is a scenario like those of `scenarios.py`, with peers that a `ServerCluste
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,16 +15,15 @@ from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.disk import DiskRules
-from fedpeer.sims.network.faults import NEVER, Act, Faults, draw_faults
+from fedpeer.sims.network.faults import NEVER, Act, Faults
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS, ServerCluster, world
+from tests.faults.storms import stormy
 
 #: Ticks in which all peers meet, elect a coordinator and begin.
 CALM = 150.0
-#: Ticks after `CALM` in which any fault may happen.
-STORM = 300.0
 #: Links with a short delay and a little jitter.
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 #: Ticks within which all peers hold the newest model.
@@ -73,13 +71,7 @@ def coordinated(seed: int) -> None:
     """P6: Under any faults a round has one result, which each peer applies once and in order, and clients keep what the
     server counted."""
     made = world(3 + seed % 3)
-    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
-    faults = replace(
-        faults,
-        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
-        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
-        heal=CALM + STORM,
-    )
+    faults = stormy(seed, made.peers, calm=CALM)
     consensus_cluster = ServerCluster(made, faults, share=(1.0, 0.6)[seed % 2])
     consensus_cluster.simulator.start()
     consensus_cluster.settle_down()
@@ -89,13 +81,7 @@ def buffered(seed: int) -> None:
     """Under an aggregation goal each update counts in one round, whoever dies, and a peer that trains ten times as long
     costs the others no round."""
     made = world(5)
-    faults = draw_faults(seed, made.peers, STORM, ("kill", "flip", "pause", "step", "full"))
-    faults = replace(
-        faults,
-        cuts=tuple(replace(cut, begin=cut.begin + CALM, end=cut.end + CALM) for cut in faults.cuts),
-        acts=tuple(replace(act, tick=act.tick + CALM) for act in faults.acts),
-        heal=CALM + STORM,
-    )
+    faults = stormy(seed, made.peers, calm=CALM)
     slow = made.peers[seed % 5]
     consensus_cluster = ServerCluster(made, faults, pace={slow: 10.0}, goal=2 + seed % 3)
     consensus_cluster.simulator.start()

@@ -26,7 +26,8 @@ from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.peer_cluster import ENDLESS, PeerCluster, world
-from tests.faults.scenarios import CALM, stormy
+from tests.faults.scenarios import CALM
+from tests.faults.storms import stormy
 
 
 def met() -> tuple[PeerCluster, Node, str]:
@@ -203,7 +204,7 @@ def test_who_is_no_neighbor_gives_nothing(running: tuple[PeerCluster, Node, str]
 def test_what_is_read_from_the_disk_is_what_was_in_memory(seed: int) -> None:
     """After any run, a durable state is its snapshot and the entries after it, to the last bit."""
     made = world(4)
-    cluster = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill")))
+    cluster = PeerCluster(made, stormy(seed, made.peers, ("pause", "full", "kill"), calm=CALM))
     cluster.simulator.start()
     cluster.run(CALM + 400.0)
     nodes = cluster.nodes()
