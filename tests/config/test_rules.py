@@ -232,3 +232,12 @@ def test_a_rule_is_not_asked_about_what_is_wrong_by_itself() -> None:
 def test_settings_that_are_dumped_are_read_back() -> None:
     federation = Federation.model_validate({"gossip": {"exchanges": 4}, "simulation": {"peers": 3}})
     assert Federation.model_validate(federation.model_dump(mode="json")) == federation
+
+
+@pytest.mark.parametrize(("goal", "liars", "works"), [(None, 2, True), (7, 2, True), (4, 2, False)])
+def test_a_rule_has_to_tolerate_its_liars_among_as_many_updates_as_close_a_round(
+    goal: int | None, liars: int, works: bool
+) -> None:
+    learning = {"algorithm": "fedavg", "aggregation": f"krum,liars={liars}", "aggregation_goal": goal}
+    found = problems_of(combination({"learning": learning, "simulation": {"peers": 8}, "methods": ["fedavg"]}))
+    assert (not found) is works, [problem.text for problem in found]

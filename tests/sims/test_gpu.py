@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import subprocess
@@ -12,15 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.precision import unrounded
+from fedpeer.algorithms.steppers import Stepper, build_stepper
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.networks.cnn import CNN
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.world import World, build_world
+from fedpeer.slicing.flat import FlatLayout
 from tests.sims import test_parity
 from tests.sims.worlds import engine, federation, relative, same_bits, world
 
@@ -116,19 +124,58 @@ def test_dual_solvers_have_the_cpus_numbers(algorithm: str) -> None:
 
 
 def test_many_peers_average_by_a_sparse_matrix() -> None:
+    """On a star, whose matrix is not its own transpose."""
     split = "blocks:12,shuffle=true,test=20"
-    made = world(federation(simulation__peers=60, simulation__split=split, learning__steps_between_averaging=2))
-    assert_the_same(made, "partial-averaging")
+    settings = {"learning__steps_between_averaging": 2, "gossip__topology": "star", "gossip__exchanges": 1}
+    assert_the_same(world(federation(simulation__peers=60, simulation__split=split, **settings)), "partial-averaging")
 
 
-def test_a_round_of_convolutions_has_the_same_bits_again() -> None:
-    made = build_world(federation(network="cnn:4+6,hidden=8,kernel=5"), digits("image"), 0)
-    found = []
-    for _ in range(2):
-        with engine(made, "partial-averaging", device=CUDA) as running:
-            running.step()
-            found.append(running.x_Pn.cpu())
-    assert same_bits(*found)
+def images_of(peers: int) -> tuple[Tensor, Tensor]:
+    """Return images (peers, 50, 3, 32, 32) and classes, large enough for all of cuDNN's kernels."""
+    drawn = torch.Generator().manual_seed(0)
+    return torch.randn(peers, 50, 3, 32, 32, generator=drawn), torch.randint(10, (peers, 50), generator=drawn)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return CNN((3, 32, 32), 10, channels=(8, 16), hidden=(), kernel=5, norm="none", activation="relu", dropout=0.0)
+
+
+@torch.no_grad()
+def test_convolutions_are_those_of_float32() -> None:
+    images, module = images_of(1)[0][0], network()
+    expected, on_gpu = module.double()(images.double()), module.float().to(CUDA)
+    with unrounded(CUDA):
+        found = on_gpu(images.to(CUDA)).double().cpu()
+    rounded = on_gpu(images.to(CUDA)).double().cpu()
+    assert float((found - expected).norm() / expected.norm()) < 1e-5
+    assert float((rounded - expected).norm() / expected.norm()) > 1e-4, "else nothing has to be done"
+
+
+def test_a_block_has_float32s_gradients_and_the_same_bits_again() -> None:
+    """A block of peers beside the loop on a CPU, in float64, for two of them."""
+    peers, module = 64, network()
+    layout, loss = FlatLayout.of(module), LOSSES["cross-entropy"]
+    images, classes = images_of(peers)
+    start_n = layout.flatten(module)
+    start_Bn = torch.stack([start_n * (1 + 0.01 * peer) for peer in range(peers)])
+    places = torch.arange(peers * 50).view(peers, 1, 50)
+
+    def stepped(stepper: Stepper, first: int, device: str, dtype: torch.dtype) -> Tensor:
+        x_Bn = start_Bn[:first].to(device, dtype).clone()
+        x_NF = images.flatten(0, 1).to(device, dtype)
+        work = Batches(x_NF, places[:first].to(device), classes[:first, None].to(device))
+        stepper.train(x_Bn, x_Bn.new_zeros(first, 0), True, work, range(first))
+        return x_Bn.cpu()
+
+    one = OptimizerChoice("SGD", {"lr": 1.0})
+    block = build_stepper("mapped", copy.deepcopy(module).to(CUDA), layout, loss, one)
+    with unrounded(CUDA):
+        found, again = (stepped(block, peers, CUDA, torch.float32) for _ in range(2))
+    expected = stepped(build_stepper("loop", module.double(), layout, loss, one), 2, "cpu", torch.float64)
+    assert same_bits(found, again)
+    change, right = found[:2].double() - start_Bn[:2].double(), expected - start_Bn[:2].double()
+    assert relative(change, right) < 1e-5
 
 
 def test_a_peer_of_its_own_trains_there() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import stack_states
+from fedpeer.algorithms.private import Private
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.state.events import AggregateUpdates, Effect
 from fedpeer.sims.network.engine import SECONDS, NetworkEngine
@@ -107,3 +108,13 @@ def test_who_waits_for_all_has_the_plain_algorithms_numbers() -> None:
     (buffered, counted), (synchronous, _) = played(made, Faults()), played(plain, Faults())
     assert all(set(each.values()) == {round} for round, each in counted.items())
     assert worlds.relative(buffered.x_Pn, synchronous.x_Pn) < 1e-5
+
+
+@pytest.mark.parametrize(("goal", "participants"), [(None, 5), (3, 3)])
+def test_noise_is_made_for_as_many_updates_as_close_a_round(goal: int | None, participants: int) -> None:
+    """Each client's noise is a share of what a round's sum needs: with fewer updates each needs a larger one."""
+    made = world(learning__aggregation_goal=goal, learning__privacy="gaussian,clip=1.0,noise=1.0")
+    private = algorithm(made, "fedavg", local_tasks(made)["peer1"])
+    private = private.inner if goal else private
+    assert isinstance(private, Private)
+    assert private.participants_count == participants
