@@ -180,6 +180,18 @@ def test_news_is_told_a_bounded_number_of_times_and_the_least_told_first() -> No
     assert len(told[-1]) == 2, "then only what fills up"
 
 
+def test_what_is_no_longer_held_is_not_told() -> None:
+    """Neither a statement after a later one, nor anything about who is not in the roster any more."""
+    table = member_table(16)
+    first, later = (a_claim("peer002", "alive", author="peer002", version=version) for version in (1, 2))
+    for claim in (first, later, a_claim("peer009", "alive", author="peer009")):
+        table.take(claim)
+    table.set_roster([peer for peer in ids(16) if peer != "peer009"])
+    told = {claim for _ in range(50) for claim in table.choose("peer003")}
+    assert {(claim.about, claim.version) for claim in told} == {("peer001", 1), ("peer002", 2)}
+    assert not table.urgent
+
+
 def test_only_so_many_suspicions_of_one_peer_are_kept() -> None:
     table = member_table(16)
     table.take(a_claim("peer002", "alive", author="peer002"))

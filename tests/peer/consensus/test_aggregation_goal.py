@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import AggregateUpdates, Effect, RejectEffect, Send
+from fedpeer.peer.state.events import AggregateUpdates, Effect, NewRoster, RejectEffect, Send
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.messages import Ack, RejectMessage
 from fedpeer.rejection import Rejection
-from tests.faults.server_cluster import BYTES, ServerCluster
+from tests.faults.server_cluster import BYTES, ServerCluster, world
 from tests.peer.consensus.test_round_consensus import leader_of, numbers, refusals, sat, told, update
 
 #: The first of three peers trains so long that it never sends an update by itself here.
@@ -23,9 +24,23 @@ def counted_of(node: Node) -> dict[str, int]:
     return dict(node.consensus_by_group[EVERYONE].in_force()[0])
 
 
-def late_at() -> tuple[ServerCluster, Node]:
+def jobs_of(consensus_cluster: ServerCluster) -> list[AggregateUpdates]:
+    """Return a list to which all rounds are added that are closed from now on."""
+    jobs: list[AggregateUpdates] = []
+    said = consensus_cluster.simulator.on_effect
+
+    def on_effect(peer: str, effect: Effect) -> None:
+        said(peer, effect)
+        if isinstance(effect, AggregateUpdates):
+            jobs.append(effect)
+
+    consensus_cluster.simulator.on_effect = on_effect
+    return jobs
+
+
+def late_at(peers: int = 3) -> tuple[ServerCluster, Node]:
     """Return a cluster and its coordinator after two rounds that peer1 has no part in."""
-    consensus_cluster = sat(3, round=0, pace=PACE, goal=GOAL)
+    consensus_cluster = sat(peers, round=0, pace=PACE, goal=GOAL, roster=world(peers).peers)
     quick = [peer for peer in consensus_cluster.made.peers if peer not in PACE]
     assert consensus_cluster.run(1000.0, lambda: min(consensus_cluster.rounds().get(peer, 0) for peer in quick) >= 3)
     return consensus_cluster, leader_of(consensus_cluster)
@@ -45,6 +60,37 @@ def test_an_update_of_an_earlier_round_counts_once_in_a_later_one() -> None:
     assert node.consensus_by_group[EVERYONE].in_force() == before
 
 
+def test_the_next_coordinator_does_not_count_it_again() -> None:
+    consensus_cluster, node = late_at(5)
+    simulator, late = consensus_cluster.simulator, update(node, numbers(1, 2), late=2)
+    told(node, "peer1", late)
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: "peer1" in counted_of(node))
+    consensus_cluster.run(simulator.now + 20.0)
+    simulator.kill(node.state.me)
+    assert consensus_cluster.run(
+        simulator.now + 400.0, lambda: consensus_cluster.leading() not in (None, node.state.me)
+    )
+    following = leader_of(consensus_cluster)
+    consensus = following.consensus_by_group[EVERYONE]
+    again = replace(late, term=consensus.round_commit.election.hard_state.term)
+    assert [type(each.message) for each in told(following, "peer1", again) if isinstance(each, Send)] == [Ack]
+    assert "peer1" not in consensus._gathering.updates
+
+
+def test_the_update_of_who_is_revoked_before_it_counts_is_dropped() -> None:
+    """It came too late for the round whose result brings the roster without its client."""
+    consensus_cluster, node = late_at()
+    consensus, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
+    jobs = jobs_of(consensus_cluster)
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: bool(jobs) and consensus._gathering.closed)
+    told(node, "peer1", update(node, numbers(1, 2), late=1))
+    assert "peer1" in consensus._gathering.updates, "it waits for the next round"
+    rest = tuple(peer for peer in consensus_cluster.made.peers if peer != "peer1")
+    simulator.feed(node.state.me, NewRoster(consensus_cluster.signed(2, rest)))
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: jobs[-1].clients == rest)
+    assert all("peer1" not in job.updates for job in jobs)
+
+
 def test_it_is_taken_while_the_result_of_a_round_is_proposed() -> None:
     consensus_cluster, node = late_at()
     consensus, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
@@ -61,21 +107,24 @@ def test_one_for_a_round_that_is_not_open_yet_is_refused() -> None:
 def test_what_is_left_out_of_a_round_is_not_looked_at_in_the_next() -> None:
     consensus_cluster, node = late_at()
     simulator, consensus = consensus_cluster.simulator, node.consensus_by_group[EVERYONE]
-    jobs: list[AggregateUpdates] = []
-    said = simulator.on_effect
-
-    def on_effect(peer: str, effect: Effect) -> None:
-        said(peer, effect)
-        if isinstance(effect, AggregateUpdates):
-            jobs.append(effect)
-
-    simulator.on_effect = on_effect
+    jobs = jobs_of(consensus_cluster)
     told(node, "peer1", update(node, numbers(1, 2), late=1))
     assert consensus_cluster.run(simulator.now + 400.0, lambda: any("peer1" in job.updates for job in jobs))
     done = server_result(jobs[-1], bytes(BYTES), sound=True, out={"peer1": Rejection("too_far", "it moved by 9")})
     effects = node.step(done)
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == ["too_far"]
     assert "peer1" not in consensus._gathering.updates
+
+
+def test_a_coordinator_whose_own_update_is_left_out_trains_again() -> None:
+    consensus_cluster, node = late_at()
+    consensus, me = node.consensus_by_group[EVERYONE], node.state.me
+    jobs = jobs_of(consensus_cluster)
+    until = consensus_cluster.simulator.now + 400.0
+    assert consensus_cluster.run(until, lambda: any(me in job.updates for job in jobs))
+    assert consensus.update_waits
+    node.step(server_result(jobs[-1], bytes(BYTES), sound=True, out={me: Rejection("too_far", "it moved by 9")}))
+    assert not consensus.update_waits
 
 
 def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
