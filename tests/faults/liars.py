@@ -1,7 +1,8 @@
 """Lying members, one of four or two of eight, with one lie or with all of them: what honest peers lose by it.
 
 Each seed is a lie, a size and links. The liars also follow the protocol, and send their lies to everybody every other
-tick.
+tick. `liars` compares a long time of lies with the calm before it. `liars_soon` is short, so that there is time for
+thousands of seeds: one of four lies while peers meet, or in their first rounds.
 
 Lies about coordinators' terms are sent where groups have coordinators (`liars`, lie `term`); all others are sent among
 peers without a server.
@@ -26,6 +27,9 @@ from tests.reference import audit, judges
 #: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last, half as many
 #: among eight.
 MEASURED, BEGIN, LIED = 150.0, 350.0, 800.0
+#: Lies of short runs begin before this tick and last for so many; within so many afterwards honest peers are to have
+#: begun this round.
+SOON, BRIEF, AFTERWARDS, DONE = 60, 100.0, 300.0, 3
 #: Least rate of rounds, as a fraction of the undisturbed rate.
 RATE = 0.5
 #: Ticks for which an honest peer may consider another one dead (P8).
@@ -49,29 +53,54 @@ def liars(seed: int) -> None:
         _about_terms(seed)
         return
     big = seed // (len(SAID) + 1) % 2
-    made = world(8 if big else 4, gossip__topology="complete", gossip__gather=2.0)
-    false = made.peers[-2:] if big else made.peers[-1:]
-    honest = tuple(peer for peer in made.peers if peer not in false)
-    links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
-    end = BEGIN + (LIED / 2 if big else LIED)
-    lying = tuple(Lying(BEGIN, end, peer, lies) for peer in false)
-    cluster = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
-    thought, watch = cluster.standings(), Watch(cluster.simulator)
-    cluster.simulator.start()
-    cluster.run(BEGIN)
-    closed = set[tuple[str, str]]()
-    for tick in range(int(BEGIN), int(end), 10):
-        cluster.run(tick + 10.0)
-        closed |= _closed(cluster, honest)
-        _assert_unharmed(cluster, honest, false, closed)
-    rate = watch.rate(BEGIN, end, honest) / watch.rate(MEASURED, BEGIN, honest)
-    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {cluster.phases()}"
-    buried = max(thought.burials(cluster.simulator.now, honest), default=0.0)
-    assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
+    run = _Run(seed, lies, 8 if big else 4, 2 if big else 1, BEGIN, LIED / 2 if big else LIED)
+    run.play()
+    rate = run.watch.rate(BEGIN, run.end, run.honest) / run.watch.rate(MEASURED, BEGIN, run.honest)
+    assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {run.cluster.phases()}"
     if set(lies) & set(PROVABLE):
-        received = {(one, other) for one in honest for other in false} - closed
-        assert not received, f"liars are still listened to: {sorted(received)}"
-    _judge(cluster, honest, poisoned="value" in lies)
+        assert not run.received, f"liars are still listened to: {sorted(run.received)}"
+
+
+def liars_soon(seed: int) -> None:
+    """The same from one of the first ticks on; honest peers begin their first rounds all the same."""
+    begin = float(seed // len(SAID) % SOON)
+    run = _Run(seed, SAID[seed % len(SAID)], 4, 1, begin, BRIEF)
+    run.play()
+    nodes = [run.cluster.node(peer) for peer in run.honest]
+    begun = run.cluster.run(run.end + AFTERWARDS, lambda: all(node.durable.round >= DONE for node in nodes))
+    assert begun, run.cluster.phases()
+
+
+class _Run:
+    """One run among peers without a server, the last of which lie from tick `begin` on for `ticks` ticks.
+
+    Attributes:
+        received    each (honest peer, liar to which it still listened at the end)
+    """
+
+    def __init__(self, seed: int, lies: tuple[str, ...], peers: int, false: int, begin: float, ticks: float) -> None:
+        made = world(peers, gossip__topology="complete", gossip__gather=2.0)
+        self.lies, self.begin, self.end = lies, begin, begin + ticks
+        self.honest, self.false = made.peers[:-false], made.peers[-false:]
+        links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
+        lying = tuple(Lying(begin, self.end, peer, lies) for peer in self.false)
+        self.cluster = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
+        self.watch = Watch(self.cluster.simulator)
+
+    def play(self) -> None:
+        """Play the run, and assert what holds at all times and at its end."""
+        cluster, closed = self.cluster, set[tuple[str, str]]()
+        thought = cluster.standings()
+        cluster.simulator.start()
+        cluster.run(self.begin)
+        for tick in range(int(self.begin), int(self.end), 10):
+            cluster.run(tick + 10.0)
+            closed |= _closed(cluster, self.honest)
+            _assert_unharmed(cluster, self.honest, self.false, closed)
+        buried = max(thought.burials(cluster.simulator.now, self.honest), default=0.0)
+        assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
+        self.received = {(one, other) for one in self.honest for other in self.false} - closed
+        _judge(cluster, self.honest, poisoned="value" in self.lies)
 
 
 def _assert_unharmed(
@@ -168,4 +197,4 @@ def _rounds(cluster: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
 
 
 #: Scenarios by name.
-LIARS = {liars.__name__: liars}
+LIARS = {each.__name__: each for each in (liars, liars_soon)}

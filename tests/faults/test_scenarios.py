@@ -68,6 +68,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "isolated_coordinated": (range(0), range(3, 4)),
     # One of four with all lies at once; one of three voters that lies before anybody has met it.
     "liars": (range(0), (9, 65)),
+    "liars_soon": (range(2), range(2, 24)),
     # To int8 and to top-k; from push-pull and from averaging by drift.
     "amended": (range(1, 2), (5, 7, 10)),
     "readmitted": (range(1), range(3, 4)),
