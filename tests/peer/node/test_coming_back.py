@@ -18,7 +18,7 @@ OLD_ROUNDS = 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("old", [0, OLD_ROUNDS])
+@pytest.mark.parametrize("old", [pytest.param(0, marks=pytest.mark.soak), OLD_ROUNDS])
 def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(old: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings take a tick, so that exchanges are most of a round, and messages nearly a tick.
 
