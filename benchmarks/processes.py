@@ -92,7 +92,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
                 if number == WARM + rounds - 2:
                     memory = proportional_bytes() - before
                     handles = max(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in engine.process_ids)
-                    timings = [ask(_door(Path(folder) / "peers" / "peers" / peer)) for peer in world.peers]
+                    timings = [ask(door(Path(folder) / "peers" / "peers" / peer)) for peer in world.peers]
             cpu = (cpu_seconds(engine.process_ids) - time.process_time() - used) / rounds
         met = _until_all_have_met(Path(folder) / "again", world)
     parts = {
@@ -123,12 +123,13 @@ def _until_all_have_met(folder: Path, world: World) -> float:
 def _begun(peer: Path) -> bool:
     """Whether it is in its first round, which begins when it has met all others."""
     try:
-        return bool(ask(_door(peer))["round"])
+        return bool(ask(door(peer))["round"])
     except DashboardError:
         return False
 
 
-def _door(peer: Path) -> DashboardAddress:
+def door(peer: Path) -> DashboardAddress:
+    """Where a peer's dashboard listens, with its token."""
     settings: Mapping[str, Any] = json.loads((peer / f"{peer.name}.yaml").read_text(encoding="utf-8"))
     token = (peer / f"keys/{peer.name}.token").read_text(encoding="ascii").strip()
     return DashboardAddress(f"http://{settings['dashboard']['listen']}", token)

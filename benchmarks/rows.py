@@ -47,6 +47,16 @@ class Row:
         return self.name, self.unit, f"{self.ours:.3g}", floor, ratio, target, self.verdict
 
 
+#: What stands above all sections of RESULTS.md.
+HEAD_TEXT = """# Speed
+
+Measured by `make bench`, on machines on which nothing else ran; `python -m benchmarks.run --only NAME` measures a part.
+
+CPU seconds of all processes of each program, medians over interleaved pairs (A B B A ...) with both programs alive, and
+the ratio of the medians with its 95 % bootstrap interval. A target is missed only if the interval lies above it. The
+floors are hand-written programs for one job each ([floors.py](floors.py)), measured in the same run.
+"""
+
 HEAD = ("", "unit", "fedpeer", "floor", "ratio (95 %)", "at most", "")
 
 
@@ -73,23 +83,29 @@ class Section:
             table.add_row(*row.cells(), style=style)
         return table
 
-    def markdown(self) -> str:
+    def markdown(self, told: str) -> str:
+        """Return the section as Markdown; `told` says when and where it was measured."""
         lines = [HEAD, ("---", "---", "---:", "---:", "---:", "---:", "---"), *(row.cells() for row in self.rows)]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        return f"## {self.title}\n\n{self.notes}\n\n{table}\n"
+        return f"## {self.title}\n\n{told}\n\n{self.notes}\n\n{table}\n"
 
 
-def write(path: Path, sections: Sequence[Section], command: str) -> None:
-    """RESULTS.md: the machine, how it was measured, the tables."""
-    head = f"""# Speed
+def write(path: Path, sections: Sequence[Section], *, whole: bool) -> None:
+    """Write these sections into RESULTS.md, each with its date and machine.
 
-Measured on {date.today().isoformat()} by `{command}`: {machine()}.
+    Args:
+        whole: these are all; else the other sections of the file stay as they are.
+    """
+    told = f"Measured on {date.today().isoformat()}: {machine()}."
+    found = {} if whole or not path.is_file() else _sections(path.read_text(encoding="utf-8"))
+    found |= {section.title: section.markdown(told) for section in sections}
+    path.write_text("\n".join([HEAD_TEXT, *found.values()]), encoding="utf-8")
 
-CPU seconds of all processes of each program, medians over interleaved pairs (A B B A ...) with both programs alive, and
-the ratio of the medians with its 95 % bootstrap interval. A target is missed only if the interval lies above it. The
-floors are hand-written programs for one job each ([floors.py](floors.py)), measured in the same run.
-"""
-    path.write_text("\n".join([head, *(section.markdown() for section in sections)]), encoding="utf-8")
+
+def _sections(text: str) -> dict[str, str]:
+    """Return the sections of a page by title."""
+    parts = ("\n" + text).split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
 def show(name: str, about: str | None, measure: Callable[[bool], Section]) -> None:

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.run [--only NAME] [--quick]`: measure, print each row beside its floor, write RESULTS.md.
+"""`python -m benchmarks.run [--only NAME ...] [--quick]`: measure, print each row beside its floor, write RESULTS.md.
 
-All benchmarks write the file; one alone (`--only`) or a quick look (`--quick`: few pairs) only prints.
+A quick look (`--quick`: few pairs) only prints. `--only` leaves the other sections of the file as they are.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("common_job", "autograd", "single_sample", "served", "growth", "startup", "wire", "processes")
+NAMES = ("common_job", "common_peers", "autograd", "single_sample", "served", "growth", "startup", "wire", "processes")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--only", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--only", choices=NAMES, action="append", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="few pairs: wide intervals")
     options = parser.parse_args()
     import torch
@@ -24,12 +24,12 @@ def main() -> None:
     from benchmarks.rows import write
 
     torch.set_num_threads(1)  # this process leads; floors that run in it have one thread, like a worker
-    sections = []
-    for name in (options.only,) if options.only else NAMES:
+    names, sections = options.only or NAMES, []
+    for name in names:
         sections.append(importlib.import_module(f"benchmarks.{name}").measure(options.quick))
         Console(width=None if sys.stdout.isatty() else 120).print(sections[-1].table(), "")
-    if not (options.only or options.quick):
-        write(Path(__file__).with_name("RESULTS.md"), sections, "make bench")
+        if not options.quick:
+            write(Path(__file__).with_name("RESULTS.md"), sections, whole=len(sections) == len(NAMES))
 
 
 if __name__ == "__main__":

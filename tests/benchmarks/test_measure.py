@@ -96,8 +96,10 @@ def test_the_peak_is_the_largest_of_all_looks(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_section_is_a_table_in_markdown() -> None:
     rows = [compared("a round", "CPU s", [1.0, 1.0], [2.0, 2.0], 1.3)]
-    assert Section("The job", "Notes.", rows).markdown().splitlines() == [
+    assert Section("The job", "Notes.", rows).markdown("Measured now.").splitlines() == [
         "## The job",
+        "",
+        "Measured now.",
         "",
         "Notes.",
         "",

@@ -1,0 +1,106 @@
+"""The common job by sixteen real peers, with TLS and everything saved before it is said, beside two processes by hand.
+
+`python -m benchmarks.common_peers [--quick]` prints this table alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from torch import Tensor
+
+from benchmarks.common_job import BATCH, IMAGES, PEERS, RATE, floor_lap, floor_of
+from benchmarks.measure import Lap, Spent, cpu_seconds, times
+from benchmarks.processes import door
+from benchmarks.rows import Row, Section, compared, show
+from benchmarks.worlds import Engine, federation, world_of
+from fedpeer.config.choice import parse_choice
+from fedpeer.config.federation import Federation
+from fedpeer.peer.runtime.dashboard.ask import ask
+from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.world import World
+
+METHOD = "full-averaging"
+#: Times the round of two processes by hand, by the clock.
+TARGET = 2.0
+#: Rounds that warm up (connections are made, buffers are taken), and the last round, which alone has an evaluation.
+WARM, LAST = 2, 1
+
+
+def measure(quick: bool) -> Section:
+    """Twelve rounds; quick: six. Those of the floor are half before and half after the peers', on the same job."""
+    rounds = 6 if quick else 12
+    world = world_of(_federation(WARM + rounds + LAST))
+    with Engine(world, METHOD, workers=2) as engine, floor_of(engine) as floor:
+        before = [floor_lap(floor) for _ in range(WARM + rounds // 2)][WARM:]
+        ours, parts, x_Pn = _peers(world, rounds)
+        after = [floor_lap(floor) for _ in range(rounds - rounds // 2 + LAST)][:-LAST]
+        apart = float((x_Pn - floor.x_Pn).norm() / floor.x_Pn.norm())
+    theirs = [*before, *after]
+    return Section(
+        f"The common job by {PEERS} real peers on this machine: TLS, and saved before it is said",
+        f"The job of the first table, one exchange a round. After {WARM + rounds + LAST} rounds parameters differ by "
+        f"{apart:.1e}, relative. The event loop has TLS, messages, decisions and the adding of shares; other threads "
+        "train and save. Saving is in seconds of waiting for the disk, mean over peers.",
+        [
+            compared("a round, by the clock", "s", _wall(ours), _wall(theirs), TARGET),
+            compared("a round, all processes", "CPU s", times(ours, "round"), times(theirs, "round")),
+            *(Row(name=f"of a round: {name}", unit=unit, ours=value) for name, unit, value in parts),
+        ],
+    )
+
+
+def _federation(rounds: int) -> Federation:
+    wanted = federation(f"blocks:{IMAGES}", peers=PEERS, batch=BATCH, lr=RATE)
+    learning = wanted.learning.model_copy(update={"rounds": rounds, "evaluate_every": rounds})
+    return wanted.model_copy(update={"learning": learning})
+
+
+def _wall(laps: Sequence[Lap]) -> list[float]:
+    return times(laps, "round", clock="wall")
+
+
+def _peers(world: World, rounds: int) -> tuple[list[Lap], list[tuple[str, str, float]], Tensor]:
+    """Laps of these rounds, what a round is made of, and all peers' parameters (P, n) in the end."""
+    with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
+        path = Path(folder) / "peers"
+        with ProcessesEngine(world, parse_choice(METHOD), folder=path) as engine:
+            for _ in range(WARM):
+                engine.step()
+            laps, loops, saved = list[Lap](), _loop_seconds(engine.process_ids), _saving(world, path)
+            for _ in range(rounds):
+                wall, cpu = time.perf_counter(), cpu_seconds(engine.process_ids) - time.process_time()
+                engine.step()
+                used = cpu_seconds(engine.process_ids) - time.process_time() - cpu
+                laps.append({"round": Spent(used, time.perf_counter() - wall)})
+            loop = (_loop_seconds(engine.process_ids) - loops) / rounds
+            saving = (_saving(world, path) - saved) / rounds
+            whole = fmean(lap["round"].cpu for lap in laps)
+            for _ in range(LAST):
+                engine.step()
+            x_Pn = engine.x_Pn
+    parts = [("event loops", "CPU s", loop), ("other threads", "CPU s", whole - loop), ("saving", "s", saving)]
+    return laps, parts, x_Pn
+
+
+def _saving(world: World, folder: Path) -> float:
+    """Seconds that a peer has waited for its disk so far, mean over peers."""
+    return fmean(ask(door(folder / "peers" / peer))["timings"]["save"]["sum"] for peer in world.peers)
+
+
+def _loop_seconds(pids: Sequence[int]) -> float:
+    """CPU seconds of the first threads of these processes, on which their event loops run."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    show("common_peers", __doc__, measure)
