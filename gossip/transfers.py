@@ -17,14 +17,16 @@ and masses, and a transfer made again has the same bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from xxhash import xxh3_64
 
 from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
@@ -32,6 +34,10 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
 from fedpeer.gossip.reductions import NOTHING, Form, as_reference, pack_values, restore
 from fedpeer.gossip.successive import made_in, next_form
+
+#: Hashes of transfers by the bytes of their digests; 16: in states from before version 0.3.
+_HASHES: Mapping[int, Callable[[], Any]] = {8: xxh3_64, 16: lambda: blake2b(digest_size=16)}
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -309,15 +315,21 @@ def _same(channel: Incoming, share: NumberedTransfer) -> bool:
     since it knew that they were taken when it made the last one.
     """
     back = channel.taken - share.seq
-    return back >= len(channel.recent) or channel.recent[-1 - back] == _digest(share)
+    if back >= len(channel.recent):
+        return True
+    digest = channel.recent[-1 - back]
+    return digest == _digest(share, len(digest))
 
 
-def _digest(share: NumberedTransfer) -> bytes:
-    """Return the BLAKE2b digest (16 bytes) of all that a repeat must not change."""
-    head = f"{share.round} {share.exchange} {share.weight.hex()} {share.form} ".encode()
-    digest = blake2b(head, digest_size=16)
+def _digest(share: NumberedTransfer, size: int = _DIGEST_BYTES) -> bytes:
+    """Return the digest, of so many bytes, of all that a repeat must not change.
+
+    Whoever makes another transfer with the same digest gains nothing: it counts as a repeat, and is not taken.
+    """
+    digest = _HASHES[size]()
+    digest.update(f"{share.round} {share.exchange} {share.weight.hex()} {share.form} ".encode())
     digest.update(share.payload.contiguous().view(torch.uint8).numpy().data)
-    return digest.digest()
+    return bytes(digest.digest())
 
 
 # -------------------------------------------------------------------------------------------------------------- forms

@@ -4,8 +4,9 @@
     journal    head, block, block, ...: each block a batch of entries (their number, their lengths, their bytes)
 
 A head is magic, version, the file's number and their checksum; a block is its length and digest, then its bytes. A
-digest covers the file's number and the block's offset, so a block that was moved does not pass. Numbers are
-little-endian. This module knows neither what the bytes mean nor which files there are.
+digest covers the file's number and the block's offset, so a block that was moved does not pass. It is XXH3 with 128
+bits, in files of version 1 BLAKE2b. Numbers are little-endian. This module knows neither what the bytes mean nor which
+files there are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from xxhash import xxh3_128
+
 #: Version of the files written here; files of a later version are left untouched.
-VERSION = 1
+VERSION = 2
 SNAPSHOT, JOURNAL = b"FDPS", b"FDPJ"
 #: Magic, version, number of the file; then their CRC-32, so that a flipped bit does not pass for a later version.
 _NAME, _CHECK = struct.Struct("<4sHQ"), struct.Struct("<I")
@@ -59,11 +62,13 @@ class Batch:
 class Scan:
     """Result of checking a journal.
 
+    version       of the file; what is appended has to be of the same
     batches       intact batches
     sound_bytes   bytes up to the end of the last of them
     torn          whether the rest looks like a write that was cut short, not like later damage
     """
 
+    version: int
     batches: tuple[Batch, ...]
     sound_bytes: int
     torn: bool
@@ -75,15 +80,15 @@ def head(magic: bytes, number: int) -> bytes:
     return name + _CHECK.pack(zlib.crc32(name))
 
 
-def block(number: int, offset: int, parts: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the parts as one block at this offset of file `number`."""
-    return _BLOCK.pack(sum(map(len, parts)), _digest(number, offset, parts)), *parts
+def block(number: int, offset: int, parts: Sequence[bytes], version: int = VERSION) -> tuple[bytes, ...]:
+    """Return the parts as one block at this offset of file `number`, which has this version."""
+    return _BLOCK.pack(sum(map(len, parts)), _digest(version, number, offset, parts)), *parts
 
 
-def batch(number: int, offset: int, entries: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return the entries as one block at this offset of file `number`."""
+def batch(number: int, offset: int, entries: Sequence[bytes], version: int = VERSION) -> tuple[bytes, ...]:
+    """Return the entries as one block at this offset of file `number`, which has this version."""
     table = struct.pack(f"<I{len(entries)}Q", len(entries), *map(len, entries))
-    return block(number, offset, (table, *entries))
+    return block(number, offset, (table, *entries), version)
 
 
 def write(descriptor: int, parts: Sequence[bytes]) -> int:
@@ -110,12 +115,12 @@ def read_snapshot(path: Path, number: int) -> bytes:
         DamagedError: the file is not as it was written.
     """
     with path.open("rb") as file:
-        _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
+        version = _version_in(file.read(HEAD_BYTES), SNAPSHOT, number)
         length, digest = _block_head(file)
         data = file.read()
     if len(data) != length:
         raise DamagedError(f"has {len(data)} of {length} bytes")
-    if _digest(number, HEAD_BYTES, (data,)) != digest:
+    if _digest(version, number, HEAD_BYTES, (data,)) != digest:
         raise DamagedError("has a wrong digest")
     return data
 
@@ -126,10 +131,10 @@ def check_snapshot(file: BinaryIO, number: int) -> None:
     Raises:
         DamagedError: the file is not as it was written.
     """
-    _check_head(file.read(HEAD_BYTES), SNAPSHOT, number)
+    version = _version_in(file.read(HEAD_BYTES), SNAPSHOT, number)
     length, digest = _block_head(file)
     begins = file.tell()
-    if _digest(number, HEAD_BYTES, _pieces(file, length)) != digest or file.read(1):
+    if _digest(version, number, HEAD_BYTES, _pieces(file, length)) != digest or file.read(1):
         raise DamagedError("has a wrong digest")
     file.seek(begins)
 
@@ -143,28 +148,29 @@ def scan(path: Path, number: int) -> Scan:
     size, good = path.stat().st_size, HEAD_BYTES
     batches: list[Batch] = []
     with path.open("rb") as file:
-        _check_head(file.read(HEAD_BYTES), JOURNAL, number)
+        version = _version_in(file.read(HEAD_BYTES), JOURNAL, number)
         while good < size:
             try:
                 length, digest = _block_head(file)
             except DamagedError:
-                return Scan(tuple(batches), good, torn=True)
+                return Scan(version, tuple(batches), good, torn=True)
             first = good + _BLOCK.size
             # Space that the file system allocated before the bytes arrived reads as zeros.
             if first + length > size or not (length or any(digest)):
-                return Scan(tuple(batches), good, torn=True)
-            if _digest(number, good, _pieces(file, length)) != digest:
-                return Scan(tuple(batches), good, torn=first + length == size)
+                return Scan(version, tuple(batches), good, torn=True)
+            if _digest(version, number, good, _pieces(file, length)) != digest:
+                return Scan(version, tuple(batches), good, torn=first + length == size)
             file.seek(first)
             (count,) = struct.unpack("<I", file.read(4))
             lengths = struct.unpack(f"<{count}Q", file.read(8 * count))
             batches.append(Batch(path, file.tell(), lengths))
             good = first + length
             file.seek(good)
-    return Scan(tuple(batches), good, torn=False)
+    return Scan(version, tuple(batches), good, torn=False)
 
 
-def _check_head(data: bytes, magic: bytes, number: int) -> None:
+def _version_in(data: bytes, magic: bytes, number: int) -> int:
+    """Return the version of the file that begins so, once its head is checked."""
     if len(data) < HEAD_BYTES:
         raise DamagedError(f"ends after {len(data)} bytes")
     found, version, named = _NAME.unpack_from(data)
@@ -174,6 +180,7 @@ def _check_head(data: bytes, magic: bytes, number: int) -> None:
         raise DamagedError(f"is of version {version}", later=True)
     if named != number:
         raise DamagedError(f"is file number {named} under another name")
+    return int(version)
 
 
 def _block_head(file: BinaryIO) -> tuple[int, bytes]:
@@ -193,8 +200,9 @@ def _pieces(file: BinaryIO, length: int) -> Iterator[bytes]:
         yield piece
 
 
-def _digest(number: int, offset: int, parts: Iterable[bytes]) -> bytes:
-    digest = hashlib.blake2b(struct.pack("<QQ", number, offset), digest_size=16)
+def _digest(version: int, number: int, offset: int, parts: Iterable[bytes]) -> bytes:
+    place = struct.pack("<QQ", number, offset)
+    digest = hashlib.blake2b(place, digest_size=16) if version == 1 else xxh3_128(place)
     for part in parts:
         digest.update(part)
     return digest.digest()

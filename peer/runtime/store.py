@@ -58,6 +58,7 @@ class Store:
         self.folder, self.generation = folder, generation
         self._lock, self._file = lock, -1
         self._number = self._sound_bytes = 0  # the open journal's number, and its durable bytes
+        self._version = blocks.VERSION  # of the open journal
         self._trailing = False  # whether other bytes may follow these
 
     @classmethod
@@ -157,6 +158,7 @@ class Store:
         later = [n for n in self._numbers("journal") if n >= number]
         batches: list[Batch] = []
         last, sound_bytes, lost = number, 0, f"journal {number} is missing" if number and not later else ""
+        version = blocks.VERSION
         for n in range(number, max(later, default=-1) + 1):
             try:
                 found = blocks.scan(self._path("journal", n), n)
@@ -167,7 +169,7 @@ class Store:
                 self._refuse_later(problem, "journal", n)
                 last, sound_bytes, lost = n, 0, f"journal {n} {problem}"
                 break
-            last, sound_bytes = n, found.sound_bytes
+            last, sound_bytes, version = n, found.sound_bytes, found.version
             batches += found.batches
             cut = self._path("journal", n).stat().st_size - sound_bytes
             if cut and found.torn and not any(self._holds(m) for m in later if m > n):
@@ -180,7 +182,7 @@ class Store:
             if n > last:
                 self._path("journal", n).unlink()
         flush_folder(self._path("journal", 0).parent)
-        self._resume(last, sound_bytes)
+        self._resume(last, sound_bytes, version)
         return batches, lost
 
     def _holds(self, number: int) -> bool:
@@ -203,7 +205,9 @@ class Store:
         """
         with self._saving():
             self._trailing = True
-            self._sound_bytes += blocks.write(self._file, blocks.batch(self._number, self._sound_bytes, entries))
+            self._sound_bytes += blocks.write(
+                self._file, blocks.batch(self._number, self._sound_bytes, entries, self._version)
+            )
             self._trailing = False
 
     def snapshot(self, data: bytes) -> None:
@@ -249,21 +253,22 @@ class Store:
         path = self._path("journal", number)
         with replacing(path) as temporary:
             temporary.write_bytes(blocks.head(JOURNAL, number))
-        self._use(number, HEAD_BYTES)
+        self._use(number, HEAD_BYTES, blocks.VERSION)
 
-    def _resume(self, number: int, sound_bytes: int) -> None:
+    def _resume(self, number: int, sound_bytes: int, version: int) -> None:
         if sound_bytes < HEAD_BYTES:
             self._begin(number)
             return
-        self._use(number, sound_bytes)
+        self._use(number, sound_bytes, version)
         self._trailing = True
         self._cut()
 
-    def _use(self, number: int, sound_bytes: int) -> None:
+    def _use(self, number: int, sound_bytes: int, version: int) -> None:
         descriptor = os.open(self._path("journal", number), os.O_WRONLY | os.O_APPEND)
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._number, self._sound_bytes, self._trailing = descriptor, number, sound_bytes, False
+        self._file, self._number, self._version = descriptor, number, version
+        self._sound_bytes, self._trailing = sound_bytes, False
 
     def _path(self, kind: str, number: int) -> Path:
         return self.folder / {"snapshot": "snapshots", "journal": "journal"}[kind] / f"{number:08}.{kind}"

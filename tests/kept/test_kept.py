@@ -21,6 +21,7 @@ from fedpeer.peer.state.entries import Began, Entry
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire import consensus_wire
 from fedpeer.peer.wire.consensus_messages import Message as Said
+from fedpeer.peer.wire.framing import DIGEST_BYTES
 from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation as prepare_simulation
@@ -78,10 +79,15 @@ def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
 # ----------------------------------------------------------------------------------------------------------- entries
 
 
+def within(data: bytes) -> bytes:
+    """Return a frame without the version of its format and the digest, which differ between the releases."""
+    return data[:4] + data[6:-DIGEST_BYTES]
+
+
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_is_written_and_read_as_the_release_did(name: str) -> None:
-    assert entry_bytes(ENTRIES[name]) == WRITTEN[name]
-    assert entry_bytes(entry_of(WRITTEN[name])) == WRITTEN[name]
+    assert within(entry_bytes(ENTRIES[name])) == within(WRITTEN[name])
+    assert entry_bytes(entry_of(WRITTEN[name])) == entry_bytes(ENTRIES[name])
 
 
 def test_an_exchange_with_all_that_shares_ever_had_is_read() -> None:

@@ -209,17 +209,39 @@ def test_no_readable_snapshot_is_the_users_to_decide(tmp_path: Path) -> None:
     assert len(list((tmp_path / "snapshots").iterdir())) == 2, "nothing is deleted"
 
 
+@pytest.mark.parametrize("script", ["12", "1s2", "s1s1s2"])
+def test_files_of_version_1_are_read_and_continued(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal goes on in its own version, and whatever comes after it is of the newest."""
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "VERSION", 1)
+        patch.setattr(blocks.batch, "__defaults__", (1,))
+        patch.setattr(blocks.block, "__defaults__", (1,))
+        played(tmp_path, script)
+    old = max((tmp_path / "journal").iterdir())
+    assert old.read_bytes()[4:6] == b"\1\0"
+    for further in ("1", "2s1", "s2"):
+        told = played(tmp_path, further)
+        state, recovered = restart(tmp_path)
+        assert (state, recovered.whole, recovered.remarks) == (told, True, ())
+    assert max((tmp_path / "journal").iterdir()).read_bytes()[4:6] == b"\2\0"
+
+
 @pytest.mark.parametrize("kind", ["snapshots", "journal"])
 def test_files_of_a_later_version_are_not_touched(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "VERSION", 2)
+        patch.setattr(blocks, "VERSION", blocks.VERSION + 1)
         played(tmp_path, "1s1s1")
     if kind == "journal":
         for path in (tmp_path / "snapshots").iterdir():
             data, number = path.read_bytes(), int(path.stem)
             path.write_bytes(blocks.head(blocks.SNAPSHOT, number) + data[blocks.HEAD_BYTES :])
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*.*")}
-    with Store.open(tmp_path) as store, pytest.raises(StateError, match=f"{kind}.*version 2.*or a later one"):
+    with (
+        Store.open(tmp_path) as store,
+        pytest.raises(StateError, match=f"{kind}.*version {blocks.VERSION + 1}.*or a later one"),
+    ):
         store.recover()
     assert before == {path: path.read_bytes() for path in tmp_path.glob("*/*.*")}
 
