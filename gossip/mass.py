@@ -40,6 +40,16 @@ class Mass:
         """The holder's estimate of the average, (..., D) float64."""
         return self.value_D / self.weight[..., None]
 
+    @property
+    def length(self) -> float:
+        """The length of the estimate of one vector."""
+        return float(self.value_D.norm()) / float(self.weight)
+
+    def distance(self, other: Mass) -> float:
+        """Return how far this estimate of one vector is from another; neither estimate is made for that."""
+        difference_D = torch.sub(self.value_D, other.value_D, alpha=float(self.weight / other.weight))
+        return float(difference_D.norm()) / float(self.weight)
+
     def __add__(self, other: Mass) -> Mass:
         return Mass(self.value_D + other.value_D, self.weight + other.weight)
 

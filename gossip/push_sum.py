@@ -22,5 +22,5 @@ def absorb(held: Mass, start_D: Tensor, trained_D: Tensor) -> Mass:
     the weight: added as it is, it would move the estimate by change / weight, and a weight may well be 1e-6. Shares
     that arrived during training are kept.
     """
-    change_D = trained_D.to(torch.float64) - start_D.to(torch.float64)
-    return Mass(held.value_D + held.weight[..., None] * change_D, held.weight)
+    change_D = trained_D.to(torch.float64, copy=True).sub_(start_D)
+    return Mass(change_D.mul_(held.weight[..., None]).add_(held.value_D), held.weight)

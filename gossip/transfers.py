@@ -291,13 +291,17 @@ def take(channel: Incoming, share: NumberedTransfer, form: Form, length: int) ->
         reference_D=reference_D,
         signed=channel.signed,
     )
-    return taken, Mass(carried_D, torch.tensor(share.weight, dtype=torch.float64))
+    return taken, _mass(share, carried_D)
 
 
-def implied_D(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> Tensor:
-    """Return the estimate that a transfer implies, (D,) float64, before it is taken; an empty one implies none."""
-    assert not share.nothing, "an empty transfer implies no estimate"
-    return carried(share, form, length, channel.reference_D)[0] / share.weight
+def brought(channel: Incoming, share: NumberedTransfer, form: Form, length: int) -> Mass:
+    """Return the mass that a transfer would bring if it were taken; an empty one brings none."""
+    assert not share.nothing, "an empty transfer brings nothing"
+    return _mass(share, carried(share, form, length, channel.reference_D)[0])
+
+
+def _mass(share: NumberedTransfer, carried_D: Tensor) -> Mass:
+    return Mass(carried_D, torch.tensor(share.weight, dtype=torch.float64))
 
 
 def _known(channel: Incoming, share: NumberedTransfer) -> bool:

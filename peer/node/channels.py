@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection
 
 from fedpeer.gossip.proofs import Signed, Way
-from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision, implied_D, judge
+from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision, brought, judge
 from fedpeer.peer.node.admission import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.node.reminders import channel_signature, is_signed
 from fedpeer.peer.node.retransmission import Retransmissions
@@ -113,11 +113,11 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if heavy is not None:
         return refuse(heavy, f"weight {share.weight:g}, while {holding.weight:g} is held here")
     if not share.nothing:
-        implied = implied_D(channel, share, state.durable.rules.form, len(state.durable.index[group]))
+        mass = brought(channel, share, state.durable.rules.form, len(state.durable.index[group]))
         noise = state.peer_groups.averaging[group].noise
         # A peer that leaves and is empty takes from others that leave.
-        own_D = holding.held.estimate_D if float(holding.held.weight) > NOTHING_HELD else implied
-        far = state.durable.reach(group).refusal(implied, own_D, noise.scale if noise else 0.0)
+        own = holding.held if float(holding.held.weight) > NOTHING_HELD else mass
+        far = state.durable.reach(group).refusal(mass, own, noise.scale if noise else 0.0)
         if far is not None:
             return refuse(*far)
     if transfer.signature:

@@ -12,6 +12,7 @@ from typing import assert_never
 
 import torch
 
+from fedpeer.gossip.mass import Mass
 from fedpeer.peer.consensus import voting
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import on_signed_contract
@@ -209,7 +210,8 @@ class Dispatch:
         reach = state.durable.reach(value.group)
         if reach.steps:  # it was here before, and has missed what they trained since
             reach = reach.after(0.0, value.round)
-        far = reach.refusal(value.value_D, value.value_D)
+        stated = Mass.of(value.value_D)
+        far = reach.refusal(stated, stated)
         if far is not None:
             self.work.lifecycle.doubted.add((value.group, peer))
             state.refuse(far[0], peer, far[1], group=value.group)

@@ -101,8 +101,8 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
     rounds.training, rounds.trained_at, rounds.stalled_noted = False, None, False
     done = round - 1
     state.averages |= {
-        group: durable.x_n[place_D]
-        for group, place_D in durable.index.items()
+        group: durable.x_n[span]
+        for group, span in durable.spans.items()
         if done and state.peer_groups.averaging[group].due(done - 1)
     }
     if done:
@@ -463,12 +463,11 @@ def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool)
     holding = state.durable.groups[group]
     if not last:
         return
-    own_D = holding.held.estimate_D
     shares = [mass for place, mass in holding.waiting.items() if place[:2] == holding.at]
     if not shares and state.durable.rules.drifts:  # nobody has moved: the disagreement is as it was
         return
-    far = max((float((mass.estimate_D - own_D).norm()) for mass in shares), default=0.0)
-    rounds.disagreement[group] = far / max(float(own_D.norm()), 1e-30)
+    far = max((mass.distance(holding.held) for mass in shares), default=0.0)
+    rounds.disagreement[group] = far / max(holding.held.length, 1e-30)
 
 
 # ------------------------------------------------------------------------------------------------------- asynchronous

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
@@ -140,7 +141,8 @@ class Rules:
 class DurableState:
     """All that a peer must not forget.
 
-    index        by group, places (D,) int64 of its scalars in the parameters
+    index        by group, places (D,) int64 of its scalars in the parameters; `spans`: the same as slices where they
+                 follow one another, which is many times quicker to read
     x_n          (n,) float32 parameters before the round's training; after it, its result
     s_k          (k,) training state: of an optimizer, float32, or the bytes of another state, uint8
                  (`node/trainer.py`); `fresh` while there is none
@@ -172,6 +174,11 @@ class DurableState:
     rekeyed: bool = False
     consensus_states: dict[str, ConsensusState] = field(default_factory=dict)
     places: Mapping[str, Tensor] = field(default_factory=dict)
+    spans: Mapping[str, slice | Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.spans.keys() != self.index.keys():
+            self.spans = {group: _span(place_D) for group, place_D in self.index.items()}
 
     @staticmethod
     def blank(rules: Rules, index: Mapping[str, Tensor], x_n: Tensor, state_size: int) -> DurableState:
@@ -201,6 +208,7 @@ class DurableState:
             for group, place_D in index.items()
         }
         self.index = index
+        self.spans = {group: _span(place_D) for group, place_D in index.items()}
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
@@ -217,7 +225,7 @@ class DurableState:
     def reach(self, group: str) -> OutlierCheck:
         """Return the outlier check of a group, by this peer's own training."""
         known = self.groups[group].reach
-        return known or OutlierCheck(start=length_of(self.x_n[self.index[group]], self.x_n))
+        return known or OutlierCheck(start=length_of(self.x_n[self.spans[group]], self.x_n))
 
     def apply(self, entry: Entry) -> dict[str, NumberedTransfer]:
         """Change the durable state; return the transfers that were made in the entry's group, by recipient."""
@@ -312,17 +320,17 @@ class DurableState:
 
     def _assembled(self) -> Tensor:
         x_n = self.x_n.clone()
-        for group, place_D in self.index.items():
+        for group, span in self.spans.items():
             if float(self.groups[group].held.weight) > NOTHING_HELD:  # without mass there is no estimate
-                x_n[place_D] = self.estimate_D(group).to(x_n.dtype)
+                x_n[span] = self.estimate_D(group).to(x_n.dtype)
         return x_n
 
     def _learn(self, entry: LocalTrained) -> None:
         step_n = entry.x_n - self.x_n
-        for group, place_D in self.index.items():
+        for group, span in self.spans.items():
             holding = self.groups[group]
-            held = absorb(holding.held, self.x_n[place_D], entry.x_n[place_D])
-            reach = self.reach(group).after(length_of(step_n[place_D], step_n), entry.round)
+            held = absorb(holding.held, self.x_n[span], entry.x_n[span])
+            reach = self.reach(group).after(length_of(step_n[span], step_n), entry.round)
             self.groups[group] = replace(holding, held=held, reach=reach)
         self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
         self.round, self.trained = entry.round, True
@@ -400,6 +408,15 @@ class DurableState:
                 written_off=holding.written_off + lost,
                 before={**holding.before, peer: before},
             )
+
+
+def _span(place_D: Tensor) -> slice | Tensor:
+    """Return places that follow one another as a slice, others as they are."""
+    if not len(place_D):
+        return place_D
+    first = int(place_D[0])
+    follow = torch.equal(place_D, torch.arange(first, first + len(place_D)))
+    return slice(first, first + len(place_D)) if follow else place_D
 
 
 def _entered(estimate_D: Tensor, rules: Rules) -> GroupState:

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedpeer.gossip.mass import Mass
+
 #: Number of own steps whose median counts.
 STEPS = 10
 #: Factor by which others may train further in a round than this peer; they may have so many more examples, or steps.
@@ -87,15 +89,15 @@ class OutlierCheck:
         """Upper bound of an honest value's length."""
         return LENGTHS * self.start + FACTOR * self.path if self.steps else FACTOR * self.start
 
-    def refusal(self, implied_D: Tensor, estimate_D: Tensor, noise: float = 0.0) -> tuple[str, str] | None:
-        """Return the code and text of a rejection if this value (D,) is not plausible beside this estimate (D,).
+    def refusal(self, share: Mass, held: Mass, noise: float = 0.0) -> tuple[str, str] | None:
+        """Return the code and text of a rejection if the estimate of a share is not plausible beside the one held.
 
         `noise` is the standard deviation of masked values (`gossip/noise.py`); a peer that sent them to many neighbors
         holds their sum.
         """
-        more = _NOISY * noise * math.sqrt(len(estimate_D))
-        distance, length = float((implied_D - estimate_D).norm()), float(implied_D.norm())
-        near, far = self.near(float(estimate_D.norm())) + more, self.far + more
+        more = _NOISY * noise * math.sqrt(len(held.value_D))
+        distance, length = share.distance(held), share.length
+        near, far = self.near(held.length) + more, self.far + more
         if distance <= near and length <= far:
             return None
         absurd = 0 < FACTOR * near < distance or 0 < FACTOR * far < length

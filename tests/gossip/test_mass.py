@@ -123,3 +123,11 @@ def test_our_own_mistakes_stop_at_once() -> None:
         share_of(held, 0.6, copies=2)
     with pytest.raises(AssertionError, match="float64"):
         Mass(torch.zeros(3), torch.tensor(1.0, dtype=torch.float64))
+
+
+@given(seed=st.integers(0, 999), one=st.floats(1e-6, 1e3), other=st.floats(1e-6, 1e3))
+def test_distance_and_length_are_those_of_the_estimates(seed: int, one: float, other: float) -> None:
+    a_D, b_D = values(2, 7, seed)
+    a, b = Mass.of(a_D, one), Mass.of(b_D, other)
+    assert a.distance(b) == pytest.approx(float((a.estimate_D - b.estimate_D).norm()), rel=1e-9)
+    assert a.length == pytest.approx(float(a_D.norm()), rel=1e-12)

@@ -382,7 +382,9 @@ def test_the_verdict_on_every_number() -> None:
     ]
     assert {transfers.judge(into, other) for other in others} == {TransferDecision.REUSED}
     old = replace(into, recent=tuple(transfers._digest(made[at], 16) for at in (1, 2)))
-    assert {transfers.judge(old, made[at]) for at in (1, 2)} == {TransferDecision.REPEATED}, "an earlier release took it"
+    assert {transfers.judge(old, made[at]) for at in (1, 2)} == {TransferDecision.REPEATED}, (
+        "an earlier release took it"
+    )
     assert {transfers.judge(old, other) for other in others} == {TransferDecision.REUSED}
     for wrong in (made[2], made[4]):
         with pytest.raises(AssertionError, match="once and in order"):

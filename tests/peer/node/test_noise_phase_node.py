@@ -12,6 +12,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.federation import Federation
 from fedpeer.config.rules import PEERS
+from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
 from fedpeer.peer.node.rounds import _shares, expected_averaging
@@ -147,7 +148,7 @@ def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     assert not {"implausible", "out_of_reach"} & set(judges.refused(cluster.simulator.rows))
     durable = cluster.node("peer1").durable
     (reach,) = (durable.reach(group) for group in durable.groups)
-    assert reach.refusal(torch.full((85,), 1e3), torch.ones(85), noise=1.0)
+    assert reach.refusal(Mass.of(torch.full((85,), 1e3)), Mass.of(torch.ones(85)), noise=1.0)
 
 
 def durable() -> DurableState:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedpeer.gossip.mass import Mass
 from fedpeer.peer.state.outlier_check import FACTOR, LENGTHS, RISE, STEPS, OutlierCheck, length_of
 
 D = 10
@@ -20,12 +21,17 @@ def toward(length: float) -> torch.Tensor:
     return vector_D
 
 
+def refusal(reach: OutlierCheck, value_D: torch.Tensor, estimate_D: torch.Tensor) -> tuple[str, str] | None:
+    """Return the refusal of a share with this estimate by a peer with the other, whatever their weights are."""
+    return reach.refusal(Mass.of(value_D, 0.25), Mass.of(estimate_D, 1.5))
+
+
 def furthest(reach: OutlierCheck, estimate_D: torch.Tensor) -> torch.Tensor:
     """Return the furthest value that is accepted, in the direction in which the bound is largest."""
     length = float(estimate_D.norm())
     most = toward(min(reach.far, length + reach.near(length)) * (1 - 1e-12))
-    assert reach.refusal(most, estimate_D) is None
-    assert reach.refusal(1.001 * most, estimate_D) is not None
+    assert refusal(reach, most, estimate_D) is None
+    assert refusal(reach, 1.001 * most, estimate_D) is not None
     return most
 
 
@@ -97,11 +103,11 @@ def test_no_step_counts_for_much_more_than_those_before() -> None:
 
 def test_before_the_first_training_what_it_came_in_with_counts() -> None:
     reach = OutlierCheck(start=START)
-    assert reach.refusal(toward(2 * START), toward(START)) is None
-    found = reach.refusal(toward(FACTOR * START * 1.1), toward(START))
+    assert refusal(reach, toward(2 * START), toward(START)) is None
+    found = refusal(reach, toward(FACTOR * START * 1.1), toward(START))
     assert found is not None
     assert found[0] == "out_of_reach"
-    found = reach.refusal(toward(FACTOR * FACTOR * START * 1.1), toward(START))
+    found = refusal(reach, toward(FACTOR * FACTOR * START * 1.1), toward(START))
     assert found is not None
     assert found[0] == "implausible"
 
@@ -126,7 +132,7 @@ def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier
         step_D *= 0.1 * START * pace / float(step_D.norm())
         reach = reach.after(float(step_D.norm()), round)
         one_D, other_D = mean_D + step_D, mean_D + heavier * step_D
-        assert reach.refusal(other_D, one_D) is None
+        assert refusal(reach, other_D, one_D) is None
         mean_D = (one_D + other_D) / 2
 
 
@@ -154,14 +160,14 @@ def test_an_honest_neighbor_is_taken_whatever_its_data_and_wherever_this_peer_wa
         reach = reach.after(float(step_D.norm()), round)
         mean_D = (one_D + step_D + other_D + heavier * step_D) / 2
         one_D, other_D = one_D + step_D, other_D + heavier * step_D
-        assert reach.refusal(other_D, one_D) is None
+        assert refusal(reach, other_D, one_D) is None
         one_D = other_D = mean_D
     for round in range(together + 1, together + apart + 1):
         step_D = torch.from_numpy(draws.normal(size=D))
         other_D = other_D + step_D * (heavier * length / round**0.5 / float(step_D.norm()))
     last = length / (together + apart + 1) ** 0.5
     reach = reach.after(last, together + apart + 1)
-    assert reach.refusal(other_D, one_D) is None
+    assert refusal(reach, other_D, one_D) is None
 
 
 def test_steps_count_no_more_than_the_first_and_the_last_ten() -> None:
