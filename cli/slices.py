@@ -200,15 +200,28 @@ def _to_be_found(federation: FederationSettings) -> list[str]:
 
 
 def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
-    """Return a sentence about what a peer sends in a round, or nothing if peers average nothing with each other."""
-    from fedpeer.learning.bandwidth import sending
+    """Return a sentence about what a peer sends in a round, or nothing if peers average nothing with each other.
+
+    Groups with rhythms of their own have a sentence for each rhythm.
+    """
+    from fedpeer.learning.bandwidth import rhythms, sending
     from fedpeer.runs.summary import count_text
 
-    found = [each for each in sending(plan, federation, federation.seed).values() if each.messages]
-    if not found:
-        return []
-    few, many = min(found, key=lambda each: each.bytes), max(found, key=lambda each: each.bytes)
-    texts = [f"{count_text(each.bytes, 'B')} in {each.messages:,} messages" for each in (few, many)]
-    every = federation.gossip.every
-    when = "In each round" if every == 1 else f"In every {every}th round"
-    return [f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}."]
+    found = rhythms(plan, federation, federation.seed)
+    sentences = []
+    for every, groups in found.items():
+        sent = [each for each in sending(plan, federation, federation.seed, groups).values() if each.messages]
+        if not sent:
+            continue
+        few, many = min(sent, key=lambda each: each.bytes), max(sent, key=lambda each: each.bytes)
+        texts = [f"{count_text(each.bytes, 'B')} in {each.messages:,} messages" for each in (few, many)]
+        when = "In each round" if every == 1 else f"In every {_ordinal(every)} round"
+        whose = f" for {', '.join(groups)}" if len(found) > 1 else ""
+        sentences.append(f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}{whose}.")
+    return sentences
+
+
+def _ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"

@@ -66,6 +66,7 @@ KEYS: Mapping[str, Key] = {
     "partial_models.*.depends_on": Key("slices", False, _SHAPE),
     "partial_models.*.neurons": Key("slices", False, _SHAPE),
     "partial_models.*.modules": Key("slices", False, _SHAPE),
+    "partial_models.*.gossip": Key("average", True, _NEXT, since="0.3"),
     "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
     "learning.loss": Key("training", False, _SHAPE),
     "learning.optimizer": Key("training", True, "with a new optimizer state"),
@@ -127,6 +128,11 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
         section, name = path.split(".")
         if contract[section].get(name) == key.neutral:
             del contract[section][name]
+    for model in contract["partial_models"].values():
+        if model["gossip"] is None:
+            del model["gossip"]
+        else:
+            model["gossip"] = {name: value for name, value in model["gossip"].items() if value is not None}
     return contract
 
 
@@ -170,6 +176,8 @@ def _later() -> Iterator[tuple[str, Key]]:
     """Yield the settings that came after the first release and that this one has."""
     for path, key in KEYS.items():
         section, _, name = path.partition(".")
+        if section not in FederationSettings.model_fields or section == "partial_models":
+            continue
         kind = FederationSettings.model_fields[section].annotation if key.since else None
         if kind is not None and name in kind.model_fields:  # type: ignore[union-attr]
             yield path, key
@@ -197,7 +205,7 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
 
 
 def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, Any]:
-    """Return the models of a group and those on which they depend."""
+    """Return the models of a group, and those on which they depend, but not how these are averaged."""
     if not isinstance(all_of, Mapping):
         return {}
     found: dict[str, Any] = {}
@@ -205,10 +213,14 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
     while waiting:
         name = waiting.pop()
         if name not in found and name in all_of:
-            found[name] = all_of[name]
+            found[name] = all_of[name] if everyone or name in names else _unaveraged(all_of[name])
             depends = all_of[name].get("depends_on") if isinstance(all_of[name], Mapping) else None
             waiting += [each for each in depends if isinstance(each, str)] if isinstance(depends, list) else []
     return found
+
+
+def _unaveraged(model: Any) -> Any:
+    return {key: value for key, value in model.items() if key != "gossip"} if isinstance(model, Mapping) else model
 
 
 def _at(contract: Contract, path: str) -> Any:
@@ -273,7 +285,7 @@ def differences(mine: Contract, theirs: Contract) -> list[Difference]:
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:
     dotted = ".".join(path)
     sections = isinstance(mine, Mapping) and isinstance(theirs, Mapping)
-    if sections and dotted not in KEYS and "neurons" not in path:
+    if sections and dotted not in KEYS and not {"neurons", "gossip"} & {*path[2:]}:
         for name in {**mine, **theirs}:
             yield from _differences(_or_neutral(mine, path, name), _or_neutral(theirs, path, name), (*path, str(name)))
     elif mine != theirs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
@@ -131,6 +132,11 @@ def _unknown(federation: FederationSettings) -> Iterator[ConfigProblem]:
         problem = None if choice is None else choice_problem(path, choice) or _out_of_range(path, choice)
         if problem is not None:
             yield problem
+    for name, model in federation.partial_models.items():
+        topology = model.gossip.topology if model.gossip is not None else None
+        problem = None if topology is None else choice_problem(("gossip", "topology"), topology)
+        if problem is not None:
+            yield replace(problem, path=("partial_models", name, "gossip", "topology"))
 
 
 def _at(federation: FederationSettings, path: Path) -> Any:

@@ -33,7 +33,13 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.plain_network import plain_network
 from fedpeer.config.problems import ConfigProblem, Path
 from fedpeer.config.registries import choice_problem, choices_in
-from fedpeer.config.settings import FederationSettings, GossipSettings, LearningSettings, RunOptions
+from fedpeer.config.settings import (
+    FederationSettings,
+    GossipSettings,
+    LearningSettings,
+    RunOptions,
+    SliceGossipSettings,
+)
 from fedpeer.gossip.drift import EXCHANGES_MIN
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, model_mistakes
@@ -236,17 +242,44 @@ def _topology(options: Combination) -> Iterator[_Broken]:
 
     A small graph is built for the ranges. The default topology is not checked: it adapts to few peers.
     """
-    choice, peers = options.gossip.topology, options.federation.simulation.peers
-    if not _written(options.gossip, "topology"):
-        return
+    peers = options.federation.simulation.peers
+    everybody = None if peers is None else peer_ids(peers)
+    if _written(options.gossip, "topology"):
+        yield from ({"why": text} for text in _unfit(options.gossip.topology, everybody))
+    for name, own in _slices(options):
+        if own.topology is not None and choice_problem(("gossip", "topology"), own.topology) is None:
+            written = options.federation.partial_models[name].members
+            members = everybody if isinstance(written, str) else written
+            path = ("partial_models", name, "gossip", "topology")
+            yield from ({"path": path, "why": text} for text in _unfit(own.topology, members))
+
+
+def _unfit(choice: Choice, peers: Sequence[str] | None) -> list[str]:
+    """Return what is wrong with a topology among these peers; None: they are not known."""
     settings = bind_settings(choice, GRAPHS[choice.name])
-    found = [] if peers is None else topology_problems(choice.name, settings, peer_ids(peers))
+    found = [] if peers is None else topology_problems(choice.name, settings, peers)
     if not found and "edges" not in settings:
         try:
             GRAPHS[choice.name](peer_ids(_SMALL_GROUP), np.random.default_rng(0), **settings)
         except TopologyError as error:
             found = [str(error)]
-    yield from ({"why": text} for text in found)
+    return found
+
+
+def _slices(options: Combination) -> Iterator[tuple[str, SliceGossipSettings]]:
+    """Yield each partial model that says how it is averaged, with what it says."""
+    for name, model in options.federation.partial_models.items():
+        if model.gossip is not None:
+            yield name, model.gossip
+
+
+def _of_slices(
+    options: Combination, condition: Callable[[SliceGossipSettings], object], setting: str = ""
+) -> Iterator[_Broken]:
+    """Yield the case of a rule for each partial model that says how it is averaged, if the condition holds."""
+    for name, own in _slices(options):
+        if condition(own):
+            yield {"path": ("partial_models", name, "gossip", *filter(None, [setting]))}
 
 
 def _liars(options: Combination) -> Iterator[_Broken]:
@@ -378,6 +411,10 @@ def _twice(options: Combination) -> Iterator[_Broken]:
     yield from ({"method": text} for text in dict.fromkeys(texts) if texts.count(text) > 1)
 
 
+def _averages_slices(options: Combination) -> bool:
+    return any(method.sharing == "partial models" and not method.served for _, method in options.kinds)
+
+
 def _noisy(options: Combination) -> bool:
     return options.gossip.privacy.name != "none"
 
@@ -413,6 +450,62 @@ RULES: tuple[Rule, ...] = (
         ("gossip.tolerance", "gossip.exchanges"),
         "nothing determines when an averaging ends; write {put[gossip.tolerance=1e-4]}",
         lambda options: _when(options.gossip.exchanges is None and options.gossip.tolerance is None),
+    ),
+    Rule(
+        "a slice with a tolerance and a number of exchanges",
+        ("partial_models.*.gossip",),
+        "tolerance and exchanges both determine when an averaging ends; leave one out",
+        lambda options: _of_slices(options, lambda own: own.tolerance and own.exchanges, "exchanges"),
+    ),
+    Rule(
+        "a slice with a bound on exchanges, and no tolerance of its own",
+        ("partial_models.*.gossip",),
+        "max_exchanges is a bound on the exchanges that this slice's own tolerance takes; write tolerance beside it, "
+        "or leave it out",
+        lambda options: _of_slices(options, lambda own: own.max_exchanges and not own.tolerance, "max_exchanges"),
+    ),
+    Rule(
+        "a slice with gossip of its own, and a coordinator",
+        ("partial_models.*.gossip", "gossip.protocol"),
+        "with a coordinator all slices are averaged in the same rounds; leave it out, or write "
+        "{put[gossip.protocol=push-sum]}",
+        lambda options: _of_slices(options, lambda _: options.gossip.protocol == "coordinator"),
+    ),
+    Rule(
+        "a slice with a rhythm or exchanges of its own, and asynchronous peers",
+        ("partial_models.*.gossip", "learning.mode"),
+        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, or write "
+        "{put[learning.mode=synchronous]}",
+        lambda options: _of_slices(
+            options,
+            lambda own: (
+                options.learning.mode == "asynchronous"
+                and (own.every or own.exchanges or own.tolerance or own.max_exchanges)
+            ),
+        ),
+    ),
+    Rule(
+        "a slice with gossip of its own, and an algorithm that does not average partial models",
+        ("partial_models.*.gossip", "learning.algorithm"),
+        "{methods} does not average this slice by gossip; leave it out, or write "
+        "{put[learning.algorithm=partial-averaging]}",
+        lambda options: (
+            {**broken, "methods": _named(options.methods)}
+            for broken in _of_slices(options, lambda _: not _averages_slices(options))
+        ),
+    ),
+    Rule(
+        "a slice with one exchange, and event-triggered averaging",
+        ("partial_models.*.gossip", "gossip.drift"),
+        "a peer that a share activates answers in a later exchange; write 2 exchanges or more",
+        lambda options: _of_slices(
+            options,
+            lambda own: (
+                options.gossip.drift is not None
+                and (own.exchanges or own.max_exchanges or EXCHANGES_MIN) < EXCHANGES_MIN
+                and options.gossip.protocol != "exact"
+            ),
+        ),
     ),
     Rule(
         "a coordinator and a wire encoding other than float32",

@@ -84,6 +84,20 @@ class Strict(BaseModel):
     )
 
 
+class SliceGossipSettings(Strict):
+    """How the group of one partial model averages, where that differs from the federation's `gossip`."""
+
+    every: int | None = Field(default=None, ge=1, le=10_000, description="rounds from one averaging to the next")
+    exchanges: int | None = Field(default=None, ge=1, le=10_000, description="exchanges per averaging")
+    tolerance: float | None = Field(
+        default=None, gt=0, lt=1, description="relative disagreement left after an averaging, instead of exchanges"
+    )
+    max_exchanges: int | None = Field(
+        default=None, ge=1, le=10_000, description="bound on the exchanges that this tolerance takes; default: none"
+    )
+    topology: ChoiceField | None = Field(default=None, description="graph of the exchanges within the group")
+
+
 class PartialModelSettings(Strict):
     """One partial model: the neurons it owns, the models it depends on, the peers that implement it."""
 
@@ -97,6 +111,11 @@ class PartialModelSettings(Strict):
         default="all",
         description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
         "and each group gets its own model (simulations only)",
+    )
+    gossip: SliceGossipSettings | None = Field(
+        default=None,
+        description="how its weights are averaged, where that differs from `gossip`: `every`, `exchanges` or "
+        "`tolerance` with `max_exchanges`, and `topology`",
     )
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedpeer.config.settings import FederationSettings
@@ -21,8 +21,21 @@ class Sending:
     bytes: int
 
 
-def sending(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[str, Sending]:
+def rhythms(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[int, tuple[str, ...]]:
+    """Return the ids of the groups by the rounds from one averaging to the next, the most frequent first."""
+    found: dict[int, tuple[str, ...]] = {}
+    for id, policy in averaging_of(plan, federation, seed).items():
+        found[policy.every] = (*found.get(policy.every, ()), id)
+    return dict(sorted(found.items()))
+
+
+def sending(
+    plan: Plan, federation: FederationSettings, seed: int, groups: Collection[str] | None = None
+) -> Mapping[str, Sending]:
     """Return by id what each peer of a plan sends in an averaging that all peers take part in.
+
+    Args:
+        groups: ids of the groups that average; None: all.
 
     For encodings whose length depends on the data (zstd) it is an upper bound. It includes the header and the
     acknowledgement of each share, as version 2 of the wire sends them (`docs/scaling.md`), but not membership.
@@ -34,6 +47,8 @@ def sending(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[st
     form = FLOAT32 if coordinated else form_of(federation.gossip.wire)
     found = dict.fromkeys(plan.peers, Sending(0, 0))
     for id, policy in averaging_of(plan, federation, seed).items():
+        if groups is not None and id not in groups:
+            continue
         group = next(group for group in plan.groups if group.id == id)
         payload = form.bytes_bounds(group.length)[1]
         for peer, (messages, heads) in zip(group.members, traffic(policy, 0), strict=True):

@@ -8,7 +8,7 @@ compile with their own network, and compare the groups' digests when they connec
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,7 +86,8 @@ def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequenc
     networks = dict.fromkeys(peers, network)
     graph = ModelGraph(models)
     plan = compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
-    return widened(plan, method.vectors, network.n)
+    named = method.sharing == "partial models" and bool(federation.partial_models)
+    return replace(widened(plan, method.vectors, network.n), named=named)
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
@@ -107,12 +108,42 @@ def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[
         TopologyError: the topology does not fit the peers, or takes too many exchanges.
     """
     gossip = federation.gossip
-    settings = call_choice(gossip.topology, GRAPHS, "topology").keywords
-    chosen = gossip.topology != GossipSettings().topology  # the default topology adapts to few peers
-    mistakes = overlay_mistakes(gossip.topology.name, settings, plan.peers) if chosen and plan.groups else []
+    mistakes = _topology_mistakes(gossip, plan.peers) if plan.groups else []
+    for group in plan.groups:
+        own = gossip_of(plan, federation, group.id)
+        if own.topology != gossip.topology:
+            mistakes += [
+                f'in the averaging group "{group.id}" {text}' for text in _topology_mistakes(own, group.members)
+            ]
     if mistakes:
         raise TopologyError("; ".join(mistakes))
-    return {group.id: averaging_among(group.members, group.id, gossip, seed) for group in plan.groups}
+    return {
+        group.id: averaging_among(group.members, group.id, gossip_of(plan, federation, group.id), seed)
+        for group in plan.groups
+    }
+
+
+def _topology_mistakes(gossip: GossipSettings, peers: Sequence[str]) -> list[str]:
+    """Return how a topology does not fit these peers; the default topology adapts to few peers."""
+    if gossip.topology == GossipSettings().topology:
+        return []
+    settings = call_choice(gossip.topology, GRAPHS, "topology").keywords
+    return overlay_mistakes(gossip.topology.name, settings, peers)
+
+
+def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipSettings:
+    """Return how a group of a plan averages: as its partial model says, and in all else as the federation does.
+
+    A group between two unrelated models (`a+b`) averages as they say if both say the same, else as the federation.
+    """
+    models = [federation.partial_models.get(name) if plan.named else None for name in group.split("+")]
+    own = models[0].gossip if models[0] is not None else None
+    if own is None or any(each is None or each.gossip != own for each in models):
+        return federation.gossip
+    said = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
+    if said.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them
+        said = {"exchanges": None, "tolerance": None, "max_exchanges": None} | said
+    return federation.gossip.model_copy(update=said)
 
 
 def noise_of(gossip: GossipSettings) -> Noise | None:

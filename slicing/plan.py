@@ -61,6 +61,7 @@ class Plan:
         local: for each peer int64 indices into its flat vector.
         graph, assignments: the inputs of the compilation, kept for drawing.
         vectors: number of vectors that a peer averages; they lie one after the other and are cut alike (`widened`).
+        named: whether its models are those that the user named, who may have said how each is averaged.
     """
 
     peers: tuple[str, ...]
@@ -69,6 +70,7 @@ class Plan:
     graph: ModelGraph
     assignments: Mapping[str, Assignment]
     vectors: int = 1
+    named: bool = False
 
     def groups_of(self, peer: str) -> tuple[Group, ...]:
         """Return the groups in which the peer takes part."""

@@ -37,7 +37,7 @@ from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
-from fedpeer.learning.groups import averaging_among, enrolled, noise_of, peer_plan, plan_for
+from fedpeer.learning.groups import averaging_among, enrolled, gossip_of, noise_of, peer_plan, plan_for
 from fedpeer.learning.wire_forms import form_after, succeeding
 from fedpeer.peer.consensus.means import patience_in
 from fedpeer.peer.consensus.means import spec_of as mean_spec
@@ -124,7 +124,9 @@ def setup_of(
             }
             return PeerGroups(roster, {}, {}, elsewhere, consensus_by_group)
         averaging = {
-            id: averaging_among(group.members, id, federation.gossip, assembly.seed, _outbound_only(roster))
+            id: averaging_among(
+                group.members, id, gossip_of(plan, federation, id), assembly.seed, _outbound_only(roster)
+            )
             for id, group in groups.items()
         }
         everyone = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if part == "client" else {}
@@ -182,16 +184,16 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
         new = federation_of(after, assembly.options)
         if wrong := problems_of(Combination.of(new, PEERS)):
             return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
-        plans = [
-            peer_plan(plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm), me)
+        plan_now, plan_then = (
+            plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm)
             for each in (assembly.options, new)
-        ]
-        for id, group in plans[1].groups.items():
-            averaging_among(group.members, id, new.gossip, assembly.seed)
+        )
+        known, then = peer_plan(plan_now, me).groups, peer_plan(plan_then, me).groups
+        for id, group in then.items():
+            averaging_among(group.members, id, gossip_of(plan_then, new, id), assembly.seed)
     except (ValueError, SlicingError, TopologyError) as error:
         return " ".join(str(error).split())
-    known = plans[0].groups
-    moved = [id for id, group in plans[1].groups.items() if id in known and known[id].digest != group.digest]
+    moved = [id for id, group in then.items() if id in known and known[id].digest != group.digest]
     return f"the slices of {', '.join(moved)} would change" if moved else ""
 
 

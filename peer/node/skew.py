@@ -50,7 +50,7 @@ def may_begin(state: NodeState, round: int) -> bool:
     if not state.synchronous:
         return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
     slack = max([1, *(_ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
-    return round <= latest(map(state.others.round_of, state.group_peers), slack * state.setup.federation.gossip.every)
+    return round <= latest(map(state.others.round_of, state.group_peers), slack * _every(state))
 
 
 def furthest(state: NodeState) -> int:
@@ -107,7 +107,7 @@ def ahead(state: NodeState) -> int:
     matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
     averagings = max([1, *(_detour(state, group) for group in state.peer_groups.averaging if not mutual(state, group))])
-    return averagings * state.setup.federation.gossip.every
+    return averagings * _every(state)
 
 
 def lead(state: NodeState) -> int:
@@ -126,7 +126,7 @@ def lead(state: NodeState) -> int:
         overlay = policy.overlay
         steps = nx.eccentricity(overlay.union, overlay.members.index(state.me)) if not policy.exact else 1
         leads.append((steps - 1) // policy.exchanges)
-    every = state.setup.federation.gossip.every
+    every = _every(state)
     return max(leads) * every + every - 1
 
 
@@ -135,6 +135,11 @@ def mutual(state: NodeState, group: str) -> bool:
     policy = state.peer_groups.averaging[group]
     whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
+
+
+def _every(state: NodeState) -> int:
+    """Return the most rounds from one averaging to the next, of all groups of this peer."""
+    return max((policy.every for policy in state.peer_groups.averaging.values()), default=1)
 
 
 def _detour(state: NodeState, group: str) -> int:

@@ -37,8 +37,9 @@ class EventTriggered:
     def look(self, x_Pn: Tensor, round: int) -> None:
         """Determine the active members of the averaging of round 0, 1, ...: those that moved or will be triggered."""
         for group in self._groups:
-            matrices = self._averaging[group.id].matrices(round)
-            self.active[group.id] = list(wakings(matrices, self._moved(x_Pn, group)))
+            policy = self._averaging[group.id]
+            moved = self._moved(x_Pn, group) if policy.due(round) else np.zeros(len(group.members), dtype=bool)
+            self.active[group.id] = list(wakings(policy.matrices(round), moved))
 
     def inactive(self, group: str) -> bool:
         """Return whether no member has moved, so that nothing changes."""

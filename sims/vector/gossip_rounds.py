@@ -92,7 +92,9 @@ class GossipRounds:
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
         peers = len(self._session.job.peers)
         messages, amount = [0] * peers, [0] * peers
-        for group in self._plan.groups if self.averages(round) else ():
+        for group in self._plan.groups:
+            if not self._averaging[group.id].due(round - 1):
+                continue
             active = self._triggers.active[group.id] if self._triggers is not None else ()
             sent = traffic(self._averaging[group.id], group.length, round - 1, active=active)
             for row, (count, size) in zip(self._members[group.id], sent, strict=True):
@@ -163,10 +165,14 @@ class GossipRounds:
         if self._triggers is not None:
             self._triggers.look(self._session.workspace.x[1 - self.source], number - 1)
         for group in self._plan.groups:
-            policy, weights = self._averaging[group.id], self._start_weights(group)
-            mixing: Mixing
+            policy, mixing = self._averaging[group.id], _untouched(len(group.members))
+            if not policy.due(number - 1):  # it is others' turn
+                self._mixed_weights[group.id] = self.weights[group.id]
+                self._session.executor.set_mixing(group.id, mixing)
+                continue
+            weights = self._start_weights(group)
             if self._triggers is not None and self._triggers.inactive(group.id):
-                after, mixing = weights, scipy.sparse.csr_array(scipy.sparse.eye_array(len(weights)))
+                after = weights
             elif policy.exact:  # every mean contains all masked shares, so their noise cancels
                 after, mixing = weights, weights / weights.sum()
             else:
@@ -213,6 +219,11 @@ class GossipRounds:
                 ):
                     index_D = torch.from_numpy(group.indices[member]).to(target.device)
                     target[row, index_D] += torch.from_numpy(noise_D).to(target)
+
+
+def _untouched(members: int) -> Mixing:
+    """Return the matrix after which all members have what they had."""
+    return scipy.sparse.csr_array(scipy.sparse.eye_array(members))
 
 
 def columns(plan: Plan) -> list[Columns]:

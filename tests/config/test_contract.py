@@ -114,6 +114,29 @@ def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, An
     assert part(mine, "ward", served=False) == part(theirs, "ward", served=False)
 
 
+def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
+    """Also not a group whose model depends on that slice; and a file that says nothing has the earlier digests."""
+    plain = contract_of(federation())
+    own = contract_of(federation(partial_models__everyone__gossip={"every": 3, "topology": "star"}))
+    assert own["partial_models"]["everyone"]["gossip"] == {"every": 3, "topology": "star"}
+    assert "gossip" not in own["partial_models"]["ward"]
+    found = {
+        group
+        for group in ("everyone", "ward", "lab")
+        if part(plain, group, served=False) != part(own, group, served=False)
+    }
+    assert found == {"everyone"}
+    again = federation_of(json.loads(text_of(own, "partial-averaging")), federation())
+    assert contract_of(again) == own
+
+
+def test_a_slices_rhythm_may_change_while_the_federation_runs() -> None:
+    first, then = (contract_of(federation(partial_models__ward__gossip={"every": every})) for every in (2, 4))
+    for mine, theirs in ((first, then), (contract_of(federation()), then), (then, contract_of(federation()))):
+        (one,) = differences(mine, theirs)
+        assert (one.path, one.changes) == ("partial_models.ward.gossip", True)
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_a_release_without_a_later_setting_has_the_same_part(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is added, and has its neutral value, changes no digest."""

@@ -101,11 +101,31 @@ def test_real_peers_play_algorithms_with_a_server(learning: dict[str, Any], plac
 KIN = {"everyone": {"neurons": {"hidden1": 4}}, "kin": {"members": "alike", "neurons": {"hidden1": 4}}}
 MANY: dict[str, Any] = {f"partial-model-{number:02}": {} for number in range(40)}
 NOISY = {"privacy": "noise"}
+
+
 #: Each rule, and settings, methods and options of a run that break it.
+def slice_of(gossip_of_slice: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return settings with a partial model that is averaged in a way of its own."""
+    model = {"neurons": {"input": "all", "output": "all"}, "gossip": gossip_of_slice}
+    return {"network": "mlp:64+4+10", "partial_models": {"core": model}, **settings}
+
+
 BREAKING: dict[str, dict[str, Any]] = {
     "a tolerance and a number of exchanges": {"gossip": {"tolerance": 1e-3, "exchanges": 4}},
     "a number of exchanges and a bound on it": {"gossip": {"max_exchanges": 3, "exchanges": 4}},
     "neither a tolerance nor a number of exchanges": {"gossip": {"tolerance": None}},
+    "a slice with a tolerance and a number of exchanges": slice_of({"tolerance": 1e-3, "exchanges": 4}),
+    "a slice with a bound on exchanges, and no tolerance of its own": slice_of({"max_exchanges": 3}),
+    "a slice with gossip of its own, and a coordinator": slice_of({"every": 2}, gossip={"protocol": "coordinator"}),
+    "a slice with a rhythm or exchanges of its own, and asynchronous peers": slice_of(
+        {"every": 2}, learning={"mode": "asynchronous"}
+    ),
+    "a slice with gossip of its own, and an algorithm that does not average partial models": slice_of(
+        {"every": 2}, methods=["full-averaging", "fedavg"]
+    ),
+    "a slice with one exchange, and event-triggered averaging": slice_of(
+        {"exchanges": 1}, gossip={"exchanges": 2, "drift": 0.1}
+    ),
     "a coordinator and a wire encoding other than float32": {"gossip": {"protocol": "coordinator", "wire": "int8"}},
     "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},
     "a noise phase with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
@@ -219,6 +239,27 @@ def test_what_breaks_a_rule_is_told_where_it_stands(name: str) -> None:
     found = [problem for problem in problems_of(combination(BREAKING[name])) if problem.rule == name]
     assert found
     assert all(problem.path and problem.text and "{" not in problem.text for problem in found)
+
+
+def test_a_slices_topology_is_looked_at_like_the_federations() -> None:
+    members = ["peer1", "peer2", "peer3"]
+    for topology, text in (("rings", "ring"), ("k-regular:3", "there are only 3 peers"), ("k-regular:0", "degree")):
+        settings = slice_of({"topology": topology}, simulation={"peers": 9})
+        settings["partial_models"]["core"]["members"] = members
+        (problem,) = refusals(settings)
+        assert problem.path == ("partial_models", "core", "gossip", "topology")
+        assert text in problem.text
+    settings["partial_models"]["core"]["gossip"] = {"topology": "k-regular:2"}
+    assert refusals(settings) == []
+
+
+def test_asynchronous_slices_may_have_graphs_of_their_own() -> None:
+    assert refusals(slice_of({"topology": "star"}, learning={"mode": "asynchronous"})) == []
+
+
+def test_a_simulation_may_compare_a_slices_own_gossip_with_other_methods() -> None:
+    together = combination({**slice_of({"every": 2}), "methods": ["partial-averaging", "full-averaging", "fedavg"]})
+    assert problems_of(together) == []
 
 
 def test_a_rule_is_not_asked_about_what_is_wrong_by_itself() -> None:

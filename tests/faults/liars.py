@@ -85,19 +85,18 @@ class _Run:
         links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4, loss=0.05 * (seed % 3))
         lying = tuple(Lying(begin, self.end, peer, lies) for peer in self.false)
         self.cluster = PeerCluster(made, Faults(seed=seed, links=links, liars=lying), forgetful=True)
-        self.watch = Watch(self.cluster.simulator)
+        self.thought, self.watch = self.cluster.standings(), Watch(self.cluster.simulator)
 
     def play(self) -> None:
         """Play the run, and assert what holds at all times and at its end."""
         cluster, closed = self.cluster, set[tuple[str, str]]()
-        thought = cluster.standings()
         cluster.simulator.start()
         cluster.run(self.begin)
         for tick in range(int(self.begin), int(self.end), 10):
             cluster.run(tick + 10.0)
             closed |= _closed(cluster, self.honest)
             _assert_unharmed(cluster, self.honest, self.false, closed)
-        buried = max(thought.burials(cluster.simulator.now, self.honest), default=0.0)
+        buried = max(self.thought.burials(cluster.simulator.now, self.honest), default=0.0)
         assert buried <= BURIED, f"somebody honest was thought dead for {buried:.0f} ticks"
         self.received = {(one, other) for one in self.honest for other in self.false} - closed
         _judge(cluster, self.honest, poisoned="value" in self.lies)

@@ -61,6 +61,8 @@ def twin(made: World, method: str, rounds: int = 3) -> Tensor:
                 optimizers[p].step()
             x_Pn[p] = made.layout.flatten(module)
         for group in plan.groups:
+            if (number + 1) % averaging[group.id].every:
+                continue
             rows = [made.peers.index(member) for member in group.members]
             value = torch.stack(
                 [x_Pn[r, torch.from_numpy(group.indices[m])].double() for r, m in zip(rows, group.members, strict=True)]
