@@ -8,26 +8,31 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.common_job import BATCH, IMAGES, PEERS, RATE, floor_lap, floor_of
 from benchmarks.measure import Lap, Spent, cpu_seconds, times
-from benchmarks.processes import door
+from benchmarks.processes import door, round_of
 from benchmarks.rows import Row, Section, compared, show
 from benchmarks.worlds import Engine, federation, world_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.peer.runtime.dashboard.ask import ask
-from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.processes.process_pool import ProcessPool
+from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.world import World
 
 METHOD = "full-averaging"
 #: Times the round of two processes by hand, by the clock.
 TARGET = 2.0
+#: Seconds after which a round that has not begun never will; between two looks at the first peer.
+PATIENCE, LOOK_S = 120.0, 0.02
 #: Rounds that warm up (connections are made, buffers are taken), and the last round, which alone has an evaluation.
 WARM, LAST = 2, 1
 
@@ -68,29 +73,51 @@ def _wall(laps: Sequence[Lap]) -> list[float]:
 def _peers(world: World, rounds: int) -> tuple[list[Lap], list[tuple[str, str, float]], Tensor]:
     """Laps of these rounds, what a round is made of, and all peers' parameters (P, n) in the end."""
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
-        path = Path(folder) / "peers"
-        with ProcessesEngine(world, parse_choice(METHOD), folder=path) as engine:
-            for _ in range(WARM):
-                engine.step()
-            laps, loops, saved = list[Lap](), _loop_seconds(engine.process_ids), _saving(world, path)
-            for _ in range(rounds):
-                wall, cpu = time.perf_counter(), cpu_seconds(engine.process_ids) - time.process_time()
-                engine.step()
-                used = cpu_seconds(engine.process_ids) - time.process_time() - cpu
+        files = settle(Path(folder) / "peers", world, parse_choice(METHOD), "cpu")
+        pool = ProcessPool(files, threads=1)
+        try:
+            _reached(files, pool, WARM + 1)
+            pids = [int((_state(file) / "lock").read_text()) for file in files.values()]
+            laps, loops, saved = list[Lap](), _loop_seconds(pids), _saving(files)
+            ended = list[tuple[str, int]]()
+            for number in range(WARM + 1, WARM + rounds + 1):
+                wall, cpu = time.perf_counter(), cpu_seconds(pids) - time.process_time()
+                _reached(files, pool, number + 1)
+                used = cpu_seconds(pids) - time.process_time() - cpu
                 laps.append({"round": Spent(used, time.perf_counter() - wall)})
-            loop = (_loop_seconds(engine.process_ids) - loops) / rounds
-            saving = (_saving(world, path) - saved) / rounds
-            whole = fmean(lap["round"].cpu for lap in laps)
-            for _ in range(LAST):
-                engine.step()
-            x_Pn = engine.x_Pn
+            loop = (_loop_seconds(pids) - loops) / rounds
+            saving = (_saving(files) - saved) / rounds
+            while len(ended := [*ended, *pool.ended()]) < PEERS:
+                time.sleep(LOOK_S)
+            if any(code for _, code in ended):
+                raise RuntimeError(f"peers ended with {dict(ended)}: {pool.words}")
+        finally:
+            pool.pause()
+            pool.wait()
+        names = [tensor.name for tensor in world.layout.tensors]
+        found = [load_file(_state(file) / "model.safetensors") for file in files.values()]
+        x_Pn = torch.stack([torch.cat([tensors[name].reshape(-1) for name in names]) for tensors in found])
+    whole = fmean(lap["round"].cpu for lap in laps)
     parts = [("event loops", "CPU s", loop), ("other threads", "CPU s", whole - loop), ("saving", "s", saving)]
     return laps, parts, x_Pn
 
 
-def _saving(world: World, folder: Path) -> float:
+def _state(file: Path) -> Path:
+    return file.parent / f"{file.parent.name}-state"
+
+
+def _reached(files: Mapping[str, Path], pool: ProcessPool, round: int) -> None:
+    """Wait until the first peer is in this round: all are in step."""
+    began, first = time.perf_counter(), next(iter(files.values())).parent
+    while round_of(first) < round:
+        if time.perf_counter() - began > PATIENCE or pool.ended():
+            raise RuntimeError(f"round {round} did not begin: {pool.words}")
+        time.sleep(LOOK_S)
+
+
+def _saving(files: Mapping[str, Path]) -> float:
     """Seconds that a peer has waited for its disk so far, mean over peers."""
-    return fmean(ask(door(folder / "peers" / peer))["timings"]["save"]["sum"] for peer in world.peers)
+    return fmean(ask(door(file.parent))["timings"]["save"]["sum"] for file in files.values())
 
 
 def _loop_seconds(pids: Sequence[int]) -> float:

@@ -110,7 +110,7 @@ def _until_all_have_met(folder: Path, world: World) -> float:
     try:
         waiting = dict(files)
         while waiting:
-            waiting = {peer: file for peer, file in waiting.items() if not _begun(file.parent)}
+            waiting = {peer: file for peer, file in waiting.items() if not round_of(file.parent)}
             if time.perf_counter() - began > PATIENCE or pool.ended():
                 raise RuntimeError(f"{', '.join(waiting)} did not begin: {pool.words}")
             time.sleep(LOOK_S)
@@ -120,12 +120,12 @@ def _until_all_have_met(folder: Path, world: World) -> float:
         pool.wait()
 
 
-def _begun(peer: Path) -> bool:
-    """Whether it is in its first round, which begins when it has met all others."""
+def round_of(peer: Path) -> int:
+    """The round of the peer in this folder, 0 before its first: that begins when it has met all others."""
     try:
-        return bool(ask(door(peer))["round"])
+        return int(ask(door(peer))["round"])
     except DashboardError:
-        return False
+        return 0
 
 
 def door(peer: Path) -> DashboardAddress:

@@ -21,7 +21,7 @@ import json
 
 from fedpeer.config.contract import HeldContract, differences, differences_text
 from fedpeer.peer.node.skew import furthest
-from fedpeer.peer.state.events import Amend, Evaluate, Persist
+from fedpeer.peer.state.events import Amend, Persist
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Contract
 from fedpeer.peer.wire.roster import RosterError
@@ -84,7 +84,7 @@ def gone_over(state: NodeState) -> None:
     if held.before:
         done, every = durable.round - 1, json.loads(held.before)["learning"]["evaluate_every"]
         if done > 0 and not durable.trained and done % every == 0:
-            state.effects.append(Evaluate(done, *state.models()))
+            state.evaluate(done, *state.models())
         changes = differences_text(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         state.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)
         state.snapshot()

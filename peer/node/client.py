@@ -10,7 +10,7 @@ from __future__ import annotations
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.state.entries import Began, ClientStateSaved, UpdateMade
-from fedpeer.peer.state.events import ClientTrained, Evaluate, FinishRound, RoundFinished, TrainClient
+from fedpeer.peer.state.events import ClientTrained, FinishRound, RoundFinished, TrainClient
 from fedpeer.peer.state.node_state import NodeState
 
 
@@ -64,7 +64,7 @@ class RoundClient:
         text = f"round {done.round} is done"
         state.note("debug", "round", text, round=done.round, weights=nothing, disagreement=nothing)
         if learning.evaluated(done.round):
-            state.effects.append(Evaluate(done.round, done.x_n, done.server_n))
+            state.evaluate(done.round, done.x_n, done.server_n)
         state.snapshot_if_due()
         if done.round >= learning.rounds and state.phase == "learning":  # it may be leaving by now
             state.enter("finished")

@@ -23,7 +23,7 @@ from fedpeer.peer.consensus.round_consensus import PAUSED_TICKS, RoundConsensus
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.lifecycle import lingering
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
-from fedpeer.peer.state.events import Evaluate, Train, Trained
+from fedpeer.peer.state.events import Train, Trained
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.mean_bytes import update_of
 
@@ -166,7 +166,7 @@ class GroupAverager:
             self._apart.clear()  # in the last averaging all are waited for once more
         state.note("debug", "round", f"round {done} is done", round=done, weights=weights, disagreement={})
         if learning.evaluated(done):
-            state.effects.append(Evaluate(done, *state.models()))
+            state.evaluate(done, *state.models())
         state.snapshot_if_due()
         if done >= learning.rounds:
             state.enter("finished")

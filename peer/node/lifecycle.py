@@ -170,7 +170,8 @@ def lingering(state: NodeState) -> int:
 
 
 def linger(work: NodeParts) -> None:
-    """Stay until the others are done, too, or come no further, and all transfers are acknowledged.
+    """Stay until the others are done, too, or come no further, all transfers are acknowledged, and the last evaluation
+    is over.
 
     A peer that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and
     their result: it is waited for as long as at the beginning, `gossip.gather`.
@@ -198,7 +199,7 @@ def linger(work: NodeParts) -> None:
     unpaid = (
         owing or any(map(state.others.leaving, state.group_peers))
     ) and state.now - lifecycle.all_done_at < state.setup.ticks(_OWING_S)
-    if state.ran - lifecycle.received_from < state.setup.ticks(_LINGER_MIN_S):
+    if state.evaluating or state.ran - lifecycle.received_from < state.setup.ticks(_LINGER_MIN_S):
         return
     if (not unfinished and not unpaid) or stuck:
         state.snapshot()

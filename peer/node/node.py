@@ -251,6 +251,7 @@ class Node:
             case Trained():
                 round_trained(state, self.rounds, event)
             case Evaluated():
+                state.evaluating = max(0, state.evaluating - 1)
                 state.advertise(event.score)
                 text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
                 fields: dict[str, object] = {"round": event.round, "score": event.score, "loss": event.loss}
@@ -328,6 +329,8 @@ class Node:
             state.enter("gathering")
         elif round > last:
             state.enter("finished")
+            if not isinstance(self.part, RoundClient):  # the process before may have ended before its last evaluation
+                state.evaluate(last, *state.models())
         else:
             state.enter("learning")
             state.note("info", "resumed", f"going on in round {round}", round=round)

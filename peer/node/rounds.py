@@ -22,7 +22,7 @@ from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
-from fedpeer.peer.state.events import Evaluate, Train, Trained
+from fedpeer.peer.state.events import Train, Trained
 from fedpeer.peer.state.neighbors import DOUBT_TICKS
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.topology.repair import repaired
@@ -117,7 +117,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
             disagreement=dict(rounds.disagreement),
         )
         if done % learning.evaluate_every == 0 or done >= learning.rounds:
-            state.effects.append(Evaluate(min(done, learning.rounds), *state.models()))
+            state.evaluate(min(done, learning.rounds), *state.models())
     state.snapshot_if_due()
     if round > learning.rounds:
         state.enter("finished")

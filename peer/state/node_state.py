@@ -30,7 +30,7 @@ from fedpeer.peer.state.entries import (
     Started,
     UpdateMade,
 )
-from fedpeer.peer.state.events import Effect, Note, Persist, RejectEffect, Send, Stop
+from fedpeer.peer.state.events import Effect, Evaluate, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.state.neighbors import Clock, Neighbors
 from fedpeer.peer.state.own_process import Contracts, OwnStarts
 from fedpeer.peer.state.phases import TRANSITIONS, Phase
@@ -58,6 +58,7 @@ class NodeState:
     journal_bytes  written since the last snapshot
     averages     by group, (D,) as its last averaging left it
     score        of the last evaluation
+    evaluating   evaluations that were asked for and have not come back
     specs        by consensus group
     enrolled_at  tick at which this process adopted its roster; None: it started with it
     exchanges    by group, the most exchanges under an earlier roster
@@ -79,6 +80,7 @@ class NodeState:
     journal_bytes: int = 0
     averages: dict[str, Tensor] = field(default_factory=dict)
     score: float | None = None
+    evaluating: int = 0
     specs: dict[str, AlgorithmSpec] = field(default_factory=dict)
     enrolled_at: int | None = None
     exchanges: dict[str, int] = field(default_factory=dict)
@@ -104,6 +106,11 @@ class NodeState:
     def models(self) -> tuple[Tensor, Tensor | None]:
         """Return the model (n,) that this peer predicts with, and the estimate (n,) if that is another one."""
         return self.setup.reader.models(self.durable.x_n, self.durable.s_k, self.durable.fresh)
+
+    def evaluate(self, round: int, x_n: Tensor, estimate_n: Tensor | None) -> None:
+        """Ask for an evaluation, which also writes the model file: a peer does not end before it."""
+        self.evaluating += 1
+        self.effects.append(Evaluate(round, x_n, estimate_n))
 
     def enter(self, phase: Phase) -> None:
         """Enter a phase that may follow this one by the table in `phases.py`."""

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedpeer.peer.node.lifecycle import JOIN_S
 from fedpeer.peer.state.durable_state import NOTHING_HELD
-from fedpeer.peer.state.events import Note, OperatorCommand
+from fedpeer.peer.state.events import Evaluate, Note, OperatorCommand, Work
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
+from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import PeerCluster, world
 from tests.faults.scenarios import CALM
 from tests.faults.server_cluster import ServerCluster
@@ -221,6 +222,42 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
     assert {to for peer in ("peer2", "peer3", "peer4") for to in held[peer][1]} <= {"peer1"}, "all else is settled"
     assert sum(weight for weight, _ in held.values()) + under_way == pytest.approx(4.0)
     cluster.judge()
+
+
+def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluster:
+    """Return four peers with twelve rounds, the first of which evaluates itself for so many ticks."""
+    usual = NodeFactory._work_ticks
+
+    def ticks(node_factory: NodeFactory, peer: str, effect: Work) -> float:
+        slow = peer == "peer1" and isinstance(effect, Evaluate)
+        return evaluation if slow else usual(node_factory, peer, effect)
+
+    monkeypatch.setattr(NodeFactory, "_work_ticks", ticks)
+    made = world(4, learning__rounds=12, learning__evaluate_every=12)
+    cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster.simulator.start()
+    return cluster
+
+
+def test_nobody_ends_before_its_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes the scores and the model; it may take longer than all others need to end."""
+    cluster, long = all_rounds(monkeypatch, 600.0), 600.0
+    simulator = cluster.simulator
+    assert cluster.run(2000.0, lambda: len(simulator.stopped) == 3), cluster.phases()
+    assert "peer1" not in simulator.stopped
+    assert not [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"]
+    assert cluster.run(simulator.now + long, lambda: len(simulator.stopped) == 4), cluster.phases()
+    assert [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"] == ["peer1"]
+
+
+def test_who_was_killed_in_its_last_evaluation_makes_up_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = all_rounds(monkeypatch, 100.0)
+    simulator = cluster.simulator
+    assert cluster.run(2000.0, lambda: cluster.node("peer1").phase == "finished")
+    simulator.kill("peer1")
+    simulator.start("peer1")
+    assert cluster.run(simulator.now + 2000.0, lambda: len(simulator.stopped) == 4), cluster.phases()
+    assert [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"] == ["peer1"]
 
 
 @pytest.mark.slow
