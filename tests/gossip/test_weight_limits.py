@@ -62,6 +62,7 @@ class Limited(Forgetful):
         super()._judged(source, me, share)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=4))
 def test_no_honest_history_comes_to_a_bound(seed: int, births: list[int]) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node.node import Node
@@ -169,6 +170,7 @@ def test_only_the_coordinator_can_make_a_client_drop_its_update() -> None:
     assert not consensus.update_waits
 
 
+@pytest.mark.slow
 def test_a_killed_coordinator_costs_no_update() -> None:
     """Clients send the updates that it had not counted to the next one, as the same bytes."""
     consensus_cluster = sat(5, round=3, pace={"peer2": 10.0}, goal=2)

@@ -112,6 +112,7 @@ def test_what_it_remembers_outlives_the_process() -> None:
     assert cluster.run(600.0, lambda: len(seen) == 4), seen
 
 
+@pytest.mark.slow
 def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
     """While the cut lasts, and after all have averaged together, no peer sends shares."""
     cuts = partition(20.0, 500.0, ["peer1"], ["peer2", "peer3", "peer4"])

@@ -178,6 +178,7 @@ def finish(cluster: PeerCluster) -> None:
     cluster.judge()
 
 
+@pytest.mark.slow
 def test_who_is_cut_off_over_the_end_is_waited_for_and_has_the_model_of_the_others() -> None:
     """The peer that is cut off stays in its round, so its own training is not taken for what the others agreed on."""
     cluster = ending()
@@ -205,6 +206,7 @@ def test_who_waits_for_nobody_finishes_its_own_rounds_when_it_is_back() -> None:
     assert {durable.round for durable in cluster.durable_states().values()} == {81}
 
 
+@pytest.mark.slow
 def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> None:
     gather = 20.0
     cluster, ticks = ending(gossip__gather=gather), gather / 0.025
@@ -239,6 +241,7 @@ def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluste
     return cluster
 
 
+@pytest.mark.slow
 def test_nobody_ends_before_its_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """It writes the scores and the model; it may take longer than all others need to end."""
     cluster, long = all_rounds(monkeypatch, 600.0), 600.0
@@ -250,6 +253,7 @@ def test_nobody_ends_before_its_last_evaluation(monkeypatch: pytest.MonkeyPatch)
     assert [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"] == ["peer1"]
 
 
+@pytest.mark.slow
 def test_who_was_killed_in_its_last_evaluation_makes_up_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = all_rounds(monkeypatch, 100.0)
     simulator = cluster.simulator

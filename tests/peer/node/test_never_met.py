@@ -13,6 +13,7 @@ SOON = 400.0
 GATHER_S = DEADLINE_S = 60.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchanges", [1, 4])
 def test_two_that_can_never_meet_hold_up_nobody(exchanges: int) -> None:
     made = world(

@@ -95,6 +95,7 @@ def healed(state: State, may: Rule, follow: Rule) -> State:
     return state
 
 
+@pytest.mark.slow
 def test_from_every_state_all_come_to_the_last_round_once_they_hear_one_another() -> None:
     assert {healed(state, latest, followed)[0] for state in reached()} == {(ROUNDS,) * 3}
 

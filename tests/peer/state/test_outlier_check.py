@@ -62,6 +62,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
     return lengths, reach.far
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart_every", [0, 7])
 def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_round(restart_every: int) -> None:
     """Over 1000 rounds of the best lie the length grows in a line; by an earlier measure it was infinite after 29."""
@@ -112,6 +113,7 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
     assert found[0] == "implausible"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
 def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
