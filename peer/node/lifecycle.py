@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -86,12 +86,10 @@ def await_others(work: NodeParts) -> None:
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
     patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
     # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
-    stated = followed(state.others.round_of(peer) if state.others[peer].met else 0 for peer in state.group_peers)
-    seen = [other.round for other in state.others.values() if other.met and other.begun and other.round > 1]
-    begun = max([stated, *seen])
+    begun = _furthest_begun(state, state.group_peers)
     if absent and state.waited() < patience and begun < 1:
         return
-    if begun > 1 and state.durable.groups:
+    if begun > 1 and any(_has_missed(state, group) for group in state.durable.groups):
         state.enter("joining")
         return
     if absent and begun < 1:
@@ -100,6 +98,24 @@ def await_others(work: NodeParts) -> None:
     state.enter("learning")
     work.begin(1)
     state.advertise()
+
+
+def _furthest_begun(state: NodeState, peers: Collection[str]) -> int:
+    """Return the furthest round that these peers have begun, as far as this one has met them; 0: none."""
+    others = {peer: state.others[peer] for peer in peers}
+    stated = followed(state.others.round_of(peer) if other.met else 0 for peer, other in others.items())
+    seen = [other.round for other in others.values() if other.met and other.begun and other.round > 1]
+    return max([stated, *seen])
+
+
+def _has_missed(state: NodeState, group: str) -> bool:
+    """Return whether the others may have averaged a group without this peer, which has not begun.
+
+    Up to the end of the first round with an averaging of the group nobody needs this peer's part of it.
+    """
+    first = state.peer_groups.averaging[group].every if state.synchronous else 1
+    members = set(state.peer_groups.groups[group].members) & state.group_peers
+    return _furthest_begun(state, members) > first
 
 
 def join_late(work: NodeParts) -> None:

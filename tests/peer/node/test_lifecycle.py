@@ -16,7 +16,7 @@ from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.events import Evaluate, Note, OperatorCommand, Work
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.links import LinkRules, partition
+from fedpeer.sims.network.links import Cut, LinkRules, partition
 from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import PeerCluster, world
 from tests.faults.scenarios import CALM
@@ -224,6 +224,36 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
     assert {to for peer in ("peer2", "peer3", "peer4") for to in held[peer][1]} <= {"peer1"}, "all else is settled"
     assert sum(weight for weight, _ in held.values()) + under_way == pytest.approx(4.0)
     cluster.judge()
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> None:
+    """Nobody needs its part before that, and its training counts like the others'. It hears nothing for a while from
+    the moment when all others have begun."""
+    made = world(4, gossip__every=every, gossip__deadline=30.0, gossip__topology="complete")
+    calm = PeerCluster(made, Faults(links=LinkRules(delay=0.2)))
+    calm.simulator.start()
+    assert calm.run(50.0, lambda: sum(node.phase == "learning" for node in calm.nodes().values()) == 3)
+    (last,) = (peer for peer, node in calm.nodes().items() if node.phase != "learning")
+    others, begun = tuple(peer for peer in made.peers if peer != last), calm.simulator.now
+    cut = Cut(begin=begun, end=begun + 60.0, senders=others, receivers=(last,))
+    cluster = PeerCluster(made, Faults(links=LinkRules(delay=0.2), cuts=(cut,)))
+    cluster.simulator.start()
+    cluster.run(begun + 59.0)
+    assert {cluster.node(peer).durable.round for peer in others} == {every}, "they wait at the first averaging"
+    assert cluster.run(begun + 600.0, lambda: cluster.node(last).durable.round > every), cluster.phases()
+    assert not cluster.notes("joined")
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_who_has_missed_an_averaging_joins_late(every: int) -> None:
+    made = world(4, gossip__every=every, gossip__gather=0.5, gossip__topology="complete")
+    cluster = PeerCluster(made, Faults(links=LinkRules(delay=0.2)))
+    *others, last = made.peers
+    cluster.simulator.start(*others)
+    assert cluster.run(1000.0, lambda: min(cluster.node(peer).durable.round for peer in others) > every)
+    cluster.simulator.start(last)
+    assert cluster.run(cluster.simulator.now + 400.0, lambda: bool(cluster.notes("joined"))), cluster.phases()
 
 
 def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluster:
