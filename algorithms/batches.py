@@ -98,6 +98,7 @@ class Batches:
     whole     for each peer all its training examples, for algorithms that use more than batches; () where none does
     number    () or (B,) int64: each peer's number, 0, 1, ... in the order of their ids, as clients of a server are
               numbered; None where no algorithm asks
+    round     number of the round, >= 1; default 1
     """
 
     x_NF: Tensor
@@ -106,6 +107,7 @@ class Batches:
     view: BatchView | None = None
     whole: tuple[Examples, ...] = ()
     number: Tensor | None = None
+    round: int = 1
 
     @property
     def steps(self) -> int:
@@ -136,13 +138,13 @@ class Batches:
         """Return the batches of one peer of the block."""
         whole, of_client = self.whole[number : number + 1], None if self.number is None else self.number[number]
         view = self.view and self.view.of(number)
-        return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client)
+        return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client, self.round)
 
     def block(self) -> Batches:
         """Return the batches of one peer as a block of one."""
         of_client = None if self.number is None else self.number[None]
         view = self.view and self.view.of(None)
-        return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client)
+        return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client, self.round)
 
     def everything(self) -> tuple[Tensor, Tensor]:
         """Return all training examples of one peer: inputs (M, *F) as it sees them, and targets (M, ...)."""

@@ -19,6 +19,7 @@ from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper, closed
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.network import TensorSpec
@@ -46,6 +47,7 @@ class TrainingContext:
     draw             name -> (n,) further initial parameters, one draw for each name; by default there are none
     mean             combines the updates of a round into one; default `weighted_mean`
     optimizer_state  whether peers without a server "keep" (default) or "reset" their optimiser's state between rounds
+    outer            outer steps after averagings, for algorithms without a server; default None: there are none
     """
 
     module: nn.Module
@@ -59,6 +61,7 @@ class TrainingContext:
     draw: Callable[[str], Tensor] = _no_further_draws
     mean: Mean = field(default=weighted_mean)
     optimizer_state: Literal["keep", "reset"] = "keep"
+    outer: OuterRules | None = None
 
     @staticmethod
     def of(

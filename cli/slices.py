@@ -60,7 +60,12 @@ def slices_command(
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
-    for each in [*drawing(found), *_to_be_found(request.federation), *_sent(plan, request.federation)]:
+    for each in [
+        *drawing(found),
+        *_to_be_found(request.federation),
+        *_sent(plan, request.federation),
+        *_outer_steps(plan, request.federation),
+    ]:
         console.print(each, highlight=False)
     if svg is not None:
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
@@ -219,6 +224,20 @@ def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
         whose = f" for {', '.join(groups)}" if len(found) > 1 else ""
         sentences.append(f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}{whose}.")
     return sentences
+
+
+def _outer_steps(plan: Plan, federation: FederationSettings) -> list[str]:
+    """Return a sentence for each outer optimizer, with the groups after whose averagings it takes a step."""
+    from fedpeer.learning.outer import outer_of
+
+    groups: dict[str, list[str]] = {}
+    for group in plan.groups:
+        if (outer := outer_of(plan, federation, group.id)) is not None:
+            kind = "Nesterov momentum" if outer.nesterov else "momentum"
+            groups.setdefault(f"rate {outer.lr:g}, {kind} {outer.momentum:g}", []).append(group.id)
+    return [
+        f"After an averaging of {', '.join(ids)} a peer takes an outer step: {text}." for text, ids in groups.items()
+    ]
 
 
 def _ordinal(number: int) -> str:

@@ -13,6 +13,7 @@ from fedpeer.algorithms.contract import Algorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
 from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
@@ -60,7 +61,7 @@ def algorithm_of(
     make = _maker(choice, load)
     if not method_of(choice).served:
         equals: AnyAlgorithm = make(replace(context, optimizer_state=learning.optimizer_state))
-        return equals
+        return equals if context.outer is None else OuterSteps(equals, context.outer)
     rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
     participants = min(participants, learning.aggregation_goal or participants)
     if not begun:

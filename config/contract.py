@@ -55,6 +55,7 @@ _PROMISED = "members joined under this promise of privacy, and what was sent bef
 _COORDINATOR = "a coordinator's rounds and push-sum weights (held or in transit) cannot be converted into one another"
 _UPDATES = "updates in transit are a model in one case and its change in the other"
 _NEXT = "from the round that the new contract names"
+_OUTER = "with a new optimizer state and a new outer state"
 _SHARES = f"{_NEXT}; shares in transit keep their encoding"
 
 #: Every setting by its dotted path; `partial_models.*` is each of the models.
@@ -67,6 +68,7 @@ KEYS: Mapping[str, Key] = {
     "partial_models.*.neurons": Key("slices", False, _SHAPE),
     "partial_models.*.modules": Key("slices", False, _SHAPE),
     "partial_models.*.gossip": Key("average", True, _NEXT, since="0.3"),
+    "partial_models.*.outer": Key("average", True, _OUTER, since="0.3"),
     "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
     "learning.loss": Key("training", False, _SHAPE),
     "learning.optimizer": Key("training", True, "with a new optimizer state"),
@@ -78,6 +80,7 @@ KEYS: Mapping[str, Key] = {
     "learning.weights": Key("average", False, _WEIGHTS),
     "learning.buffers": Key("slices", False, _SHAPE),
     "learning.optimizer_state": Key("training", True, _NEXT),
+    "learning.outer": Key("average", True, _OUTER, since="0.3", neutral="none"),
     "learning.start": Key("training", False, _BEGUN),
     "learning.common_start": Key("training", False, _BEGUN),
     "learning.participation": Key("training", True, _NEXT),
@@ -108,6 +111,8 @@ KEYS: Mapping[str, Key] = {
 EARLIER = "earlier"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER)
+#: Settings of a partial model that say how it is averaged; earlier releases have none of them.
+_AVERAGED_AS = ("gossip", "outer")
 #: Settings of `gossip` whose default follows from others, and those others.
 _FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
 #: Differences in one message; there are fewer settings than that.
@@ -129,9 +134,10 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
         if contract[section].get(name) == key.neutral:
             del contract[section][name]
     for model in contract["partial_models"].values():
-        if model["gossip"] is None:
-            del model["gossip"]
-        else:
+        for name in _AVERAGED_AS:
+            if model[name] is None:
+                del model[name]
+        if "gossip" in model:
             model["gossip"] = {name: value for name, value in model["gossip"].items() if value is not None}
     return contract
 
@@ -220,7 +226,9 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
 
 
 def _unaveraged(model: Any) -> Any:
-    return {key: value for key, value in model.items() if key != "gossip"} if isinstance(model, Mapping) else model
+    if not isinstance(model, Mapping):
+        return model
+    return {key: value for key, value in model.items() if key not in _AVERAGED_AS}
 
 
 def _at(contract: Contract, path: str) -> Any:

@@ -14,12 +14,13 @@ from typing import Any, cast
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
 from fedpeer.algorithms.byzantine import RobustError
+from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS, OuterOptimizerError
 from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name
 from fedpeer.config.problems import ConfigProblem, Path, found_text
-from fedpeer.config.settings import FederationSettings
+from fedpeer.config.settings import FederationSettings, Strict
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
@@ -85,6 +86,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "start"): ("start", STARTS),
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
+        ("learning", "outer"): ("outer optimizer", OUTER_OPTIMIZERS),
         ("learning", "privacy"): ("privacy", PRIVACIES),
         ("gossip", "topology"): ("topology", GRAPHS),
         ("gossip", "privacy"): ("privacy of gossip", PHASES),
@@ -105,6 +107,7 @@ CHOICES: tuple[Path, ...] = (
     ("learning", "algorithm"),
     ("learning", "start"),
     ("learning", "aggregation"),
+    ("learning", "outer"),
     ("learning", "privacy"),
     ("gossip", "topology"),
     ("gossip", "privacy"),
@@ -113,7 +116,17 @@ CHOICES: tuple[Path, ...] = (
 
 
 #: Paths whose choice checks its settings when it is called, which takes no time.
-_CALLED: tuple[Path, ...] = (("learning", "aggregation"), ("learning", "privacy"), ("gossip", "privacy"))
+_CALLED: tuple[Path, ...] = (
+    ("learning", "aggregation"),
+    ("learning", "outer"),
+    ("learning", "privacy"),
+    ("gossip", "privacy"),
+)
+#: Settings of a partial model that are chosen as at these paths.
+_OF_SLICES: tuple[tuple[Path, Path], ...] = (
+    (("gossip", "topology"), ("gossip", "topology")),
+    (("outer",), ("learning", "outer")),
+)
 
 
 def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
@@ -133,16 +146,18 @@ def _unknown(federation: FederationSettings) -> Iterator[ConfigProblem]:
         if problem is not None:
             yield problem
     for name, model in federation.partial_models.items():
-        topology = model.gossip.topology if model.gossip is not None else None
-        problem = None if topology is None else choice_problem(("gossip", "topology"), topology)
-        if problem is not None:
-            yield replace(problem, path=("partial_models", name, "gossip", "topology"))
+        for path, like in _OF_SLICES:
+            choice = _at(model, path)
+            problem = None if choice is None else choice_problem(like, choice) or _out_of_range(like, choice)
+            if problem is not None:
+                yield replace(problem, path=("partial_models", name, *path))
 
 
-def _at(federation: FederationSettings, path: Path) -> Any:
-    value: Any = federation
+def _at(settings: Strict, path: Path) -> Any:
+    """Return the value at a path; None where a section is left out."""
+    value: Any = settings
     for key in path:
-        value = getattr(value, str(key))
+        value = None if value is None else getattr(value, str(key))
     return value
 
 
@@ -153,7 +168,7 @@ def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
     what, known = registry(path)
     try:
         call_choice(choice, known, what)()
-    except (RobustError, PrivacyError, NoiseError) as error:
+    except (RobustError, PrivacyError, NoiseError, OuterOptimizerError) as error:
         return ConfigProblem(path, str(error))
     return None
 

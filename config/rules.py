@@ -273,6 +273,22 @@ def _slices(options: Combination) -> Iterator[tuple[str, SliceGossipSettings]]:
             yield name, model.gossip
 
 
+def _takes_outer_steps(options: Combination, condition: object) -> Iterator[_Broken]:
+    """Yield the case of a rule for each place that names an outer optimizer, if the condition holds."""
+    named: dict[Path, Choice | None] = {("learning", "outer"): options.learning.outer}
+    for name, model in options.federation.partial_models.items():
+        named["partial_models", name, "outer"] = model.outer
+    for path, choice in named.items():
+        if choice is not None and choice.name != "none" and condition:
+            yield {"path": path, "methods": _named(options.methods)}
+
+
+def _averages_no_single_model(options: Combination) -> bool:
+    """Return whether no algorithm averages a model among peers, or one averages something else beside it."""
+    averaging = [method for _, method in options.kinds if method.averages]
+    return not averaging or any(method.vectors > 1 for method in averaging)
+
+
 def _of_slices(
     options: Combination, condition: Callable[[SliceGossipSettings], object], setting: str = ""
 ) -> Iterator[_Broken]:
@@ -492,6 +508,48 @@ RULES: tuple[Rule, ...] = (
         lambda options: (
             {**broken, "methods": _named(options.methods)}
             for broken in _of_slices(options, lambda _: not _averages_slices(options))
+        ),
+    ),
+    Rule(
+        "an outer optimizer, and an algorithm that averages no model, or not a model alone",
+        ("learning.outer", "learning.algorithm"),
+        "{methods} averages no model, or not a model alone, so outer steps have no meaning; leave it out, or write "
+        "{put[learning.algorithm=partial-averaging]}",
+        lambda options: _takes_outer_steps(options, _averages_no_single_model(options)),
+    ),
+    Rule(
+        "an outer optimizer of a slice, and an algorithm that does not average partial models",
+        ("partial_models.*.outer", "learning.algorithm"),
+        "{methods} does not average this slice by itself; leave it out, or write "
+        "{put[learning.algorithm=partial-averaging]}",
+        lambda options: (
+            broken
+            for broken in _takes_outer_steps(options, not _averages_slices(options))
+            if broken["path"] != ("learning", "outer") and not _averages_no_single_model(options)
+        ),
+    ),
+    Rule(
+        "an outer optimizer, and asynchronous peers",
+        ("learning.outer", "learning.mode"),
+        "asynchronous peers have no common averaging after which to take outer steps; leave it out, or write "
+        "{put[learning.mode=synchronous]}",
+        lambda options: _takes_outer_steps(options, options.learning.mode == "asynchronous"),
+    ),
+    Rule(
+        "an outer optimizer, and event-triggered averaging",
+        ("learning.outer", "gossip.drift"),
+        "with {name[gossip.drift]} only some peers average, and the others would take outer steps by themselves; leave "
+        "one of them out",
+        lambda options: _takes_outer_steps(options, options.gossip.drift is not None),
+    ),
+    Rule(
+        "an outer optimizer, and members that the peers find",
+        ("learning.outer", "partial_models.*.members"),
+        "outer steps begin with the first round, when the groups of {found} are not found yet; leave it out, or write "
+        "its members",
+        lambda options: (
+            {**broken, "found": ", ".join(options.federation.automatic)}
+            for broken in _takes_outer_steps(options, options.federation.automatic)
         ),
     ),
     Rule(

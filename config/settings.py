@@ -117,6 +117,9 @@ class PartialModelSettings(Strict):
         description="how its weights are averaged, where that differs from `gossip`: `every`, `exchanges` or "
         "`tolerance` with `max_exchanges`, and `topology`",
     )
+    outer: ChoiceField | None = Field(
+        default=None, description="outer steps of its weights, where they differ from `learning.outer`"
+    )
 
     @property
     def automatic(self) -> bool:
@@ -171,6 +174,12 @@ class LearningSettings(Strict):
     )
     optimizer_state: Literal["keep", "reset"] = Field(
         default="keep", description="what happens to momentum and the like after an averaging"
+    )
+    outer: ChoiceField = Field(
+        default="none",
+        validate_default=True,
+        description="optimizer that takes the change from one averaging to the next as its gradient: none, "
+        "nesterov,lr=0.7,momentum=0.9 (DiLoCo) or sgd,lr=1.0,momentum=0.5 (SlowMo); algorithms without a server",
     )
     start: ChoiceField | None = Field(
         default=None,

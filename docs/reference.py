@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
+from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS
 from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.config.choice import Choice
@@ -43,6 +44,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`network`": NETWORKS,
     "`learning.algorithm`": ALGORITHMS,
     "`learning.aggregation`": AGGREGATIONS,
+    "`learning.outer` and `partial_models.NAME.outer`": OUTER_OPTIMIZERS,
     "`learning.privacy`": PRIVACIES,
     "`learning.start`": registry(("learning", "start"))[1],
     "`gossip.topology`": GRAPHS,

@@ -7,7 +7,7 @@ compile with their own network, and compare the groups' digests when they connec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice, call_choice
 from fedpeer.config.methods import method_of
-from fedpeer.config.settings import FederationSettings, GossipSettings
+from fedpeer.config.settings import FederationSettings, GossipSettings, PartialModelSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import assign_all
@@ -29,6 +29,7 @@ from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
 
 _Settings = TypeVar("_Settings", bound=FederationSettings)
+_Said = TypeVar("_Said")
 
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
 _LEVEL_80 = {300: 250, 100: 80}
@@ -131,14 +132,22 @@ def _topology_mistakes(gossip: GossipSettings, peers: Sequence[str]) -> list[str
     return overlay_mistakes(gossip.topology.name, settings, peers)
 
 
+def said_by_models(
+    plan: Plan, federation: FederationSettings, group: str, said: Callable[[PartialModelSettings], _Said | None]
+) -> _Said | None:
+    """Return what a group's partial models say about it, if the user named them and all say the same; else None."""
+    models = [federation.partial_models.get(name) if plan.named else None for name in group.split("+")]
+    found = [None if model is None else said(model) for model in models]
+    return found[0] if all(each == found[0] for each in found) else None
+
+
 def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipSettings:
     """Return how a group of a plan averages: as its partial model says, and in all else as the federation does.
 
     A group between two unrelated models (`a+b`) averages as they say if both say the same, else as the federation.
     """
-    models = [federation.partial_models.get(name) if plan.named else None for name in group.split("+")]
-    own = models[0].gossip if models[0] is not None else None
-    if own is None or any(each is None or each.gossip != own for each in models):
+    own = said_by_models(plan, federation, group, lambda model: model.gossip)
+    if own is None:
         return federation.gossip
     said = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
     if said.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them

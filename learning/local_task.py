@@ -197,7 +197,7 @@ class LocalTask:
         places = torch.from_numpy(round_order(self.examples, round, self.steps, self.batch, draws, self.peer))
         places = places.to(self.device)
         client = None if number is None else torch.tensor(number, device=self.device)
-        return Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view, (part,), client)
+        return Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view, (part,), client, round)
 
     def key(self, round: int) -> int:
         """Return the key of the random streams of that round's training."""

@@ -21,6 +21,7 @@ from fedpeer.data.held import PeerExamples
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.local_task import batch_view, budget, check_step
+from fedpeer.learning.outer import outer_rules
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
@@ -37,8 +38,9 @@ def engine_of(
         options: further arguments of the engine: workers, folder, replaced, refused, stop, open_executor.
     """
     plan = plan_of(world, method)
+    outer = outer_rules(plan, world.federation)
     return VectorEngine(
-        replace(job_of(world, device) if job is None else job, algorithm=method),
+        replace(job_of(world, device) if job is None else job, algorithm=method, outer=outer),
         plan,
         averaging_of(plan, world.federation, world.seed),
         workspace_of(world, plan, device if job is None else job.device),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.config.address import PeerUrl
 from fedpeer.config.capacity import SIGNATURES_MAX
 from fedpeer.config.choice import Choice
@@ -38,6 +39,7 @@ from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
 from fedpeer.learning.groups import averaging_among, enrolled, gossip_of, noise_of, peer_plan, plan_for
+from fedpeer.learning.outer import outer_rules, takes_outer_steps
 from fedpeer.learning.wire_forms import form_after, succeeding
 from fedpeer.peer.consensus.means import patience_in
 from fedpeer.peer.consensus.means import spec_of as mean_spec
@@ -153,6 +155,17 @@ def setup_of(
     )
 
 
+def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choice) -> OuterRules | None:
+    """Return the outer steps of a peer among the members of a roster; None: it takes none."""
+    federation = assembly.federation
+    if not takes_outer_steps(federation):
+        return None
+    peers = {entry.id: entry.models for entry in roster.entries}
+    plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm)
+    found = outer_rules(plan, federation)
+    return None if found is None else found.alone(sorted(peers).index(me))
+
+
 def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:
     """Return the ids of the peers that the roster has at these URLs."""
     wanted = {PeerUrl.read(url) for url in urls}
@@ -231,8 +244,11 @@ def disk_bytes(persist: Persist, setup: Setup) -> bytes:
     return entry_bytes(persist.content)
 
 
-def _optimizer(text: bytes) -> object:
-    return json.loads(text)["learning"]["optimizer"]
+def _optimizers(text: bytes) -> object:
+    """Return what decides the form of a training state: the optimizer, and the outer optimizers."""
+    contract = json.loads(text)
+    learning, models = contract["learning"], contract["partial_models"]
+    return learning["optimizer"], learning.get("outer"), {name: each.get("outer") for name, each in models.items()}
 
 
 def node_of(
@@ -272,7 +288,7 @@ def node_of(
         if set(index) != set(durable.groups):
             durable.regrouped(index)
         durable.seated(places, blank)
-    if setup.held.before and _optimizer(setup.held.before) != _optimizer(setup.held.text):
+    if setup.held.before and _optimizers(setup.held.before) != _optimizers(setup.held.text):
         durable.s_k, durable.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.own_weights or setup.federation.learning.weights == "samples" else 1.0
 

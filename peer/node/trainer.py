@@ -22,6 +22,7 @@ from torch import Tensor
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import combined, divided, map_leaves
 from fedpeer.algorithms.local_training import TrainingState
+from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.probing import small
 from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
@@ -108,6 +109,7 @@ class LocalTrainer(Training):
         *,
         patience: float = 1.0,
         secret: bytes = b"",
+        outer: OuterRules | None = None,
     ) -> None:
         """
         Args:
@@ -115,6 +117,7 @@ class LocalTrainer(Training):
             peers: ids of all peers of the federation.
             patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
             secret: source of its noise.
+            outer: its outer steps; None: it takes none.
 
         Raises:
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
@@ -122,6 +125,7 @@ class LocalTrainer(Training):
         """
         self.local_task, self.examples, self.steps = local_task, local_task.examples, local_task.steps
         context, learning = local_task.context(len(peers)), local_task.assembly.federation.learning
+        context = replace(context, outer=outer and outer.to(local_task.device))
         self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
         self._start_n, self._weighs = local_task.start(), method_of(method).own_weights
         begun = self._begun(self._start_n.to(local_task.device))

@@ -18,6 +18,7 @@ from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import noise_of
 from fedpeer.learning.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
@@ -106,7 +107,13 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
         device=device,
         going=going,
         trainer=LocalTrainer(
-            made.local_task, algorithm, loader_of(file), tuple(roster.by_id), patience=patience, secret=secret
+            made.local_task,
+            algorithm,
+            loader_of(file),
+            tuple(roster.by_id),
+            patience=patience,
+            secret=secret,
+            outer=outer_rules_of(made.assembly, roster, file.id, algorithm),
         ),
         secret=secret,
     )

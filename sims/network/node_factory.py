@@ -19,7 +19,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.node.node_setup import disk_bytes, node_of, rules_of, setup_of
+from fedpeer.peer.node.node_setup import disk_bytes, node_of, outer_rules_of, rules_of, setup_of
 from fedpeer.peer.node.trainer import LocalTrainer, Training
 from fedpeer.peer.state.events import (
     Effect,
@@ -82,7 +82,14 @@ class NodeFactory:
         entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
         found = {
-            peer: LocalTrainer(local_task, method, imported, world.peers, patience=_patience(local_task.examples))
+            peer: LocalTrainer(
+                local_task,
+                method,
+                imported,
+                world.peers,
+                patience=_patience(local_task.examples),
+                outer=outer_rules_of(local_task.assembly, roster, peer, method),
+            )
             for peer, local_task in local_tasks(world).items()
         }
         setups = {

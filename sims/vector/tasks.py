@@ -191,6 +191,7 @@ def training_context(job: Job, stepper: Stepper, workspace: Workspace) -> Traini
         clients=len(job.peers),
         examples=len(workspace.train.index_T),
         examples_max=max(workspace.train.count(peer) for peer in range(len(job.peers))),
+        outer=job.outer and job.outer.to(job.device),
     )
 
 
@@ -203,7 +204,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     keys = [job.draws.key("dropout", job.peers[p], round) for p in peers]
     whole = tuple(workspace.examples(workspace.train, peer) for peer in peers)
     number = torch.tensor([job.client_P[peer] for peer in peers], device=job.device)
-    return replace(workspace.batches(peers, orders), whole=whole, number=number), keys
+    return replace(workspace.batches(peers, orders), whole=whole, number=number, round=round), keys
 
 
 def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:

@@ -26,6 +26,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.config.choice import Choice
 from fedpeer.config.settings import LearningSettings
@@ -198,6 +199,7 @@ class Job:
     score_scale_P   one unit of each peer's regression targets in units of the data; 1 for classification
     algorithm       its name and settings
     learning        the federation's settings: who takes part in a round, how updates are combined and made private
+    outer           outer steps after averagings; None: there are none
     """
 
     peers: tuple[str, ...]
@@ -214,6 +216,7 @@ class Job:
     score_scale_P: tuple[float, ...]
     algorithm: Choice
     learning: LearningSettings
+    outer: OuterRules | None = None
 
     @property
     def draws(self) -> Draws:

@@ -137,6 +137,29 @@ def test_a_slices_rhythm_may_change_while_the_federation_runs() -> None:
         assert (one.path, one.changes) == ("partial_models.ward.gossip", True)
 
 
+def test_outer_steps_concern_whom_they_are_averaged_with() -> None:
+    """A file that names none has the earlier digests; a slice's own concern its own group only."""
+    plain = contract_of(federation())
+    assert "outer" not in plain["learning"]
+    assert "outer" not in plain["partial_models"]["ward"]
+    of_all = contract_of(federation(learning__outer="nesterov"))
+    own = contract_of(federation(partial_models__everyone__outer="sgd,momentum=0.5"))
+    changed = {
+        id: {
+            group
+            for group in ("everyone", "ward", "lab")
+            if part(plain, group, served=False) != part(contract, group, served=False)
+        }
+        for id, contract in (("all", of_all), ("own", own))
+    }
+    assert changed == {"all": {"everyone", "ward", "lab"}, "own": {"everyone"}}
+    for contract, path in ((of_all, "learning.outer"), (own, "partial_models.everyone.outer")):
+        (one,) = differences(plain, contract)
+        assert (one.path, one.changes) == (path, True)
+        again = federation_of(json.loads(text_of(contract, "partial-averaging")), federation())
+        assert contract_of(again) == contract
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_a_release_without_a_later_setting_has_the_same_part(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is added, and has its neutral value, changes no digest."""

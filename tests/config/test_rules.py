@@ -103,13 +103,19 @@ MANY: dict[str, Any] = {f"partial-model-{number:02}": {} for number in range(40)
 NOISY = {"privacy": "noise"}
 
 
-#: Each rule, and settings, methods and options of a run that break it.
 def slice_of(gossip_of_slice: dict[str, Any], **settings: Any) -> dict[str, Any]:
     """Return settings with a partial model that is averaged in a way of its own."""
     model = {"neurons": {"input": "all", "output": "all"}, "gossip": gossip_of_slice}
     return {"network": "mlp:64+4+10", "partial_models": {"core": model}, **settings}
 
 
+def stepping(**settings: Any) -> dict[str, Any]:
+    """Return settings with a partial model that takes outer steps."""
+    model = {"neurons": {"input": "all", "output": "all"}, "outer": "nesterov"}
+    return {"network": "mlp:64+4+10", "partial_models": {"core": model}, **settings}
+
+
+#: Each rule, and settings, methods and options of a run that break it.
 BREAKING: dict[str, dict[str, Any]] = {
     "a tolerance and a number of exchanges": {"gossip": {"tolerance": 1e-3, "exchanges": 4}},
     "a number of exchanges and a bound on it": {"gossip": {"max_exchanges": 3, "exchanges": 4}},
@@ -123,6 +129,20 @@ BREAKING: dict[str, dict[str, Any]] = {
     "a slice with gossip of its own, and an algorithm that does not average partial models": slice_of(
         {"every": 2}, methods=["full-averaging", "fedavg"]
     ),
+    "an outer optimizer, and an algorithm that averages no model, or not a model alone": {
+        "learning": {"outer": "nesterov"},
+        "methods": ["full-averaging", "gradient-tracking"],
+    },
+    "an outer optimizer of a slice, and an algorithm that does not average partial models": stepping(
+        methods=["full-averaging"]
+    ),
+    "an outer optimizer, and asynchronous peers": stepping(learning={"mode": "asynchronous"}),
+    "an outer optimizer, and event-triggered averaging": stepping(gossip={"drift": 0.1}),
+    "an outer optimizer, and members that the peers find": {
+        "network": "mlp:64+8+10",
+        "partial_models": KIN,
+        "learning": {"outer": "sgd"},
+    },
     "a slice with one exchange, and event-triggered averaging": slice_of(
         {"exchanges": 1}, gossip={"exchanges": 2, "drift": 0.1}
     ),
@@ -259,6 +279,25 @@ def test_asynchronous_slices_may_have_graphs_of_their_own() -> None:
 
 def test_a_simulation_may_compare_a_slices_own_gossip_with_other_methods() -> None:
     together = combination({**slice_of({"every": 2}), "methods": ["partial-averaging", "full-averaging", "fedavg"]})
+    assert problems_of(together) == []
+
+
+def test_an_outer_optimizer_is_refused_where_it_is_written() -> None:
+    (problem,) = refusals(stepping(learning={"algorithm": "fedavg"}))
+    assert problem.path == ("partial_models", "core", "outer")
+    (problem,) = refusals({"learning": {"outer": "nesterov", "algorithm": "local"}})
+    assert problem.path == ("learning", "outer")
+    for outer, text in (("adam", "nesterov"), ("nesterov,lr=0", "lr = 0"), ("sgd,momentum=1", "momentum = 1")):
+        settings = stepping()
+        settings["partial_models"]["core"]["outer"] = outer
+        (problem,) = refusals(settings)
+        assert (problem.path, text in problem.text) == (("partial_models", "core", "outer"), True), problem.text
+        (problem,) = refusals({"learning": {"outer": outer}})
+        assert (problem.path, text in problem.text) == (("learning", "outer"), True), problem.text
+
+
+def test_a_simulation_may_compare_outer_steps_with_methods_that_take_none() -> None:
+    together = combination(stepping(methods=["partial-averaging", "full-averaging", "local", "fedavg"]))
     assert problems_of(together) == []
 
 

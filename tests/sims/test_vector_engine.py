@@ -10,6 +10,7 @@ import dataclasses
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,13 @@ from tests.sims.worlds import engine, federation, played, relative, same_bits, s
 PARITY = 1e-5
 
 
-def twin(made: World, method: str, rounds: int = 3) -> Tensor:
-    """Return the result of the same run as an obvious loop over peers and batches, with autograd and means by hand."""
+def twin(
+    made: World, method: str, rounds: int = 3, begin: Callable[[int, Tensor], None] = lambda number, x_Pn: None
+) -> Tensor:
+    """Return the result of the same run as an obvious loop over peers and batches, with autograd and means by hand.
+
+    `begin` may change the models (P, n) with which a round 0, 1, ... begins.
+    """
     learning = made.federation.learning
     plan = plan_of(made, parse_choice(method))
     averaging = averaging_of(plan, made.federation, made.seed)
@@ -41,6 +47,7 @@ def twin(made: World, method: str, rounds: int = 3) -> Tensor:
     steps = learning.steps_between_averaging
     assert isinstance(steps, int)
     for number in range(rounds):
+        begin(number, x_Pn)
         for p, peer in enumerate(made.peers):
             module = modules[p].train()
             with torch.no_grad():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, Note
+from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, Note, Train
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import Cut, LinkRules
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
@@ -29,6 +31,32 @@ def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on
     assert cluster.run(OVER_TICKS, lambda: all(max(rounds, default=0) > STARTS for rounds in evaluated.values()))
     for rounds in evaluated.values():
         assert rounds == [*range(1, STARTS), 6], "every round by the first contract, every third by the second"
+
+
+@pytest.mark.parametrize(
+    ("changed", "anew"),
+    [
+        ({"learning__optimizer": "sgd,lr=0.2"}, True),
+        ({"learning__outer": "nesterov"}, True),
+        ({"gossip__exchanges": 3}, False),
+    ],
+    ids=str,
+)
+def test_a_changed_optimizer_begins_with_a_state_of_its_own(changed: dict[str, Any], *, anew: bool) -> None:
+    before = world(2, learning__optimizer="sgd,lr=0.1,momentum=0.5")
+    cluster = Amended(before, world(2, **{"learning__optimizer": "sgd,lr=0.1,momentum=0.5", **changed}), Faults())
+    fresh: dict[str, list[bool]] = {peer: [] for peer in before.peers}
+
+    def said(peer: str, effect: Effect) -> None:
+        if isinstance(effect, Train) and cluster.node(peer).setup.held.number:
+            fresh[peer].append(effect.fresh)
+
+    cluster.simulator.on_effect = said
+    cluster.simulator.start()
+    cluster.run(10.0)
+    cluster.simulator.feed("peer1", NewContract(cluster.contract))
+    assert cluster.run(OVER_TICKS, lambda: all(len(each) > 2 for each in fresh.values()))
+    assert [each[:3] for each in fresh.values()] == [[anew, False, False]] * 2
 
 
 def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group() -> None:
