@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import shutil
+import socket
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Peers whose next command is printed; the others' follow the same pattern.
 _SHOWN_PEERS = 16
+#: Columns of a line, as wide as the narrowest terminal.
+_COLUMNS = 80
 #: Peers of a simulation whose file gives no number.
 _DEFAULT_SIMULATED = 16
 
@@ -78,7 +83,7 @@ def init(
         if model is not None and not model.is_absolute():
             (place / model).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(federation.parent / model if federation else model, place / model)
-    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited)]))
+    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited), *_ports_in_use(invited)]))
 
 
 def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
@@ -93,6 +98,32 @@ def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
     width = max(len(what) for what, _ in rows)
     head = f'The federation "{called}" is in {folder}, with {len(ids)} peer{"s" if len(ids) > 1 else ""}:'
     return [head, "", *(f"  {what:<{width}}  {words}" for what, words in rows)]
+
+
+def _ports_in_use(invited: Sequence[InvitedPeer]) -> list[str]:
+    """Return a paragraph about ports of peers on this machine that other programs hold now, or nothing."""
+    from fedpeer.config.address import Endpoint, loopback
+
+    wanted = [
+        (Endpoint.read(place), words)
+        for peer in invited
+        if loopback(peer.host)
+        for place, words in ((peer.listen, peer.id), (peer.dashboard, f"{peer.id}'s dashboard"))
+    ]
+    taken = [f"{place.port} ({words})" for place, words in wanted if _in_use(place.host, place.port)]
+    if not taken:
+        return []
+    named = ", ".join(taken[:_SHOWN_PEERS]) + (f" and {len(taken) - _SHOWN_PEERS} more" * (len(taken) > _SHOWN_PEERS))
+    end = "end the other program before you start, or make the federation again with another --port"
+    return ["", *textwrap.wrap(f"In use by another program now: {named}; {end}.", _COLUMNS)]
+
+
+def _in_use(host: str, port: int) -> bool:
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return False
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
 
 
 def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[ConfigProblem]) -> str:

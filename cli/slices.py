@@ -37,7 +37,9 @@ def slices_command(
             metavar="NAME", help="Data set that sets the network's input and output size.", show_default=False
         ),
     ] = None,
-    peers: Annotated[int | None, number("Number of peers; default 16.", show_default=False)] = None,
+    peers: Annotated[
+        int | None, number("Number of peers; default: as the data's split has.", show_default=False)
+    ] = None,
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Algorithm, such as full-averaging.", show_default=False)
     ] = None,
@@ -72,16 +74,20 @@ def slices_command(
 
 
 def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
-    """Return the plan and the network. The data set is loaded only if the network's sizes depend on it."""
+    """Return the plan and the network. The data set is loaded only if sizes or the number of peers depend on it."""
     from fedpeer.config.plain_network import written_layers
     from fedpeer.config.rules import peer_ids
     from fedpeer.learning.groups import plan_for
-    from fedpeer.learning.holdings import load_dataset
+    from fedpeer.learning.holdings import dataset_split, load_dataset
     from fedpeer.sims.world import build_world
 
     layers = written_layers(federation.network)
     if layers is not None:
-        network, peers = _traced(federation.network, layers), tuple(peer_ids(federation.simulation.peers or 16))
+        network, count = _traced(federation.network, layers), federation.simulation.peers
+        if count is None:
+            dataset = load_dataset(federation.simulation.dataset)
+            count = len(dataset_split(dataset, federation, federation.seed).shares)
+        peers = tuple(peer_ids(count))
     else:
         world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
         network, peers = world.network, world.peers

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, parse_choice
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.data.dataset import ASKED, DataError, Dataset
@@ -53,10 +53,15 @@ class Named:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModels:
-    """A model, and a function that loads its peer's test examples."""
+    """A model, and where its peer's examples are.
+
+    own_test_part   loads the test examples
+    source          the choice of data that it was trained on; None where it is not recorded
+    """
 
     model: Model
     own_test_part: Callable[[], Examples]
+    source: Choice | None = None
 
 
 def trained_models(named: Named) -> TrainedModels:
@@ -80,7 +85,9 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     assert file.state is not None, "filled in by `load_peer`"
     code = imported if file.network is not None else _leave([*file.allow_python, *named.allow_python])
     return TrainedModels(
-        model=_of_state(Path(file.state), code), own_test_part=lambda: _tested(*held_by(file, config.federation))
+        model=_of_state(Path(file.state), code),
+        own_test_part=lambda: _tested(*held_by(file, config.federation)),
+        source=file.data.source,
     )
 
 
@@ -100,18 +107,19 @@ def _of_run(named: Named) -> TrainedModels:
         raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
     model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
 
+    if settings.get("objects"):
+        return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id))
+    federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
+    options = federation.simulation
+
     def own_test_part() -> Examples:
-        if settings.get("objects"):
-            return _nowhere(run.id)
-        federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
-        options = federation.simulation
         _check_dataset(options.dataset, named.allow_python)
         dataset = load_dataset(options.dataset)
         assert options.normalise is not None, "a run's settings have everything filled in"
         number = list(model.card.peers).index(model.peer)
         return _tested(dataset, held(dataset, dataset_split(dataset, federation, seed), number, options.normalise))
 
-    return TrainedModels(model=model, own_test_part=own_test_part)
+    return TrainedModels(model=model, own_test_part=own_test_part, source=options.dataset)
 
 
 def _leave(allowed: Sequence[str]) -> Loader:
@@ -139,13 +147,31 @@ def _nowhere(where: str) -> Examples:
     raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
 
 
-def examples_in(text: str, model: Model) -> Examples:
-    """Return the examples of a data set or file that a command line names, such as `csv:ward3.csv,label=outcome`.
+def like_its_own(file: str, found: TrainedModels) -> Choice:
+    """Return the choice of a file of the kind that the model was trained on, with the same label and other settings.
+
+    Raises:
+        ConfigError: it was not trained on files of the user's own, or that is not recorded.
+    """
+    source = found.source
+    if source is None or source.name not in OWN or source.name == "python":
+        text = f"how {file} is to be read is not recorded with this model; write --data csv:{file},label=NAME instead"
+        raise ConfigError("the command line", [ConfigProblem((), text, "FILE")])
+    settings = {name: value for name, value in source.settings.items() if name != "path"}
+    ending = Path(file).suffix.lower().removeprefix(".")
+    if ending != source.name and ending in ("csv", "parquet") and source.name in ("csv", "parquet"):
+        settings.pop("delimiter", None)
+        return Choice(ending, file, settings)
+    return Choice(source.name, file, settings)
+
+
+def examples_in(choice: Choice, model: Model) -> Examples:
+    """Return the examples of a data set or file, such as `csv:ward3.csv,label=outcome`.
 
     Raises:
         ChoiceError, DataError: it cannot be read, or does not fit the model.
     """
-    card, choice = model.card, anchored(parse_choice(text), Path())
+    text, card, choice = str(choice), model.card, anchored(choice, Path())
     if choice.name in OWN and card.classes and "classes" not in choice.settings:
         choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
     dataset = load_dataset(choice)

@@ -71,11 +71,17 @@ def _trained(
 
 def evaluate_command(
     where: Where,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="File like those that it was trained on, label column included; default: its own test part.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Data, such as csv:FILE,label=NAME; default: its own test part.", show_default=False
-        ),
+        typer.Option(metavar="NAME", help="Other data instead, such as csv:FILE,label=NAME.", show_default=False),
     ] = None,
     method: _Method = "partial-averaging",
     peer: Peer = None,
@@ -87,17 +93,25 @@ def evaluate_command(
     """Measure a trained model on its peer's own test part, or on other data."""
     import json
 
-    from fedpeer.cli.trained import examples_in
+    from fedpeer.cli.trained import examples_in, like_its_own
+    from fedpeer.config.choice import parse_choice
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.summary import score_text
 
+    if file is not None and data is not None:
+        text = f"FILE {file} and --data {data} are both data to measure on; leave one out"
+        raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
     found = _trained(where, method, peer, seed, out, allow_python)
-    x, y = found.own_test_part() if data is None else examples_in(data, found.model)
+    choice = None if data is None else parse_choice(data)
+    if file is not None:
+        choice = like_its_own(file, found)
+    x, y = found.own_test_part() if choice is None else examples_in(choice, found.model)
     score, loss = found.model.evaluate(x, y)
     measure: Literal["accuracy", "error"] = "accuracy" if found.model.loss.counts else "error"
     if as_json:
         print(json.dumps({"schema": 1, "peer": found.model.peer, measure: score, "loss": loss, "examples": len(x)}))
         return
-    examples = f"{len(x):,} examples of {'its own test part' if data is None else data}"
+    examples = f"{len(x):,} examples of {'its own test part' if choice is None else file or data}"
     print(f"{found.model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
 
 

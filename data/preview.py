@@ -69,10 +69,10 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
         caption = "min, quartiles, max" if dataset.task == "regression" else "ones: min, quartiles, max"
         return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(caption)
     count_PC = np.array([peer["train_counts"] for peer in peers])
-    digits = max(2, len(str(count_PC.max())))
-    if len(dataset.classes) * (digits + 1) <= room:
-        header = Text("".join(f" {name[:digits]:>{digits}}" for name in dataset.classes))
-        return [_counts(count_C, count_PC.max(), digits) for count_C in count_PC], header
+    width_C = _widths(dataset.classes, count_PC, room)
+    if width_C:
+        header = Text("".join(f" {_cut(name, width)}" for name, width in zip(dataset.classes, width_C, strict=True)))
+        return [_counts(count_C, count_PC.max(), width_C) for count_C in count_PC], header
     each = -(-len(dataset.classes) // room)
     starts = np.arange(0, len(dataset.classes), each)
     density_PB = np.add.reduceat(count_PC, starts, axis=1)
@@ -80,13 +80,31 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
     return [_shaded(density_B, density_PB.max()) for density_B in density_PB], Text(caption[:room])
 
 
-def _counts(count_C: np.ndarray[Any, Any], largest: int, digits: int) -> Text:
+def _widths(classes: Sequence[str], count_PC: np.ndarray[Any, Any], room: int) -> list[int]:
+    """Return the columns of each class: all of its name if there is room, else of as much of each; []: too many."""
+    digits = max(2, len(str(count_PC.max())))
+    longest = max(map(len, classes))
+    for most in range(longest, 0, -1):
+        width_C = [max(digits, min(len(name), most)) for name in classes]
+        if sum(width_C) + len(width_C) <= room:
+            return width_C
+    return []
+
+
+def _cut(name: str, width: int) -> str:
+    """Return a name, right-aligned in this many columns; one that is cut ends in an ellipsis if that leaves two."""
+    if len(name) <= width:
+        return f"{name:>{width}}"
+    return f"{name[: width - 1]}…" if width > 2 else name[:width]
+
+
+def _counts(count_C: np.ndarray[Any, Any], largest: int, width_C: Sequence[int]) -> Text:
     text = Text()
-    for count in count_C.tolist():
+    for count, width in zip(count_C.tolist(), width_C, strict=True):
         # Dark to bright blue: the white number on it is readable on light and dark terminals.
         strength = count / max(1, largest)
         style = f"white on rgb({int(20 + 20 * strength)},{int(40 + 70 * strength)},{int(70 + 120 * strength)})"
-        text.append(f" {count or '.':>{digits}}", style=style if count else "dim")
+        text.append(f" {count or '.':>{width}}", style=style if count else "dim")
     return text
 
 

@@ -272,16 +272,28 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
     try:
         with torch.no_grad():
             found = tuple(module(example).shape)
-    except (RuntimeError, TypeError, ValueError, IndexError) as problem:
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as problem:
         raise NetworkError(
             f"the network cannot take two examples of {shape.name}, of shape {shape.input_shape} "
-            f"({shape.input_kind}): {problem}; choose a network that fits, such as {_default_network(shape)}"
+            f"({shape.input_kind}): {problem}; {_fitting(shape)}"
         ) from None
     if found != (2, outputs):
         raise NetworkError(
             f"the network's output for two examples has shape {found}; it must be (2, {outputs}), "
             f"{outputs} outputs for each example"
         )
+
+
+def _fitting(shape: DataShape) -> str:
+    """Return what a user whose network does not take the examples can do."""
+    choose = f"choose a network that fits, such as {_default_network(shape)}"
+    if shape.input_kind != "image" or shape.input_shape[0] != 1:
+        return choose
+    rows = " x ".join(map(str, shape.input_shape[1:]))
+    return (
+        f"the examples were taken for images of {rows} with one channel: if they are sequences, write kind=features "
+        f'(in Python a Dataset with input_kind="features"); else {choose}'
+    )
 
 
 def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:

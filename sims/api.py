@@ -21,7 +21,6 @@ from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import KEYWORDS, problems_of
 from fedpeer.config.settings import EngineName, RunOptions
-from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
@@ -108,7 +107,7 @@ def simulate(
 
     `docs/python.md` has an example that can be run unchanged.
     """
-    dataset = None if data is None or isinstance(data, str) else data if isinstance(data, Dataset) else of_objects(data)
+    dataset = None if data is None or isinstance(data, str) else of_objects(data)
     module = network if isinstance(network, nn.Module) else None
     objects = [name for name, given in (("data", dataset), ("network", module)) if given is not None]
     names = {"data": data if dataset is None else None, "network": network if module is None else None}

@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.lib import format as npy
@@ -124,11 +124,48 @@ def of_objects(
         DataError: it is something else, or `from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
+        _check_made(made, name)
         return made
     pair = made if isinstance(made, tuple) else _stacked(name, made)
     if len(pair) != 2:
         raise DataError(f"{name} returned a tuple of {len(pair)}; return (x, y)")
     return from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
+
+
+def _check_made(made: Dataset, name: str) -> None:
+    """Check a Dataset that a user has put together.
+
+    Raises:
+        DataError: what does not fit, field by field, all at once.
+    """
+    mistakes = FileMistakes(name)
+    for field, known in (("task", get_args(Task)), ("input_kind", get_args(InputKind))):
+        if (found := getattr(made, field)) not in known:
+            mistakes.add(field, f'it is "{found}"; write one of {", ".join(known)}')
+    x, y = _array(made.x, "x", mistakes), _array(made.y, "y", mistakes)
+    mistakes.stop_if_any()
+    wanted = np.dtype(np.int64 if made.input_kind == "tokens" else np.float32)
+    if x.dtype != wanted:
+        mistakes.add("x", f"it holds {x.dtype}; convert it with x.astype(numpy.{wanted})")
+    if made.input_kind == "image" and x.ndim != 4:
+        mistakes.add("x", f"its shape is {x.shape}; images have (examples, channels, height, width)")
+    if x.ndim < 2 or not len(x):
+        mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
+    if made.input_kind != "tokens":
+        _finite(x, "x", mistakes)
+    others = {"y": y, "user_N": made.user_N, "subclass_N": made.subclass_N, "test_N": made.test_N}
+    for field, array in others.items():
+        if array is not None and len(array) != len(x):
+            mistakes.add(field, f"it has {len(array)} entries, but x has {len(x)}; the numbers must be equal")
+    if made.task == "classification" and not made.classes:
+        mistakes.add("classes", "there are none; name the classes in the order of their numbers in y")
+    elif made.task == "classification":
+        _targets(y, made.task, made.classes, mistakes)
+        if y.dtype != np.int64:
+            mistakes.add("y", f"it holds {y.dtype}; convert it with y.astype(numpy.int64)")
+    elif made.classes:
+        mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
+    mistakes.stop_if_any()
 
 
 def _called(function: str) -> Any:
@@ -173,6 +210,7 @@ def from_arrays(
     Args:
         source: the file or function to name in errors.
         kind: default: guessed from the shape, (N, F) features, (N, H, W) or (N, C, H, W) images; never tokens.
+            Features may have further dimensions, such as sequences (N, T, F).
 
     Raises:
         DataError: wrong shapes or lengths, values that are not finite, invalid class numbers; all at once.
@@ -251,9 +289,8 @@ def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: FileMistakes) -> 
                 "x", f"tokens are whole numbers from 0, of shape (examples, length); found {x.dtype} {x.shape}"
             )
         return x.astype(np.int64)
-    dimensions = {"features": (2,), "image": (3, 4)}[kind]
-    if x.ndim not in dimensions:
-        mistakes.add("x", f"its shape {x.shape} does not fit kind={kind}")
+    if kind == "image" and x.ndim not in (3, 4):
+        mistakes.add("x", f"its shape {x.shape} does not fit kind=image")
     _finite(x, "x", mistakes)
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)

@@ -8,6 +8,7 @@ set's `source`, for the user to see.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,8 @@ from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: A label column with more different whole numbers than this has a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
+#: A number as half of Europe writes it, with thousands set off by a point or a blank or not at all.
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+")
 
 
 def column_numbers(
@@ -37,6 +40,15 @@ def column_numbers(
     return narrow_N
 
 
+def is_number(cell: str) -> bool:
+    """Return whether a cell has a number, also an infinite one or none (`nan`)."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def _number(cell: str) -> float:
     try:
         return float(cell)
@@ -51,6 +63,9 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
     try:
         value = float(cell)
     except ValueError:
+        if _DECIMAL_COMMA.fullmatch(cell.strip()):
+            point = _with_a_point(cell.strip())
+            return "comma", f'"{cell.strip()}" has a decimal comma; write {point}, and export the file that way'
         return "text", (
             f'"{_shortened(cell)}" is text, and a network needs numbers; encode it as numbers, or leave the column out '
             f"with drop={column}"
@@ -58,13 +73,25 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
     return "infinite", f"{cell.strip()} is not a {'finite ' if value == value else ''}number in float32; {way_out}"
 
 
+def _with_a_point(number: str) -> str:
+    """Return a number that has a decimal comma as Python reads it."""
+    whole, _, decimals = number.rpartition(",")
+    return f"{re.sub(r'[. ]', '', whole)}.{decimals}"
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
 def guessed_task(label_N: Sequence[str]) -> Task:
-    """Return classification if the labels are text or few different whole numbers, else regression."""
-    values = [_number(label) for label in set(label_N) if not _missing(label)]
+    """Return classification if the labels are text or few different whole numbers, else regression.
+
+    Numbers with a decimal comma are numbers, whose mistakes are then found one by one.
+    """
+    there = [label for label in set(label_N) if not _missing(label)]
+    if there and all(is_number(label) or _DECIMAL_COMMA.fullmatch(label) for label in there):
+        there = [label if is_number(label) else _with_a_point(label) for label in there]
+    values = [_number(label) for label in there]
     few_and_whole = len(values) <= CLASSES_GUESSED_MAX and all(value.is_integer() for value in values)
     return "classification" if np.isnan(values).any() or few_and_whole else "regression"
 

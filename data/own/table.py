@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Task
-from fedpeer.data.own.columns import class_numbers, column_numbers, described, drawn_test_part, guessed_task, users
+from fedpeer.data.own.columns import (
+    class_numbers,
+    column_numbers,
+    described,
+    drawn_test_part,
+    guessed_task,
+    is_number,
+    users,
+)
 from fedpeer.data.own.mistakes import FileMistakes, check_there
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
@@ -199,6 +207,10 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
         advice = next((advice for mark, advice in others.items() if mark in header[0]), None)
         if advice:
             raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{advice}"')
+    if separator and wanted.label not in header and sum(map(is_number, header)) >= max(1, len(header) - 1):
+        found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
+        text = f'it has no column "{wanted.label}" and looks like a row of examples ({found})'
+        raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
     for twice in sorted({name for name in header if header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')

@@ -29,7 +29,7 @@ WINDOW_S = 10.0
 #: Different lines of one name that are logged at once in such a window; a person can follow one a second.
 LINES_MAX = 10
 #: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
-_ROUTINE = {"evaluated", "round"}
+_ROUTINE = {"round"}
 #: Most characters of one line's text: more than any sentence of ours, and a bound for a stranger's.
 TEXT_MAX = 400
 #: Most characters of a name that a sender claims for itself; ids of a roster have at most 63.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,16 @@ def test_what_init_says_fits_the_screen_and_names_the_next_command(fedpeer: Fedp
     assert "fedpeer start --config wards/peer16/peer16.yaml" in here
     assert "scp -rp far/peer2 10.0.0.2:" in there
     assert "fedpeer start --config peer2/peer2.yaml" in there
+
+
+def test_ports_that_other_programs_hold_are_named(fedpeer: Fedpeer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = fedpeer("init", "busy", "--peers", "2", "--port", str(port - 1)).out
+    assert f"In use by another program now: {port} (peer2)" in said
+    assert "another --port" in " ".join(said.split())
+    assert max(map(len, said.splitlines())) <= 80
+    assert "In use" not in fedpeer("init", "idle", "--peers", "2", "--port", str(port - 1)).out
 
 
 def test_one_machine_has_a_port_for_each_peer_and_each_dashboard(fedpeer: Fedpeer, tmp_path: Path) -> None:

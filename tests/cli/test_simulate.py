@@ -147,6 +147,19 @@ def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
     assert len(split["peers"]) == 5
 
 
+def test_slices_have_the_peers_that_the_simulation_has(fedpeer: Fedpeer) -> None:
+    """The users of the user's own file, although its sizes are written in the network."""
+    rows = [f"{n},{2 * n},{'ab'[n % 2]},ward{n % 4}" for n in range(40)]
+    Path("wards.csv").write_text("\n".join(["u,v,y,ward", *rows]))
+    Path("federation.yaml").write_text(
+        "network: mlp:2+8+2\nsimulation: {dataset: 'csv:wards.csv,label=y,user=ward', split: user}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert "peer1, peer2, peer3 and 1 more" in drawn
+    assert "everyone 4 peers" in drawn
+    assert "everyone 7 peers" in " ".join(fedpeer("slices", "--config", "federation.yaml", "--peers", "7").out.split())
+
+
 def test_slices_say_whose_members_are_found_during_the_run(fedpeer: Fedpeer) -> None:
     kin = "kin: {depends_on: [everyone], neurons: {hidden1: 3}, members: 'alike,after=7'}"
     Path("federation.yaml").write_text(

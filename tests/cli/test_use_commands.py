@@ -60,6 +60,18 @@ def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) ->
     )
 
 
+def test_evaluate_reads_a_file_like_those_that_the_model_was_trained_on(run: Fedpeer, tmp_path: Path) -> None:
+    """The same label and settings; so `evaluate` takes what `predict` takes, if it has the labels."""
+    table(tmp_path / "later.csv")
+    named = run("evaluate", "last", "--peer", "peer1", "--data", "csv:later.csv,label=outcome", "--json").out
+    assert run("evaluate", "last", "later.csv", "--peer", "peer1", "--json").out == named
+    assert "90 examples of later.csv" in run("evaluate", "last", "later.csv", "--peer", "peer1").out
+    (tmp_path / "bare.csv").write_text("a,b\n9,1\n")
+    missing = run("evaluate", "last", "bare.csv", "--peer", "peer1")
+    assert missing.code == 2
+    assert "label=outcome: there is no such column; there are: a, b" in missing.err
+
+
 def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are found by name, other columns are ignored, and no label is needed."""
     (tmp_path / "new.csv").write_text("b,name,a\n1,x,9\n9,y,1\n")
@@ -155,6 +167,7 @@ def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, c
         (["evaluate", "last", "--peer", "peer1", "--method", "fedavg"], "no models of fedavg"),
         (["evaluate", "last", "--peer", "peer1", "--seed", "7"], "with seed 7"),
         (["evaluate", "nowhere", "--peer", "peer1"], "no run"),
+        (["evaluate", "last", "ward.csv", "--data", "digits", "--peer", "peer1"], "leave one out"),
         (["evaluate", "last", "--peer", "peer1", "--data", "digits"], "trained for the classes ill, well"),
         (["evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=a"], "is not a class"),
         (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
@@ -214,5 +227,8 @@ def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: 
     score, loss = made.local_task.evaluate(made.local_task.start())
     assert (found["peer"], found["accuracy"], found["loss"]) == ("peer1", score, pytest.approx(loss, rel=1e-5))
     assert fedpeer("predict", config.file.state, str(data)).out.startswith("prediction,")
-    nowhere = fedpeer("evaluate", config.file.state)
-    assert (nowhere.code, "--data" in nowhere.err) == (2, True)
+    for arguments in ([], [str(data)]):
+        nowhere = fedpeer("evaluate", config.file.state, *arguments)
+        assert (nowhere.code, "--data" in nowhere.err) == (2, True)
+    of_file = json.loads(fedpeer("evaluate", str(file), str(data), "--json").out)
+    assert (of_file["peer"], of_file["examples"]) == ("peer1", 90)

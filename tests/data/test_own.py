@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from fedpeer.config.choice import bind_settings, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
+from fedpeer.data.own.arrays import of_objects
 from fedpeer.data.own.mistakes import SHOWN_MAX
 
 GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
@@ -121,6 +123,10 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ("a,outcome\n1,x\n2,3,y\n4,z\n", {}, ["row 3: it has 3 cells, but the first line names 2"]),
         ("a,b,a,outcome\n1,2,3,x\n", {}, ['row 1: columns 1, 3 are all called "a"']),
         ("a;outcome\n1;x\n", {}, ['try delimiter=";"']),
+        ('a,outcome\n1,x\n"2,5",y\n', {}, ['row 3, column a: "2,5" has a decimal comma; write 2.5']),
+        ("a;outcome\n1.234,5;x\n2;y\n", {"delimiter": ";"}, ['"1.234,5" has a decimal comma; write 1234.5']),
+        ("a;outcome\n1;3,5\n2;4\n", {"delimiter": ";"}, ['column outcome: "3,5" has a decimal comma; write 3.5']),
+        ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
         ("a,outcome\n1,0.5\n2,x\n", {"task": "regression"}, ["row 3, column outcome", '"x" is text']),
@@ -281,6 +287,56 @@ def test_each_mistake_of_an_npz_is_named(
     message = _message(npz, path=_npz(tmp_path, **arrays), **settings)
     assert said in message
     assert "t.npz" in message
+
+
+WHOLE = Dataset(
+    name="mine",
+    x=np.zeros((4, 3), np.float32),
+    y=np.array([0, 1, 0, 1]),
+    task="classification",
+    input_kind="features",
+    classes=("ill", "well"),
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"input_kind": "foo"}, 'input_kind: it is "foo"; write one of features, image, tokens'),
+        ({"task": "ranking"}, 'task: it is "ranking"; write one of classification, regression, completion'),
+        ({"x": np.zeros((4, 3))}, "x: it holds float64; convert it with x.astype(numpy.float32)"),
+        ({"input_kind": "tokens"}, "x: it holds float32; convert it with x.astype(numpy.int64)"),
+        ({"input_kind": "image"}, "images have (examples, channels, height, width)"),
+        ({"x": np.zeros((5, 3), np.float32)}, "y: it has 4 entries, but x has 5"),
+        ({"x": np.full((4, 3), np.nan, np.float32)}, "x[0, 0]: nan is not a finite number"),
+        ({"y": np.array([0, 1, 2, 1])}, "y[2]: 2 is out of range"),
+        ({"y": np.array([0, 1, 0, 1], np.int32)}, "y: it holds int32; convert it with y.astype(numpy.int64)"),
+        ({"classes": ()}, "classes: there are none"),
+        ({"task": "regression", "y": np.zeros(4, np.float32)}, "classes: there are classes, but task=regression"),
+        ({"user_N": np.array([0, 1])}, "user_N: it has 2 entries, but x has 4"),
+        ({"test_N": np.array([True])}, "test_N: it has 1 entries, but x has 4"),
+    ],
+    ids=str,
+)
+def test_a_data_set_that_a_user_has_put_together_is_looked_at(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError) as found:
+        of_objects(replace(WHOLE, **changed), "mine")
+    assert said in str(found.value)
+
+
+def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
+    images = replace(WHOLE, x=np.zeros((4, 1, 5, 5), np.float32), input_kind="image")
+    sequences = replace(WHOLE, x=np.zeros((4, 5, 2), np.float32))
+    tokens = replace(WHOLE, x=np.zeros((4, 5), np.int64), input_kind="tokens")
+    numbers = replace(WHOLE, y=np.zeros((4, 2), np.float32), task="regression", classes=())
+    for each in (WHOLE, images, sequences, tokens, numbers):
+        assert of_objects(each) is each
+
+
+def test_sequences_are_features_with_a_further_dimension(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=np.ones((4, 16, 3)), y=np.array([0, 1, 0, 1]))
+    assert npz(path=path).input_shape == (1, 16, 3)
+    assert npz(path=path, kind="features").input_shape == (16, 3)
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import numpy as np
@@ -61,6 +62,23 @@ def test_counts_are_shown_where_there_is_room() -> None:
     share = Share(train_M=np.array([0, 3, 6, 1]), test_M=np.array([2]))
     line = next(line for line in _drawn(dataset, Split(rule="r", shares=(share,)), 80) if "peer1" in line)
     assert line.split() == ["peer1", "4", "1", "3", "1", "."]
+
+
+def test_class_names_are_whole_where_there_is_room_and_cut_alike_where_there_is_not() -> None:
+    names = ("ill", "well", "in remission", "unknown to us")
+    made = dataclasses.replace(_dataset(4), classes=names)
+    share = Share(train_M=np.array([0, 4, 8, 1]), test_M=np.array([2]))
+    for width, shown in (
+        (100, ["ill", "well", "in remission", "unknown to us"]),
+        (52, ["ill", "well", "in rem…", "unknow…"]),
+    ):
+        lines = _drawn(made, Split(rule="r", shares=(share,)), width)
+        header = next(line for line in lines if "train" in line)
+        assert [name for name in shown if name not in header] == [], header
+        counts = next(line for line in lines if "peer1" in line)
+        for name, count in zip(shown, ("3", "1", ".", "."), strict=True):
+            end = header.index(name) + len(name)
+            assert counts[:end].split()[-1] == count, "a count stands under its class"
 
 
 def test_many_classes_are_shaded() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
@@ -85,6 +85,25 @@ def test_a_users_own_network_that_does_not_fit_is_said(answer: Any, said: str) -
     federation = Federation(network=parse_choice("python:mypkg:build"))
     with pytest.raises(NetworkError, match=said):
         assemble(federation, TABLE, 0, lambda name: answer)
+
+
+class LastStep(nn.Module):
+    """An LSTM over sequences (T, 8), and a transformer's layer before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+        self.lstm, self.head = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(self.mixed(x))[0][:, -1])
+        return out
+
+
+def test_whose_sequences_were_taken_for_images_learns_how_to_say_so() -> None:
+    federation = Federation(network=parse_choice("python:mypkg:build"))
+    with pytest.raises(NetworkError, match="images of 8 x 8 with one channel: if they are sequences, write kind="):
+        assemble(federation, IMAGES, 0, lambda name: LastStep)
 
 
 def test_the_shape_of_a_data_set() -> None:

@@ -85,6 +85,15 @@ def test_many_different_lines_of_one_name_end_in_one_with_their_number() -> None
     assert (told.lines[-1].text, told.lines[-1].more) == ("line 499", 500 - LINES_MAX - 1)
 
 
+def test_each_evaluation_is_told_and_of_rounds_the_first() -> None:
+    told = Told()
+    for number in range(5):
+        told.note(f"round {number}: 90 %", what="evaluated")
+        told.note(f"round {number}", what="round")
+    assert [line.text for line in told.lines if line.what == "evaluated"] == [f"round {n}: 90 %" for n in range(5)]
+    assert [line.text for line in told.lines if line.what == "round"] == ["round 0"]
+
+
 def test_a_new_window_tells_at_once() -> None:
     told = Told()
     for _ in range(2):
