@@ -93,7 +93,9 @@ class OptimizerChoice:
         try:
             return kind(parameters, **self.settings)  # type: ignore[no-any-return]
         except (TypeError, ValueError, RuntimeError) as problem:
-            raise OptimizerError(f'optimizer "{self.kind}": {problem}') from None
+            # Torch's optimizer of matrices alone says which parameter is none, and not what to do.
+            way_out = "; take a network without biases and normalization, or another optimizer" * (self.kind == "Muon")
+            raise OptimizerError(f'optimizer "{self.kind}": {problem}{way_out}') from None
 
 
 @dataclass(frozen=True)

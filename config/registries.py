@@ -38,6 +38,7 @@ OPTIMIZERS = {
     "adamax": "lr betas eps weight_decay maximize",
     "adamw": "lr betas eps weight_decay amsgrad maximize",
     "asgd": "lr lambd alpha t0 weight_decay maximize",
+    "muon": "lr weight_decay momentum nesterov eps ns_steps adjust_lr_fn",
     "nadam": "lr betas eps weight_decay momentum_decay decoupled_weight_decay maximize",
     "radam": "lr betas eps weight_decay decoupled_weight_decay maximize",
     "rmsprop": "lr alpha eps weight_decay momentum centered maximize",

@@ -44,7 +44,7 @@ def write_report(run: RunFolder) -> Path:
 
 
 def _page(run: Facts) -> str:
-    title = escape(f"{run.settings.get('name', 'run')}: {headline(run.methods)}")
+    title = escape(f"{run.settings.get('name', 'run')}: {headline(run.methods, brief=True)}")
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8")
     pictures = (
         sections.learning,

@@ -41,6 +41,15 @@ def test_what_cannot_train_this_network_here_is_refused_before_any_step(choice: 
         StateLayout.probe(choice, parameters())
 
 
+def test_muon_trains_networks_of_matrices() -> None:
+    """One without biases, say; its state is a matrix for each."""
+    matrices = [nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]
+    choice = OptimizerChoice.named("muon", {"lr": 0.02})
+    assert StateLayout.probe(choice, matrices).size == 18
+    with pytest.raises(OptimizerError, match="without biases"):
+        choice.build([*matrices, nn.Parameter(torch.ones(3))])
+
+
 def test_names_are_torchs_own_in_any_case() -> None:
     assert {"sgd", "adam", "adamw", "rmsprop", "adagrad"} <= set(names())
     assert not {"lbfgs", "sparseadam", "optimizer"} & set(names())

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 import torch
 
+from fedpeer.algorithms.optimizers import names
 from fedpeer.config.choice import call_choice, chain
 from fedpeer.config.problems import Path
 from fedpeer.config.registries import CHOICES, FORMS, OPTIMIZERS, PACKERS, registry
@@ -21,6 +22,10 @@ def test_optimizers_and_their_settings_are_torchs() -> None:
     for name, settings in OPTIMIZERS.items():
         if name in classes:  # the newest optimizers are not in every version of torch
             assert set(settings.split()) <= inspect.signature(classes[name]).parameters.keys(), name
+
+
+def test_every_optimizer_of_torch_that_can_be_used_is_in_the_table() -> None:
+    assert names().keys() <= OPTIMIZERS.keys()
 
 
 def test_the_forms_on_the_wire_are_those_of_gossip() -> None:

@@ -103,7 +103,7 @@ def test_the_report_says_what_the_run_measured(tmp_path: Path) -> None:
     check(text, parsed)
     # 0.5 + 0.01 * letters + 0.02 * 3 + mean over peers of 0.01 * peer / 4
     assert (
-        "Partial averaging: 73.4 %, 12.0 points above local only and 3.0 points above full averaging"
+        "Partial averaging: 73.4 %, 12.0 points above local only (12.0 to 12.0) and 3.0 points above full averaging"
         in parsed.text.replace("\xa0", " ")
     )
     assert "With partial averaging, 4 of 4 peers are better than with local only" in parsed.text

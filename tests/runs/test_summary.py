@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+import re
+from collections.abc import Mapping
 from statistics import mean, pstdev, stdev
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fedpeer.runs.summary import count_text, headline, score_text, summarise
 from tests.runs.run_factory import row
@@ -103,18 +107,77 @@ def results(measure: str = "accuracy", rounds: int = 30, **means: float) -> dict
 def test_the_headline_says_what_partial_averaging_was_worth() -> None:
     methods = results(local=0.885, partial_averaging=0.924, full_averaging=0.897)
     said = "Partial averaging: 92.4 %, 3.9 points above local only and 2.7 points above full averaging"
-    assert headline(methods) == said
+    assert headline(methods, brief=True) == said
 
 
 def test_the_headline_is_honest_when_it_was_worth_nothing() -> None:
     methods = results(local=0.9, partial_averaging=0.88, full_averaging=0.88)
     said = "Partial averaging: 88.0 %, 2.0 points below local only and level with full averaging"
-    assert headline(methods) == said
+    assert headline(methods, brief=True) == said
+
+
+def paired(
+    scores: Mapping[str, list[float]], seeds: Mapping[str, list[float]] | None = None, measure: str = "accuracy"
+) -> dict[str, dict[str, Any]]:
+    """Return results with a score for each peer, and perhaps for each seed."""
+    return {
+        method: {
+            f"{measure}_mean": float(np.mean(each)),
+            f"{measure}_per_peer": each,
+            "rounds": 3,
+            "seeds": list(range(len(seeds[method]) if seeds else 1)),
+            "scores": {"PM": {"per_seed": seeds[method]}} if seeds else {},
+        }
+        for method, each in scores.items()
+    }
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 1), st.floats(0.5, 1)), min_size=3, max_size=20), st.booleans())
+def test_the_interval_is_that_of_a_paired_t_test(pairs: list[tuple[float, float]], by_seed: bool) -> None:
+    """It excludes zero just where SciPy's test rejects at 5 %."""
+    mine, other = ([pair[k] for pair in pairs] for k in (0, 1))
+    scores = {"partial-averaging": mine, "local": other}
+    difference = np.subtract(mine, other)
+    assume(difference.std() > 1e-6)
+    found = headline(paired(scores, scores if by_seed else None))
+    test = stats.ttest_rel(mine, other)
+    low, high = test.confidence_interval(0.95)
+    assert ("within noise of local only" in found) == (low < 0 < high)
+    if abs(difference.mean()) >= 0.0005:
+        (shown,) = re.findall(r"\((\S+) to (\S+)\)", found)
+        assert [float(each) for each in shown] == pytest.approx([100 * low, 100 * high], abs=0.0501)
+    assert f"paired over {len(pairs)} {'seeds' if by_seed else 'peers'}" in found
+
+
+def test_a_difference_that_is_noise_is_called_so() -> None:
+    apart = {"partial-averaging": [0.90, 0.92, 0.95], "local": [0.80, 0.83, 0.84], "full-averaging": [0.93, 0.91, 0.9]}
+    assert headline(paired(apart)) == (
+        "Partial averaging: 92.3 %, 10.0 points above local only (7.5 to 12.5) and within noise of full averaging "
+        "(-8.9 to 10.9); in brackets 95 % intervals, paired over 3 peers"
+    )
+    assert headline(paired({name: each[:2] for name, each in apart.items()})) == (
+        "Partial averaging: 91.0 %, 9.5 points above local only and 1.0 points below full averaging"
+    ), "two pairs have no interval"
+    errors = {"partial-averaging": [1.0, 1.1, 0.9], "local": [2.0, 2.2, 1.8]}
+    assert headline(paired(errors, measure="error")).startswith(
+        "Partial averaging: error 1, 50.0 % less than local only (-62.4 to -37.6)"
+    )
+
+
+def test_seeds_are_paired_where_there_are_enough_of_them() -> None:
+    peers = {"partial-averaging": [0.9, 0.8, 0.7], "local": [0.7, 0.8, 0.9]}
+    alike = {"partial-averaging": [0.81, 0.82, 0.80], "local": [0.80, 0.81, 0.79]}
+    assert "paired over 3 seeds" in headline(paired(peers, alike))
+    two = {name: each[:2] for name, each in alike.items()}
+    assert "paired over 3 peers" in headline(paired(peers, two))
 
 
 def test_the_headline_speaks_of_the_best_method_where_there_is_no_partial_averaging() -> None:
     assert headline(results(local=0.5, fedprox=0.7, mocha=0.6)).startswith("FedProx: 70.0 %, 20.0 points above local")
-    assert headline(results("error", local=2.0, fedprox=1.5)) == "FedProx: error 1.5, 25.0 % less than local only"
+    assert (
+        headline(results("error", local=2.0, fedprox=1.5), brief=True)
+        == "FedProx: error 1.5, 25.0 % less than local only"
+    )
     assert headline(results(local=0.5)) == "Local only: 50.0 % on average over 16 peers"
 
 
