@@ -135,6 +135,7 @@ def _resumed(
         )
     settings = run.read("settings") or {}
     if settings.get("objects"):
-        text = f"run {run.id} got its {' and '.join(settings['objects'])} as Python objects; repeat it from Python"
+        given_as = f"run {run.id} got its {' and '.join(settings['objects'])} as Python objects"
+        text = f'{given_as}; make the same call of fedpeer.simulate again, with resume="{run.id}"'
         raise ConfigError("the command line", [ConfigProblem((), text, "--resume")])
     return request_of(settings), lambda simulation: run

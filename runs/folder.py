@@ -117,7 +117,7 @@ class RunFolder:
             with replacing(path) as temporary:
                 temporary.write_bytes(content)
         Index(root).put(row_of(run.path))
-        run._let_go()
+        run.let_go()
         return run
 
     @property
@@ -247,7 +247,7 @@ class RunFolder:
         run = read_json(self.path / "run.json")
         seconds = (run["seconds"] or 0.0) + time.monotonic() - self._since
         self._note(name=run["name"], started=run["started"], status=status, seconds=round(seconds, 3))
-        self._let_go()
+        self.let_go()
 
     def _note(self, *, name: str, started: str, status: Status, seconds: float | None) -> None:
         run = {"schema": 1, "id": self.id, "name": name, "started": started, "status": status, "seconds": seconds}
@@ -268,7 +268,8 @@ class RunFolder:
             run = read_json(self.path / "run.json")
             self._note(name=run["name"], started=run["started"], status="running", seconds=run["seconds"])
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Let other processes write this run. One that is neither finished nor failed counts as interrupted."""
         if self._release is not None:
             self._release()
             self._release = None

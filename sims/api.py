@@ -25,7 +25,7 @@ from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
 from fedpeer.sims.prepare import prepare_simulation
-from fedpeer.sims.record import begin_record
+from fedpeer.sims.record import begin_record, continued_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
@@ -80,6 +80,7 @@ def simulate(
     address: str = "",
     shards: int | None = None,
     out: str | Path = "fedpeer-runs",
+    resume: str | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Results:
     """Train many peers on this machine by several methods on the same split of the data, and compare the methods.
@@ -100,10 +101,16 @@ def simulate(
         address: address of the Ray cluster, HOST:PORT or "auto"; default: a cluster of this machine alone.
         shards: shards of the ray engine; default: one per CPU for a single run; several runs are distributed whole.
         out: folder in which the run's folder is made.
+        resume: id of an interrupted run in that folder, or "last", to carry on; all other arguments must be those with
+            which it was begun, but for device and workers.
         on_event: called with each `fedpeer.sims.events` event.
 
     Returns:
         The results; everything is also in a folder under `out`.
+
+    Raises:
+        ConfigError: all mistakes in the arguments.
+        RunError: the run to resume does not exist, is finished, or was begun with other settings.
 
     `docs/python.md` has an example that can be run unchanged.
     """
@@ -119,8 +126,14 @@ def simulate(
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
     simulation = prepare_simulation(request, dataset=dataset, module=module)
-    run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
-    summary = carry_out(simulation, run, on_event)
+    if resume is None:
+        run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
+    else:
+        run = continued_record(Path(out), resume, simulation, objects)
+    try:
+        summary = carry_out(simulation, run, on_event)
+    finally:  # an interrupted run can be carried on by this process, such as a notebook's
+        run.let_go()
     write_report(run)
     return Results(summary, run.path)
 

@@ -19,9 +19,9 @@ from fedpeer.data.splits import summary as split_summary
 from fedpeer.learning.device import device_name
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card
-from fedpeer.runs.disk import dumps, write_text
+from fedpeer.runs.disk import dumps, json_value, write_text
 from fedpeer.runs.environment import environment
-from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.folder import RunError, RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
@@ -33,6 +33,8 @@ from fedpeer.slicing.describe import describe_slices, slices_svg
 from fedpeer.slicing.plan import Plan
 from fedpeer.topology.describe import layout_of_graph
 
+#: Settings of the machine, which may differ when a run is carried on.
+_HERE = ("device", "workers", "address")
 #: Folder in the run's folder that holds the folders of distributed cells until all of them are finished.
 CELLS = "cells"
 
@@ -51,10 +53,40 @@ def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequ
         RunError: the disk has too little space, or the folder cannot be made.
     """
     check_disk(simulation, root)
-    settings = simulation.resolved.to_json()
-    settings = {**settings.pop("federation"), **settings, "command": command, "objects": list(objects)}
+    settings = {**_settings(simulation, objects), "command": command}
     where = environment(simulation.device, device_name(simulation.device))
     return RunFolder.create(root, name=simulation.dataset.name, settings=settings, environment=where)
+
+
+def continued_record(root: Path, run_id: str, simulation: Simulation, objects: Sequence[str]) -> RunFolder:
+    """Return the folder of an interrupted run that is carried on with the same settings.
+
+    Args:
+        run_id: its id, the beginning of it, or "last".
+        objects: as in `begin_record`.
+
+    Raises:
+        RunError: there is no such run, it is finished or running, or its settings are others.
+    """
+    run = RunFolder.open(root, run_id)
+    if run.status in ("finished", "running"):
+        raise RunError(f"run {run.id} is {run.status}; only an interrupted or failed run can be carried on")
+    stored, now = run.read("settings") or {}, json_value(_settings(simulation, objects))
+    changed = [key for key in now if key not in _HERE and stored.get(key) != now[key]]
+    if changed:
+        told = "; ".join(f"{key} is {_brief(now[key])} and was {_brief(stored.get(key))}" for key in changed)
+        raise RunError(f"run {run.id} was begun with other settings: {told}")
+    return run
+
+
+def _settings(simulation: Simulation, objects: Sequence[str]) -> dict[str, Any]:
+    settings = simulation.resolved.to_json()
+    return {**settings.pop("federation"), **settings, "objects": list(objects)}
+
+
+def _brief(value: object) -> str:
+    text = dumps(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def record_row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:

@@ -210,6 +210,9 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> No
     state.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
     if leapt:  # else peers that leap at the same moment would each think the others behind, and give them nothing
         state.advertise()
+        # The others count on this peer in the round that it names. So it waits for acknowledgements that are missing
+        # since it was alone as for any other: else it would be through that round before the others begin it.
+        rounds.silent.clear()
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}

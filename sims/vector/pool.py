@@ -21,6 +21,7 @@ import numpy as np
 
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.vector import worker as worker_process
+from fedpeer.sims.vector.by_value import ByValue
 from fedpeer.sims.vector.tasks import Mixing, Task
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
@@ -82,8 +83,6 @@ class WorkerPool:
         self._job, self._handles, self._replaced, self._stop = job, handles, replaced, stop
         self._mixing: dict[str, Mixing] = {}
         self._reason = ""
-        # Workers import the user's script only if the network is defined in it.
-        self._needs_script = any(type(each).__module__ == "__main__" for each in job.module.modules())
         self._workers = [self._start(f"worker{number}") for number in range(1, workers + 1)]
 
     def __enter__(self) -> WorkerPool:
@@ -142,7 +141,7 @@ class WorkerPool:
                         deaths[lost] += 1
                         if deaths[lost] >= DEATHS_PER_TASK_MAX:
                             raise EngineError(
-                                f"{tasks[lost]} killed {deaths[lost]} workers, the last by {self._reason}{self._hint}"
+                                f"{tasks[lost]} killed {deaths[lost]} workers, the last by {self._reason}"
                             )
                         waiting.appendleft(lost)
                     for idle in self._workers:
@@ -176,24 +175,15 @@ class WorkerPool:
         self._replaced(worker.name, self._reason)
         return worker.task
 
-    @property
-    def _hint(self) -> str:
-        if not self._needs_script:
-            return ""
-        return (
-            "; the network is defined in the script itself, so workers import the script: start the run under "
-            '`if __name__ == "__main__":`, or move the network into a module'
-        )
-
     def _start(self, name: str) -> _Worker:
         leader_end, worker_end = self._context.Pipe()
         process = self._context.Process(  # type: ignore[attr-defined]
             target=worker_process.worker_main,
-            args=(worker_end, self._job, self._handles),
+            args=(worker_end, ByValue(self._job), self._handles),
             name=f"fedpeer-{name}",
             daemon=True,
         )
-        with contextlib.nullcontext() if self._needs_script else _script_hidden():
+        with _script_hidden():
             process.start()
         worker_end.close()
         for group, mixing in self._mixing.items():
@@ -205,8 +195,8 @@ class WorkerPool:
 def _script_hidden() -> Iterator[None]:
     """Keep multiprocessing from importing the leading process's script into a new process.
 
-    Multiprocessing imports it for the definitions in it. Workers need none of them here; so a user's script needs no
-    `__main__` guard, and a worker starts in a tenth of the time.
+    Multiprocessing imports it for the definitions in it. Workers get those that they need by value; so a user's script
+    needs no `__main__` guard, and a worker starts in a tenth of the time.
     """
     script = sys.modules["__main__"]
     spec, path = script.__spec__, script.__dict__.pop("__file__", None)

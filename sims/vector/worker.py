@@ -8,12 +8,13 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from fedpeer.sims.vector.by_value import ByValue
 from fedpeer.sims.vector.resident import given_back
 from fedpeer.sims.vector.tasks import Worker
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 
-def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
+def worker_main(pipe: Connection, packed: ByValue[Job], handles: WorkspaceHandles) -> None:
     """Run tasks until the pipe closes, which it does when the leading process ends.
 
     A worker uses one torch thread and ignores Ctrl-C.
@@ -23,7 +24,7 @@ def worker_main(pipe: Connection, job: Job, handles: WorkspaceHandles) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
     with given_back(workspace):
-        _serve_tasks(pipe, Worker(job, workspace, job.stepper()))
+        _serve_tasks(pipe, Worker(packed.value, workspace, packed.value.stepper()))
 
 
 def _keep_freed_memory() -> None:

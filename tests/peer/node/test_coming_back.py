@@ -11,7 +11,7 @@ from fedpeer.peer.node.skew import furthest
 from fedpeer.peer.state.neighbors import Neighbors
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
-from tests.faults.peer_cluster import AddingTrainer, PeerCluster
+from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 
 #: Rounds by which a peer's news of the others is old when it comes back; on real links, until answers arrive again.
 OLD_ROUNDS = 1
@@ -33,6 +33,31 @@ def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(old: int, m
     )
     monkeypatch.setattr(PeerCluster, "_trainer", lambda cluster, peer, adding: short(adding))
     isolation.isolate("cut:1", 8.0, 10, 30.0, "complete", 0)
+
+
+@pytest.mark.slow
+def test_who_comes_back_waits_for_what_it_is_owed_and_so_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trains faster than it repeats its transfers, so that none of them is acknowledged when it names its next
+    round.
+
+    It used to go through that round without the others, who then waited for its shares for a whole deadline.
+    """
+    monkeypatch.setattr(PeerCluster, "_trainer", lambda cluster, peer, adding: short(adding))
+    made = world(4, gossip__exchanges=10, gossip__deadline=30.0, gossip__topology="complete")
+    cut = isolation.faults_of("cut:1", 8.0, made.peers, 0)
+    cluster = PeerCluster(made, replace(cut, links=LinkRules(delay=0.8, jitter=0.3)), look_every=5.0)
+    watch = isolation.Watch(cluster.simulator)
+    cluster.simulator.start()
+    cluster.run(isolation.BEGIN)
+    before = watch.rate(isolation.BEGIN - isolation.MEASURED, isolation.BEGIN)
+    lone, healed = cluster.node("peer1"), cluster.simulator.faults.heal
+    with monkeypatch.context() as patch:
+        patch.setattr(lone.repeats, "wait", lambda peer: 50.0)
+        cluster.run(healed + 60.0)
+    since = healed + isolation.BACK_S * isolation.SECOND
+    cluster.run(since + isolation.MEASURED)
+    assert watch.rate(since, since + isolation.MEASURED) >= isolation.RATE * before
+    cluster.judge()
 
 
 def short(adding: AddingTrainer) -> AddingTrainer:

@@ -1,0 +1,147 @@
+"""`fedpeer.simulate` in a notebook: networks that no other process can import, and runs that are carried on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpeer.runs.disk import RunError
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims import api
+from fedpeer.sims.events import Event, RoundDone
+from tests.sims.worlds import same_bits
+
+X = np.random.default_rng(0).normal(size=(240, 6)).astype(np.float32)
+Y = (X[:, 0] > X[:, 1]).astype(np.int64)
+SETTINGS: dict[str, Any] = {
+    "partial_models": {"everyone": {"neurons": {"input": "all", "hidden": 4, "output": "all"}}},
+    "learning": {"rounds": 4, "batch_size": 5, "steps_between_averaging": 4},
+    "simulation": {"peers": 4, "split": "iid"},
+}
+
+
+class Net(nn.Module):
+    """A network that another process can import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head, self.bend = nn.Linear(6, 8), nn.Linear(8, 2), torch.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.bend(self.hidden(x)))
+        return out
+
+
+def factory(bend: Callable[[Tensor], Tensor]) -> type[nn.Module]:
+    """Return a network that no process can import: it knows a value of this function's call."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(bend(self.hidden(x)))
+            return out
+
+    return Inner
+
+
+def simulated(out: Path, network: nn.Module, **more: Any) -> api.Results:
+    given = {"federation": SETTINGS, "methods": ["partial-averaging"], "device": "cpu", "workers": 2, **more}
+    return api.simulate((X, Y), network, out=out, **given)
+
+
+def weights(results: api.Results) -> list[Tensor]:
+    return [
+        value
+        for peer in range(1, 5)
+        for _, value in sorted(results.state_dict("partial-averaging", f"peer{peer}").items())
+    ]
+
+
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def test_a_network_of_a_closure_trains_like_one_that_can_be_imported(tmp_path: Path) -> None:
+    """Its activation is a lambda, too."""
+    expected = weights(simulated(tmp_path / "plain", seeded(Net)))
+    found = weights(simulated(tmp_path / "closure", seeded(factory(lambda z: z.clamp(min=0)))))
+    assert len(found) == len(expected) == 16
+    assert all(map(same_bits, found, expected))
+
+
+@pytest.mark.slow
+def test_a_network_of_a_cell_trains_without_a_guard(tmp_path: Path) -> None:
+    """A cell's code is `__main__`'s, which has no file; nor is there `if __name__ == "__main__":`."""
+    cell = """
+        import numpy as np, torch
+        from torch import nn
+        import fedpeer
+
+        class Cell(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.hidden, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+            def forward(self, x):
+                return self.head(torch.relu(self.hidden(x)))
+
+        x = np.random.default_rng(0).normal(size=(240, 6)).astype(np.float32)
+        settings = {"learning": {"rounds": 2}, "simulation": {"peers": 4, "split": "iid"}}
+        found = fedpeer.simulate(
+            (x, (x[:, 0] > 0).astype(np.int64)), Cell(), federation=settings, methods=["full-averaging"], workers=2
+        )
+        print("score", found.score("full-averaging"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-"], input=textwrap.dedent(cell), text=True, capture_output=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "score 0." in done.stdout
+
+
+def interrupt_after(rounds: int) -> Callable[[Event], None]:
+    """Return a listener that interrupts as Ctrl-C does, after this many rounds."""
+    seen = 0
+
+    def on_event(event: Event) -> None:
+        nonlocal seen
+        seen += isinstance(event, RoundDone)
+        if seen == rounds:
+            raise KeyboardInterrupt
+
+    return on_event
+
+
+def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path) -> None:
+    local = seeded(factory(torch.relu))
+    whole = simulated(tmp_path / "whole", local)
+    with pytest.raises(KeyboardInterrupt):
+        simulated(tmp_path / "runs", local, on_event=interrupt_after(2))
+    again = simulated(tmp_path / "runs", local, resume="last", workers=1)
+    assert [row["round"] for row in RunFolder(again.folder).rows()] == [1, 2, 3, 4]
+    assert all(map(same_bits, weights(again), weights(whole)))
+    with pytest.raises(RunError, match="is finished; only an interrupted"):
+        simulated(tmp_path / "runs", local, resume="last")
+
+
+def test_a_run_is_not_carried_on_with_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        simulated(tmp_path, seeded(Net), on_event=interrupt_after(1))
+    longer = {**SETTINGS, "learning": {**SETTINGS["learning"], "rounds": 9}}
+    with pytest.raises(RunError, match=r'begun with other settings: learning is .*"rounds": 9.* and was .*"rounds": 4'):
+        simulated(tmp_path, seeded(Net), federation=longer, resume="last")
+    with pytest.raises(RunError, match="there is no run"):
+        simulated(tmp_path, seeded(Net), resume="nothing")
