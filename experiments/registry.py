@@ -43,6 +43,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "stragglers": "fedpeer.experiments.gossip_figures:STRAGGLERS",
     "bytes": "fedpeer.experiments.bytes_figure:BYTES",
     "assignment": "fedpeer.experiments.assignment_figure:ASSIGNMENT",
+    "slice-rhythms": "fedpeer.experiments.rhythm_table:TABLE",
     "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",
 }
 

@@ -19,9 +19,9 @@ from fedpeer.data.splits import summary as split_summary
 from fedpeer.learning.device import device_name
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card
-from fedpeer.runs.disk import dumps, json_value, write_text
+from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
-from fedpeer.runs.folder import RunError, RunFolder
+from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
