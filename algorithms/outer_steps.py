@@ -143,5 +143,5 @@ def outer_step(
         anchor_n = torch.where(steps_n, start_n, anchor_n)
     first_n = (since == 0).unsqueeze(-1)
     return start_n, OuterState(
-        client.inner, torch.where(first_n, received_n, anchor_n), momentum_n, since * 0 + batches.round
+        client.inner, torch.where(first_n, received_n, anchor_n), momentum_n, torch.full_like(since, batches.round)
     )
