@@ -26,7 +26,7 @@ _DATA: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     ),
 }
 _LOW, _TOP = {"input": "all", "hidden1": 250}, {"hidden2": 80, "output": "all"}
-#: Outer steps with the settings of SlowMo's paper: rate 1, momentum 1/2.
+#: SlowMo's outer steps.
 _SLOWMO = "sgd,lr=1.0,momentum=0.5"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,10 @@ def continued_record(root: Path, run_id: str, simulation: Simulation, objects: S
     run = RunFolder.open(root, run_id)
     if run.status in ("finished", "running"):
         raise RunError(f"run {run.id} is {run.status}; only an interrupted or failed run can be carried on")
-    stored, now = run.read("settings") or {}, json_value(_settings(simulation, objects))
+    stored, now = _dotted(run.read("settings") or {}), _dotted(json_value(_settings(simulation, objects)))
     changed = [key for key in now if key not in _HERE and stored.get(key) != now[key]]
     if changed:
-        told = "; ".join(f"{key} is {_brief(now[key])} and was {_brief(stored.get(key))}" for key in changed)
+        told = "; ".join(f"{key} is {dumps(now[key])} and was {dumps(stored.get(key))}" for key in changed)
         raise RunError(f"run {run.id} was begun with other settings: {told}")
     return run
 
@@ -84,9 +84,12 @@ def _settings(simulation: Simulation, objects: Sequence[str]) -> dict[str, Any]:
     return {**settings.pop("federation"), **settings, "objects": list(objects)}
 
 
-def _brief(value: object) -> str:
-    text = dumps(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+def _dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return each setting by its dotted path."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _dotted(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
 
 
 def record_row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:

@@ -163,7 +163,9 @@ def _check_made(made: Dataset, name: str) -> None:
         _targets(y, made.task, made.classes, mistakes)
         if y.dtype != np.int64:
             mistakes.add("y", f"it holds {y.dtype}; convert it with y.astype(numpy.int64)")
-    elif made.classes:
+    elif y.dtype.kind == "f":
+        _finite(y, "y", mistakes)
+    if made.task != "classification" and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
 

@@ -61,7 +61,7 @@ def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) ->
 
 
 def test_evaluate_reads_a_file_like_those_that_the_model_was_trained_on(run: Fedpeer, tmp_path: Path) -> None:
-    """The same label and settings; so `evaluate` takes what `predict` takes, if it has the labels."""
+    """`evaluate` takes the file that `predict` takes, if it has the labels."""
     table(tmp_path / "later.csv")
     named = run("evaluate", "last", "--peer", "peer1", "--data", "csv:later.csv,label=outcome", "--json").out
     assert run("evaluate", "last", "later.csv", "--peer", "peer1", "--json").out == named

@@ -313,6 +313,7 @@ WHOLE = Dataset(
         ({"y": np.array([0, 1, 0, 1], np.int32)}, "y: it holds int32; convert it with y.astype(numpy.int64)"),
         ({"classes": ()}, "classes: there are none"),
         ({"task": "regression", "y": np.zeros(4, np.float32)}, "classes: there are classes, but task=regression"),
+        ({"task": "regression", "classes": (), "y": np.full(4, np.inf, np.float32)}, "y[0]: inf is not a finite"),
         ({"user_N": np.array([0, 1])}, "user_N: it has 2 entries, but x has 4"),
         ({"test_N": np.array([True])}, "test_N: it has 1 entries, but x has 4"),
     ],

@@ -62,7 +62,7 @@ def liars(seed: int) -> None:
 
 
 def liars_soon(seed: int) -> None:
-    """The same promises hold while peers meet and in their first rounds, and honest peers begin their third round."""
+    """A peer that lies from the first ticks on breaks no promise, and honest peers begin their third round."""
     begin = float(seed // len(SAID) % SOON)
     run = _Run(seed, SAID[seed % len(SAID)], 4, 1, begin, BRIEF)
     run.play()
