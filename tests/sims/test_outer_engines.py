@@ -13,15 +13,12 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.groups import gossip_of
 from fedpeer.learning.outer import outer_of, outer_rules
-from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.world import World, plan_of
 from tests.reference.outer_by_torch import OuterByTorch
+from tests.sims.in_step import PARITY, check_real_peers, check_stop, check_whole_peers
 from tests.sims.test_vector_engine import twin
-from tests.sims.worlds import engine, federation, played, relative, same_bits, start_of, world
+from tests.sims.worlds import federation, played, relative, same_bits, start_of, world
 
-PARITY = 1e-5
-METHOD = parse_choice("partial-averaging")
 ROUNDS = 7
 #: All take DiLoCo's steps in every second round, four of six SlowMo's in each, and two keep to the average.
 MODELS: dict[str, Any] = {
@@ -108,47 +105,22 @@ def test_the_weights_between_two_models_take_their_steps_if_both_name_the_same()
 
 @pytest.mark.slow
 def test_whole_peers_have_the_same_numbers() -> None:
-    made = world(stepping())
-    with engine(made) as vector, NetworkEngine(made, METHOD) as network:
-        for number in range(1, ROUNDS + 1):
-            vector.step()
-            network.step()
-            assert relative(network.x_Pn, vector.x_Pn) < PARITY, f"round {number}"
+    check_whole_peers(world(stepping()), ROUNDS)
 
 
 @pytest.mark.slow
 def test_a_coordinators_averages_have_the_same_numbers() -> None:
     models = {name: {**model, "gossip": None} for name, model in MODELS.items()}
-    made = world(stepping(partial_models=models, gossip__protocol="coordinator"))
-    with engine(made) as vector, NetworkEngine(made, METHOD) as network:
-        for _ in range(4):
-            vector.step()
-            network.step()
-        assert relative(network.x_Pn, vector.x_Pn) < PARITY
+    check_whole_peers(world(stepping(partial_models=models, gossip__protocol="coordinator")), 4)
 
 
 @pytest.mark.slow
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
-    made = world(stepping(learning__evaluate_every=ROUNDS))
-    with ProcessesEngine(made, METHOD, folder=tmp_path / "peers") as processes:
-        for _ in range(ROUNDS):
-            processes.step()
-        found = processes.x_Pn
-    assert relative(found, played(made, ROUNDS)) < PARITY
+    check_real_peers(world(stepping(learning__evaluate_every=ROUNDS)), ROUNDS, tmp_path / "peers")
 
 
 def test_a_run_that_was_stopped_goes_on_in_step() -> None:
-    made = world(stepping())
-    whole = played(made, ROUNDS)
-    with engine(made) as running:
-        for _ in range(3):
-            running.step()
-        tensors, state = running.snapshot()
-    with engine(made) as again:
-        again.restore(tensors, state)
-        for _ in range(ROUNDS - 3):
-            again.step()
-        assert same_bits(again.x_Pn, whole)
+    check_stop(world(stepping()), ROUNDS, stop=3)
 
 
 def test_workers_and_blocks_do_not_change_a_bit() -> None:

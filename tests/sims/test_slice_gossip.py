@@ -13,13 +13,11 @@ from fedpeer.config.federation import Federation
 from fedpeer.learning.bandwidth import rhythms, sending
 from fedpeer.learning.groups import averaging_of, gossip_of
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.world import plan_of
+from tests.sims.in_step import METHOD, PARITY, check_real_peers, check_stop, check_whole_peers
 from tests.sims.test_vector_engine import twin
-from tests.sims.worlds import engine, federation, played, relative, same_bits, world
+from tests.sims.worlds import engine, federation, played, relative, world
 
-PARITY = 1e-5
-METHOD = parse_choice("partial-averaging")
 #: Rounds after which each slice has been averaged, and one has waited again.
 ROUNDS = 4
 #: All of six peers average `everyone` in every third round, four of them `core` in each, two of them `pair` in every
@@ -88,35 +86,16 @@ def test_the_engine_computes_what_an_obvious_loop_computes(settings: dict[str, A
 
 @pytest.mark.slow
 def test_whole_peers_have_the_same_numbers() -> None:
-    made = world(sliced())
-    with engine(made) as vector, NetworkEngine(made, METHOD) as network:
-        for number in range(1, ROUNDS + 1):
-            vector.step()
-            network.step()
-            assert relative(network.x_Pn, vector.x_Pn) < PARITY, f"round {number}"
+    check_whole_peers(world(sliced()), ROUNDS)
 
 
 @pytest.mark.slow
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
-    made = world(sliced(learning__evaluate_every=ROUNDS + 4))
-    with ProcessesEngine(made, METHOD, folder=tmp_path / "peers") as processes:
-        for _ in range(ROUNDS + 4):
-            processes.step()
-        found = processes.x_Pn
-    assert relative(found, played(made, ROUNDS + 4)) < PARITY
+    check_real_peers(world(sliced(learning__evaluate_every=ROUNDS + 4)), ROUNDS + 4, tmp_path / "peers")
 
 
 def test_a_run_that_was_stopped_goes_on_in_step() -> None:
-    made = world(sliced())
-    whole = played(made, ROUNDS)
-    with engine(made) as running:
-        running.step()
-        tensors, state = running.snapshot()
-    with engine(made) as again:
-        again.restore(tensors, state)
-        for _ in range(ROUNDS - 1):
-            again.step()
-        assert same_bits(again.x_Pn, whole)
+    check_stop(world(sliced()), ROUNDS, stop=1)
 
 
 @pytest.mark.slow
