@@ -126,3 +126,12 @@ def test_clients_keep_their_numbers_alone_in_blocks_and_over_steps() -> None:
     assert torch.equal(block.taking([1, 1]).number, torch.tensor([4, 0, 7]))  # type: ignore[arg-type]
     assert batches(peers=2).peer(1).number is None
     assert batches(peers=2).peer(1).block().number is None
+
+
+def test_a_peer_of_a_block_and_a_peer_as_a_block_are_in_the_same_round() -> None:
+    index = torch.zeros(2, 3, 1, dtype=torch.int64)
+    both = Batches(torch.zeros(1, 4), index, index, number=torch.tensor([5, 6]), round=7)
+    one = both.peer(1)
+    assert (one.round, int(one.number or 0)) == (7, 6)
+    assert (one.block().round, one.block().index.shape) == (7, (1, 3, 1))
+    assert both.taking([0, 2]).round == 7

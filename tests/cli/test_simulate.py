@@ -147,6 +147,16 @@ def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
     assert len(split["peers"]) == 5
 
 
+def test_slices_tell_after_whose_averagings_a_peer_takes_outer_steps(fedpeer: Fedpeer) -> None:
+    models = "low: {neurons: {input: all, hidden1: 4}}, top: {neurons: {output: all}, depends_on: [low], outer: none}"
+    Path("federation.yaml").write_text(
+        f"network: mlp:4+8+2\npartial_models: {{{models}}}\nlearning: {{outer: nesterov}}\nsimulation: {{peers: 3}}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert "After an averaging of low a peer takes an outer step: rate 0.7, Nesterov momentum 0.9." in drawn
+    assert "outer step" not in fedpeer("slices", "--network", "mlp:4+8+2", "--peers", "3").out
+
+
 def test_slices_have_the_peers_that_the_simulation_has(fedpeer: Fedpeer) -> None:
     """The users of the user's own file, although its sizes are written in the network."""
     rows = [f"{n},{2 * n},{'ab'[n % 2]},ward{n % 4}" for n in range(40)]
