@@ -79,7 +79,7 @@ def _header(run: Facts) -> str:
     ]
     spans = "".join(f"<span>{escape(str(fact))}</span>" for fact in facts if fact)
     return (
-        f'<header><p class="soft">fedpeer run {escape(run.id)}</p><h1>{prose(headline(run.methods))}</h1>'
+        f'<header><p class="soft">fedpeer run {escape(run.id)}</p><h1>{prose(headline(run.methods, brief=True))}</h1>'
         f'<p class="facts">{spans}</p>{_notice(run)}</header>'
     )
 
@@ -121,7 +121,8 @@ def _results(run: Facts) -> str:
     return (
         "<section><h2>Results</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
-        f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}</section>"
+        f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}"
+        f'<p class="soft">{prose(headline(run.methods))}.</p></section>'
     )
 
 
