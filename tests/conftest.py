@@ -7,17 +7,18 @@ the tests, files with slow tests come first, so that no worker is left with a mi
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing import forkserver
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.forked import as_executable
+from tests.forked import as_executable, share
 from tests.kept.release import OldRelease, installed
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +54,26 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def old_release(tmp_path_factory: pytest.TempPathFactory) -> OldRelease:
     """Return the release before this one, installed in its own folder; `tests/kept/release.py` says how it is used."""
     return installed(tmp_path_factory.mktemp("old-release"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let workers share the server that forks programs: each would import torch for one of its own."""
+    if config.getoption("numprocesses", None):
+        share()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are imported, and in what they are made of never again.
+
+    Hundreds of thousands of objects are made that all stay; going through them again and again takes seconds.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

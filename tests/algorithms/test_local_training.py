@@ -52,7 +52,7 @@ def test_nothing_passed_in_is_changed(way: Way) -> None:
     assert bool(later.trained.all())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["single sample", "stack", pytest.param("mapped", marks=pytest.mark.soak), "loop"])
 def test_one_peer_is_a_block_of_one(way: Way) -> None:
     trainer, block = training(way), batches(peers=1, size=sizes(way))
     x_1n = starts(MODULE, 1)
@@ -70,7 +70,8 @@ def rounds() -> tuple[Batches, Batches]:
     return batches(seed=2), batches(seed=3)
 
 
-@pytest.mark.parametrize("way", ["mapped", "loop"])
+# In `make test`, `test_steppers.py` holds mapped blocks against the loop, over two rounds with kept state.
+@pytest.mark.parametrize("way", [pytest.param("mapped", marks=pytest.mark.soak), "loop"])
 def test_kept_state_is_one_uninterrupted_run_and_reset_state_is_none(way: Way) -> None:
     x_Bn = starts(MODULE, 3)
     ends = {}

@@ -86,7 +86,7 @@ def test_a_block_of_clients_is_each_alone() -> None:
 ROWS = some.lists(some.floats(width=32), min_size=4, max_size=4)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(some.lists(ROWS, min_size=1, max_size=6), ROWS, some.floats(1e-3, 1e3))
 def test_no_client_moves_the_sum_by_more_than_the_bound(
     rows: list[list[float]], other: list[float], clip: float
@@ -201,7 +201,7 @@ def test_epsilon_of_a_known_client_is_that_of_the_definition(rounds: int, multip
     assert hockey_stick(rounds, multiplier, found) == pytest.approx(delta, rel=1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(some.integers(1, 10_000), some.floats(0.1, 100), some.floats(1e-9, 0.1))
 def test_epsilon_grows_with_rounds_and_falls_with_noise(rounds: int, multiplier: float, delta: float) -> None:
     found = epsilon(rounds=rounds, noise=multiplier, delta=delta)

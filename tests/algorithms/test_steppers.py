@@ -115,7 +115,7 @@ def test_a_block_is_worked_out_once_a_shape() -> None:
     mapped = mapped_of(module)
     own = next(each for each in vars(mapped).values() if isinstance(each, Counting))
     own.worked_out.clear()
-    batches = two_rounds()[0]
+    batches = two_rounds(steps=2)[0]
     once = batches.index.shape[1]
     x_Bn = starts(module, 3)
     found = x_Bn.clone()

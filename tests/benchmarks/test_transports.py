@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,14 @@ from benchmarks.transports import Fedpeer, Grpc, Job, Keys, Naive, Sockets, Tran
 LENGTH = 10_000
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the receiving process, which the benchmark starts anew, a fork of one that has imported torch."""
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        forkserver = multiprocessing.get_context("forkserver")
+        monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: forkserver)
 
 
 @pytest.mark.parametrize(

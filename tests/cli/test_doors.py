@@ -115,7 +115,7 @@ METHODS = ["local", "partial-averaging", "full-averaging", "fedavg", "pfedvem-go
 
 
 @pytest.mark.slow
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     settings=settings_of(),
     methods=st.lists(st.sampled_from(METHODS), min_size=1, max_size=3),
@@ -133,7 +133,7 @@ def test_python_file_and_options_say_the_same(
 
 
 @pytest.mark.slow
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=80, deadline=None)
 @given(settings=settings_of(), method=st.sampled_from(METHODS))
 def test_a_federation_says_what_its_file_says(settings: dict[str, Any], method: str) -> None:
     whole = {**settings, "learning": {"algorithm": method, **settings.get("learning", {})}}

@@ -86,7 +86,14 @@ def test_a_run_is_shown_listed_compared(fedpeer: Fedpeer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "number"), [("local", 2), ("partial-averaging", 1), ("partial-averaging", 3)])
+@pytest.mark.parametrize(
+    ("method", "number"),
+    [
+        ("partial-averaging", 1),
+        pytest.param("local", 2, marks=pytest.mark.soak),
+        pytest.param("partial-averaging", 3, marks=pytest.mark.soak),
+    ],
+)
 def test_an_interrupted_run_goes_on_to_the_same_numbers(
     method: str, number: int, fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,18 +89,18 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
     assert run("predict", "last", "-", "--peer", "peer1").out == answers
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "\x1b[2J", "a b", "", "x" * 100])
-def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_path: Path, name: str) -> None:
+def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_path: Path) -> None:
     """Without a given file name, `export` would write a file with the peer's name."""
     [path] = tmp_path.glob("fedpeer-runs/*/models/partial-averaging-seed*.json")
     card = json.loads(path.read_text())
-    path.write_text(json.dumps({**card, "peers": {name: card["peers"]["peer1"]}}))
     before = sorted(each for each in tmp_path.parent.rglob("*"))
-    for command in (["export", "last"], ["evaluate", "last"]):
-        done = run(*command)
-        assert done.code == 2
-        assert "is not an id" in " ".join(done.err.split())
-        assert "\x1b" not in done.err
+    for name in ("../../evil", "/tmp/evil", "\x1b[2J", "a b", "", "x" * 100):
+        path.write_text(json.dumps({**card, "peers": {name: card["peers"]["peer1"]}}))
+        for command in (["export", "last"], ["evaluate", "last"]):
+            done = run(*command)
+            assert done.code == 2, name
+            assert "is not an id" in " ".join(done.err.split()), name
+            assert "\x1b" not in done.err
     assert sorted(each for each in tmp_path.parent.rglob("*")) == before
 
 
@@ -199,15 +199,14 @@ def test_export_writes_the_model_and_what_its_numbers_mean(run: Fedpeer, tmp_pat
 
 def test_the_end_of_the_files_name_decides_what_is_written(run: Fedpeer, tmp_path: Path) -> None:
     """The library of each format can read the file."""
-    for name in ("m.onnx", "m.pt2", "m.safetensors", "M.PT2", "model.bin"):
+    for name in ("m.onnx", "M.PT2", "m.safetensors", "model.bin"):
         more = ["--format", "safetensors"] if name == "model.bin" else []
         found = run("export", "last", "--peer", "peer2", "--to", name, *more)
         assert (found.code, found.out.split()) == (0, [name, f"{name}.json"]), found.err
     weights = load_file(tmp_path / "m.safetensors")
     assert weights.keys() == load_file(tmp_path / "model.bin").keys()
-    for name in ("m.pt2", "M.PT2"):
-        with (tmp_path / name).open("rb") as file:
-            assert torch.export.load(file)
+    with (tmp_path / "M.PT2").open("rb") as file:
+        assert torch.export.load(file)
     onnx = pytest.importorskip("onnx", reason="the extra fedpeer[onnx] is not installed")
     assert onnx.load(tmp_path / "m.onnx").graph.output
 

@@ -62,14 +62,14 @@ def hello(groups: list[str]) -> Hello:
 
 @given(NAMES)
 @example([f"{number:02}" + "😀" * (NAME_LETTERS_MAX - 2) for number in range(20)])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_hello_takes_more_and_none_much_less(groups: list[str]) -> None:
     takes = len(pack(layout_of(Envelope).writer(NEWEST)(ENVELOPE) + layout_of(Hello).writer(NEWEST)(hello(groups))))
     assert takes <= hello_bytes(groups) <= takes + 6 + 4 * len(groups)
 
 
 @given(NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_statement_takes_more(models: list[str]) -> None:
     advert = Advert(
         address="a" * ADDRESS_LETTERS_MAX,

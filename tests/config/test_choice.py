@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.config.choice import (
@@ -28,9 +28,10 @@ VALUE = st.text(st.characters(codec="ascii", exclude_characters=",", exclude_cat
 )
 
 
+@settings(max_examples=50)
 @given(WORD, st.none() | VALUE, st.dictionaries(WORD, VALUE, max_size=3))
-def test_parsing_what_is_spelled_gives_it_back(name: str, value: str | None, settings: dict[str, str]) -> None:
-    choice = Choice(name, value, settings)
+def test_parsing_what_is_spelled_gives_it_back(name: str, value: str | None, given_to_it: dict[str, str]) -> None:
+    choice = Choice(name, value, given_to_it)
     assert parse_choice(str(choice)) == choice
 
 

@@ -201,9 +201,14 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["learning", "gossip", "partial_models", "seed", "x"]), JSON, max_size=4))
-def test_whatever_a_stranger_calls_its_contract_can_be_compared(theirs: dict[str, Any]) -> None:
-    mine = contract_of(federation())
+@pytest.fixture(scope="module")
+def mine() -> dict[str, Any]:
+    """The contract of the file as it stands there."""
+    return contract_of(federation())
+
+
+@given(theirs=st.dictionaries(st.sampled_from(["learning", "gossip", "partial_models", "seed", "x"]), JSON, max_size=4))
+def test_whatever_a_stranger_calls_its_contract_can_be_compared(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert all(each.words().isprintable() and each.way() for each in differences(mine, theirs))
     assert len(part(theirs, "ward", served=False)) == 32
 

@@ -143,7 +143,11 @@ def test_a_wrong_address_is_one_sentence(key: str, value: object, words: str) ->
 
 
 def test_checking_a_file_needs_no_torch() -> None:
-    code = "import sys, fedpeer.config.peer_file, fedpeer.cli.peer_config; sys.exit('torch' in sys.modules)"
+    """Neither a federation's file nor a peer's does."""
+    code = (
+        "import sys, fedpeer.config.federation as f, fedpeer.config.peer_file, fedpeer.cli.peer_config;"
+        "f.Federation().digest(); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

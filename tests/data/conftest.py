@@ -28,7 +28,13 @@ def folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.fixture
-def real(cache: Path) -> Path:
+def real(cache: Path, official: Path) -> Path:
+    """Provide the folder of the real data sets and an empty cache, or skip the test."""
+    return official
+
+
+@pytest.fixture(scope="session")
+def official() -> Path:
     """Provide the folder of the real data sets, or skip the test."""
     if "FEDPEER_DATA" not in os.environ:
         pytest.skip("FEDPEER_DATA names no folder with the official files")

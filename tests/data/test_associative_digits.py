@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedpeer.data import idx, store
 from fedpeer.data.associative_digits import associative_digits, image, sparse
 from fedpeer.data.bundled import digits
 from fedpeer.data.dataset import DataError, Dataset
@@ -71,7 +73,11 @@ def test_what_users_miss_they_are_asked_for_all_the_same() -> None:
     assert dataset.x.shape == (5 * 5, 240)
 
 
-def test_mnist_is_halved(real: Path) -> None:
+def test_mnist_is_halved(real: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first images are enough; `test_idx.py` loads all of MNIST."""
+    first_NHW, y = (idx.read_idx(store.fetch(idx.MNIST, file))[:50] for file in idx.MNIST.files[:2])
+    some = replace(digits(), x=(first_NHW.reshape(50, -1) / 255).astype(np.float32), y=y.astype(np.int64), test_N=None)
+    monkeypatch.setattr("fedpeer.data.associative_digits.load_mnist", lambda: some)
     dataset = associative_digits(images="mnist", users=1, others=0)
     assert dataset.input_shape == (7 * 7 * 15,)
     seen, _ = shown(dataset, 0, test=False)

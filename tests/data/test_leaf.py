@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.data import idx, leaf
+from fedpeer.data import idx, leaf, store
 from fedpeer.data.dataset import DataError
 
 
@@ -77,15 +77,14 @@ def test_mnist_by_writer_is_mnist(real: Path) -> None:
     assert found.user_N is not None
     per_user = np.bincount(found.user_N)
     assert (len(per_user), per_user.min(), per_user.max()) == (100, 125, 131)
-    # The other loader gives the same digits of one writer; the files have four decimals.
-    qmnist = idx.qmnist()
-    assert qmnist.user_N is not None
-    writer = found.user_names[7]
-    expected = qmnist.x[qmnist.user_N == qmnist.user_names.index(writer)]
+    # MNIST has the same digits of one writer; the files have four decimals.
+    writer, expected = found.user_names[7], list[bytes]()
+    for images, writers in ((idx.QMNIST.files[0], idx.QMNIST.files[4]), (idx.QMNIST.files[2], idx.QMNIST.files[5])):
+        image_NHW, label_N8 = (idx.read_idx(store.fetch(idx.QMNIST, file)) for file in (images, writers))
+        rows = label_N8[: len(image_NHW), 2] == int(writer.removeprefix("f"))
+        expected += map(bytes, image_NHW[rows].reshape(-1, 784))
     mine = found.x[found.user_N == 7]
-    assert sorted(map(bytes, np.rint(mine * 255).astype(np.uint8))) == sorted(
-        map(bytes, np.rint(expected * 255).astype(np.uint8))
-    )
+    assert sorted(map(bytes, np.rint(mine * 255).astype(np.uint8))) == sorted(expected)
 
 
 @pytest.mark.parametrize(

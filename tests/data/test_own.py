@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.config.choice import bind_settings, lookup, parse_choice
@@ -171,6 +171,7 @@ def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | b
     assert "is a folder" in _message(csv, path=str(tmp_path), label="y")
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=20))
 def test_numbers_survive_writing_and_reading(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
     path = tmp_path_factory.mktemp("own") / "t.csv"

@@ -102,7 +102,7 @@ RULES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(RULES, st.integers(40, 400), st.integers(3, 6), st.integers(2, 30), st.booleans(), st.integers(0, 2**32))
 def test_shares_are_disjoint_valid_and_never_empty(
     rule: str, examples: int, classes: int, peers: int, official: bool, seed: int

@@ -18,13 +18,17 @@ from sklearn.datasets import load_digits
 from fedpeer.cli import running
 from fedpeer.cli.main import run
 from fedpeer.config.capacity import METADATA_BYTES_MAX
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
+from fedpeer.data.dataset import Dataset
 from fedpeer.data.registry import DATASETS, SOURCES
 from fedpeer.experiments.associative import demonstration
 from fedpeer.experiments.associative.page import server as playground
 from fedpeer.gossip.reductions import FORMS, PACKERS
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.runs.folder import RunFolder
+from fedpeer.sims import prepare
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 
@@ -78,15 +82,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return here
 
 
+@pytest.fixture(scope="module")
+def loading() -> Callable[[Choice], Dataset]:
+    """Return what loads a data set for all commands that name it; how it is read is the matter of `tests/data/`."""
+    held: dict[str, Dataset] = {}
+
+    def load(choice: Choice) -> Dataset:
+        if str(choice) not in held:
+            held[str(choice)] = load_dataset(choice)
+        return held[str(choice)]
+
+    return load
+
+
 @pytest.mark.slow  # each takes a part of a second, and there are many
 @pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[f"{named(p)}: {c}" for p, c in COMMANDS])
 def test_command(
-    page: Path, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    command: str,
+    folder: Path,
+    loading: Callable[[Choice], Dataset],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The command runs as typed; `simulate` stops before the training, and before the data if they are a download.
 
-    A demonstration runs one round, and its page ends as soon as it is served.
+    A demonstration runs one round, and its page ends as soon as it is served. Scalars are averaged by fewer peers.
     """
+    if command.startswith("fedpeer topology simulate"):
+        command = re.sub(r"--peers \d+000\b", "--peers 4096", command)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
 
@@ -97,6 +121,7 @@ def test_command(
         return 0
 
     monkeypatch.setattr(running, "run_simulation", prepared)
+    monkeypatch.setattr(prepare, "load_dataset", loading)
     monkeypatch.setattr(demonstration, "ROUNDS", 1)
 
     async def served(*arguments: Any) -> None:

@@ -107,9 +107,9 @@ def test_stopped_it_shows_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("images", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_part_does_justice_to_both(images: bool) -> None:
-    found = demonstrate(15, 0, images=images)
+    found = demonstrate(15, 0, images=images, workers=1)
     assert found is not None
     assert found.best == "partial-averaging"
     assert found.accuracy["partial-averaging"] == 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.config.methods import method_of
 from fedpeer.experiments import executors as playing
 from fedpeer.experiments.book import book
 from fedpeer.experiments.claims import falls, highest, leads, lowest
 from fedpeer.experiments.events import Begun
-from fedpeer.experiments.experiment import AtRound, Cell, Experiment, SizeName
+from fedpeer.experiments.experiment import AtRound, Cell, SizeName
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.pictures import figure_picture
@@ -30,6 +30,7 @@ from fedpeer.experiments.table import table_page
 from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.folder import RunFolder
+from tests.experiments.conftest import Listed
 
 FIGURES = [name for name in EXPERIMENTS if name.startswith("fig")]
 
@@ -110,18 +111,18 @@ def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
 
 def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
     """Another choice is another run, with a folder and a page of its own."""
-    usual = wanted(tmp_path)
+    usual = wanted(tmp_path, "quick")
     other = replace(usual, overrides={"loss": "squared-error", "start": "uniform:1"})
     options = [cell.variants[""].federation.learning for cell in other.cells]
     assert {(each.loss, str(each.start)) for each in options} == {("squared-error", "uniform:1")}
     assert run_experiment(usual)
     assert run_experiment(other)
-    assert len(band.played) == 20, "nothing of the usual runs counts"
-    assert played(tmp_path, "fig0", "full") == [usual.folder, other.folder]
-    assert other.folder.name == "fig0-full-squared-error-uniform-1"
+    assert len(band.played) == 8, "nothing of the usual runs counts"
+    assert played(tmp_path, "fig0", "quick") == [usual.folder, other.folder]
+    assert other.folder.name == "fig0-quick-squared-error-uniform-1"
     text = table_page(read_json(other.folder / RESULTS))
     assert "Chosen otherwise: loss squared-error, start uniform:1." in text
-    assert "](fig0-full-squared-error-uniform-1.svg)" in text
+    assert "](fig0-quick-squared-error-uniform-1.svg)" in text
 
 
 def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: Band, tmp_path: Path) -> None:
@@ -174,19 +175,20 @@ def test_more_lines_than_colours_are_told_apart_and_the_legend_hides_no_point(ba
 
 def test_what_an_earlier_version_was_asked_for_is_known_by_what_it_asked(band: Band, tmp_path: Path) -> None:
     """A setting that was added later has its default in requests that were stored before."""
-    assert run_experiment(wanted(tmp_path))
+    options = wanted(tmp_path, "quick")
+    assert run_experiment(options)
     for path in tmp_path.rglob("cell.json"):
         cell = read_json(path)
         del cell["asked"]["federation"]["gossip"]["every"]
         write_json(path, cell)
-    assert len(found(wanted(tmp_path))) == 6
-    assert run_experiment(wanted(tmp_path))
-    assert len(band.played) == 10, "nothing was played again"
+    assert len(found(options)) == 4
+    assert run_experiment(options)
+    assert len(band.played) == 4, "nothing was played again"
     for path in tmp_path.rglob("cell.json"):
         cell = read_json(path)
         cell["asked"]["federation"]["gossip"]["no-such-thing"] = 1
         write_json(path, cell)
-    assert not found(wanted(tmp_path))
+    assert not found(options)
 
 
 # ------------------------------------------------------------------------------------------------------------- claims
@@ -241,10 +243,9 @@ def test_lowest_is_below_every_other() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_what_is_best_or_worst_is_held_against_all_at_its_place(name: str) -> None:
-    each = experiment(name)
-    labels = all_cells(each, "full")
-    for claim in each.claims:
+def test_what_is_best_or_worst_is_held_against_all_at_its_place(name: str, listed: Listed) -> None:
+    labels = {cell.label for cell in listed(name, "full")}
+    for claim in experiment(name).claims:
         if re.search(r"\b(is|are) (best|worst|first|last)\b|the best level", claim.text):
             (place,) = {label.partition("; ")[2] for label in claim.needs}
             assert set(claim.needs) == {label for label in labels if label.partition("; ")[2] == place}, claim.text
@@ -271,26 +272,23 @@ def test_falls_in_points_and_in_percent() -> None:
 # ------------------------------------------------------------------------------------------------ what is on the list
 
 
-def all_cells(each: Experiment, size: SizeName) -> dict[str, Cell]:
-    made = each.cells(each.sizes[size])
-    assert len({cell.label for cell in made}) == len(made), "every label once"
-    return {cell.label: cell for cell in made}
+def all_cells(cells: Sequence[Cell]) -> dict[str, Cell]:
+    made = {cell.label: cell for cell in cells}
+    assert len(made) == len(cells), "every label once"
+    return made
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_whole(name: str) -> None:
-    """The small size is part of the others, claims name cells that exist, and all requests are valid."""
-    each = experiment(name)
-    few, default, full = (all_cells(each, size) for size in ("quick", "default", "full"))
+def test_every_figure_is_whole(name: str, listed: Listed) -> None:
+    """The small size is part of the others, claims name cells that exist, and all partial models are valid."""
+    few, default, full = (all_cells(listed(name, size)) for size in ("quick", "default", "full"))
     assert few.keys() <= default.keys()
     assert default.keys() == full.keys()
-    for claim in each.claims:
+    for claim in experiment(name).claims:
         assert set(claim.needs) <= default.keys(), claim.text
     for cell in default.values():
         assert cell.place is not None
         (request,) = cell.variants.values()
-        (method,) = request.methods
-        method_of(method)
         request.federation.models()
         assert cell.read is None or (
             isinstance(cell.read, AtRound) and cell.read.round <= request.federation.learning.rounds
@@ -298,10 +296,9 @@ def test_every_figure_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_something_is_claimed_of_the_small_size(name: str) -> None:
-    each = experiment(name)
-    few = all_cells(each, "quick")
-    assert any(set(claim.needs) <= few.keys() for claim in each.claims)
+def test_something_is_claimed_of_the_small_size(name: str, listed: Listed) -> None:
+    few = all_cells(listed(name, "quick"))
+    assert any(set(claim.needs) <= few.keys() for claim in experiment(name).claims)
 
 
 def test_levels_are_the_papers() -> None:
@@ -313,12 +310,12 @@ def test_levels_are_the_papers() -> None:
     assert models["everyone"]["neurons"] == {"input": "all", "hidden1": 250, "hidden2": 80, "output": "all"}
 
 
-def test_the_groups_of_the_semi_local_figures_are_those_of_equal_tasks() -> None:
+def test_the_groups_of_the_semi_local_figures_are_those_of_equal_tasks(listed: Listed) -> None:
     """Figure 20: the groups are the elements of S_3, with two consecutive peers each.
 
     Dependent semi-local models also share the weights between them and the common model.
     """
-    fig20 = all_cells(experiment("fig20"), "default")
+    fig20 = all_cells(listed("fig20", "default"))
     (request,) = fig20[labelled("80 + 20 dependent", "mini-batch size", 50)].variants.values()
     models = {model.name: model for model in request.federation.models()}
     groups = [model.members for name, model in models.items() if name != "everyone"]

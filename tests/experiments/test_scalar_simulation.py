@@ -58,12 +58,14 @@ def test_memory_is_that_of_arrays() -> None:
     assert 50_000 * 2 * 8 * 3 < outcome.peak_bytes < 50_000 * 1_000
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_with_losses_take_seconds() -> None:
-    outcome = simulate_scalar(ScalarGossipOptions(graph=parse_choice("one-peer-exponential"), peers=100_000, loss=0.1))
+@pytest.mark.parametrize(("peers", "limit"), [(10_000, 70e6), pytest.param(100_000, 400e6, marks=pytest.mark.soak)])
+def test_many_with_losses_agree_in_the_memory_of_their_arrays(peers: int, limit: float) -> None:
+    """Up to 4,000 bytes a peer are allowed, and with few peers 30 MB for modules that are imported on the way."""
+    outcome = simulate_scalar(ScalarGossipOptions(graph=parse_choice("one-peer-exponential"), peers=peers, loss=0.1))
     assert outcome.agreed
-    assert outcome.seconds < 15
-    assert outcome.peak_bytes < 400e6
+    assert outcome.peak_bytes < limit
+    if peers == 100_000:
+        assert outcome.seconds < 15
 
 
 def test_cells_of_a_sweep_are_told_apart_and_small_ones_come_first() -> None:

@@ -16,6 +16,7 @@ from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.runner import ExperimentOptions, folder_of, request_digest, run_experiment
 from fedpeer.experiments.table import table_page
 from fedpeer.runs.disk import read_json, write_json
+from tests.experiments.conftest import Listed
 from tests.experiments.test_figures import SMALL, Band
 
 FIRST = SMALL.experiment()
@@ -67,11 +68,11 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
     assert len(band.played) == 3 * played
 
 
-def test_what_is_common_is_named_and_nothing_else_is() -> None:
+def test_what_is_common_is_named_and_nothing_else_is(listed: Listed) -> None:
     """Two experiments that ask for the same run name each other; the summary, which reads others' runs, is left out."""
     options, experiments = {}, {name: experiment(name) for name in EXPERIMENTS}
     for each in experiments.values():
-        requests = [one for cell in each.cells(each.sizes["default"]) for one in cell.variants.values()]
+        requests = [one for cell in listed(each.name, "default") for one in cell.variants.values()]
         options[each.name] = {request_digest(replace(request, seeds=(0,))) for request in requests}
         assert not set(each.reads) & set(each.shares), each.name
     for one, other in combinations([name for name, each in experiments.items() if not each.reads], 2):

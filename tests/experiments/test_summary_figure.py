@@ -19,6 +19,7 @@ from fedpeer.experiments.runner import ExperimentOptions, folder_of, found, refr
 from fedpeer.experiments.summary_figure import FIG7, GLOBAL, LOCAL, PARTIAL, TASKS, SummaryTask
 from fedpeer.experiments.table import table_page
 from fedpeer.runs.disk import read_json, write_json
+from tests.experiments.conftest import Listed
 from tests.experiments.test_figures import SMALL, Band, accuracy
 
 SIZES: tuple[SizeName, ...] = ("quick", "default", "full")
@@ -124,22 +125,22 @@ def test_a_report_of_other_cells_than_its_own_says_nothing(band: Band, tmp_path:
     assert not folder_of(tmp_path, "summary", "default").exists()
 
 
-def test_its_points_are_points_of_the_figures(band: Band) -> None:
+@pytest.mark.parametrize("size", ["quick", "default", pytest.param("full", marks=pytest.mark.soak)])
+def test_its_points_are_points_of_the_figures(size: SizeName, listed: Listed) -> None:
     """Each run that the summary requests is requested by a figure behind it, at each of the sizes."""
     assert FIG7.reads == tuple(name for name in FIG7.reads if experiment(name).name == name)
-    for size in SIZES:
-        behind = {
-            request_digest(replace(request, seeds=(0,)))
-            for name in FIG7.reads
-            for cell in experiment(name).cells(experiment(name).sizes[size])
-            for request in cell.variants.values()
-        }
-        made = FIG7.cells(FIG7.sizes[size])
-        assert len(made) == 3 * len(TASKS)
-        for cell in made:
-            (request,) = cell.variants.values()
-            assert request_digest(replace(request, seeds=(0,))) in behind, cell.label
-        assert {cell.place.line for cell in made if cell.place} == {LOCAL, PARTIAL, GLOBAL}
+    behind = {
+        request_digest(replace(request, seeds=(0,)))
+        for name in FIG7.reads
+        for cell in listed(name, size)
+        for request in cell.variants.values()
+    }
+    made = FIG7.cells(FIG7.sizes[size])
+    assert len(made) == 3 * len(TASKS)
+    for cell in made:
+        (request,) = cell.variants.values()
+        assert request_digest(replace(request, seeds=(0,))) in behind, cell.label
+    assert {cell.place.line for cell in made if cell.place} == {LOCAL, PARTIAL, GLOBAL}
 
 
 def test_each_task_has_a_name_on_the_axis_and_its_points_stand_apart() -> None:

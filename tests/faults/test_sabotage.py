@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
 
 import pytest
 
@@ -24,7 +23,8 @@ def first_failure(switch: Switch) -> int | None:
 @cache
 def assert_passes(play: Callable[[int], None], seed: int) -> None:
     """Run a seed once for all rules, and not here where `test_scenarios.py` runs it."""
-    if seed not in chain(*SEEDS.get(play.__name__, ())):
+    always, _ = SEEDS.get(play.__name__, ((), ()))
+    if seed not in always:
         play(seed)
 
 

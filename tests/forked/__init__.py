@@ -7,7 +7,7 @@ was given. It hands them to the server, whose fork runs the program; the client 
 program ends. Programs are killed with their client and, on Linux, when the tests end in any way.
 
 Importing torch takes three seconds of a core, a fork a hundredth of that. A test of what a program imports starts
-`sys.executable`.
+`sys.executable`. Where several workers share the tests, they share one server, too (`share`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,32 @@ import atexit
 import multiprocessing.spawn
 import os
 import shlex
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+#: Modules that programs use. The server may only import before it forks: no thread of ours runs, no tensor is touched.
+PRELOADED: tuple[str, ...] = (
+    "sklearn.datasets",
+    "fedpeer.sims.vector.preload_autograd",
+    "fedpeer.sims.simulate",
+    "fedpeer.peer.runtime.process",
+    "fedpeer.peer.runtime.prepared",
+    "fedpeer.peer.runtime.dashboard.ask",
+    "fedpeer.cli.main",
+    "fedpeer.cli.peer_config",
+    "fedpeer.data.tables",
+)
+#: Environment variable with the socket that tells where the server is that several processes share.
+SHARED = "FEDPEER_TESTS_FORKED"
 #: Signals to a client that kill and stop the program: a signal that the client cannot catch would leave the program
 #: behind.
 KILL, STOP = (getattr(signal, name, signal.SIGTERM) for name in ("SIGUSR1", "SIGUSR2"))
@@ -52,13 +69,48 @@ def as_executable(folder: Path) -> Path:
     return file
 
 
-@cache
+def share() -> None:
+    """Let all processes that this one starts use one server. It starts when one of them needs it, and ends with us."""
+    if sys.platform == "win32" or SHARED in os.environ:
+        return
+    folder = tempfile.mkdtemp(prefix="forked-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    asked = socket.socket(socket.AF_UNIX)
+    asked.bind(os.path.join(folder, "asked"))
+    asked.listen(64)
+    os.environ[SHARED] = os.path.join(folder, "asked")
+
+    def answer() -> None:
+        with asked:
+            while True:
+                line, _ = asked.accept()
+                with line:
+                    line.sendall(_started().encode())
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
 def _server() -> str:
-    """Start the server, once in each process that tests; return the path of its socket."""
+    """Return the path of the server's socket, once it is ready."""
+    return _shared(os.environ[SHARED]) if SHARED in os.environ else _started()
+
+
+@cache
+def _shared(asked: str) -> str:
+    with socket.socket(socket.AF_UNIX) as line, line.makefile() as answered:
+        line.connect(asked)
+        path = answered.read()
+    assert path, "it was not started; why stands on standard error"
+    return path
+
+
+@cache
+def _started() -> str:
+    """Start the server; return the path of its socket."""
     path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "socket")
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     server = subprocess.Popen(
-        [sys.executable, "-P", str(HERE / "server.py"), path],
+        [sys.executable, "-P", str(HERE / "server.py"), path, *PRELOADED],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},

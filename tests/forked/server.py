@@ -1,4 +1,4 @@
-"""`server.py SOCKET`: fork a Python for each client that connects, until standard input ends.
+"""`server.py SOCKET MODULES...`: import these, and fork a Python for each client, until standard input ends.
 
 A client's fork starts the program in a fork of its own and watches it, so that each is killed when the one above it is
 gone. The program goes on in `_run`, outside of the loop, and ends as any Python does.
@@ -26,24 +26,12 @@ from typing import Any
 
 from tests.forked.client import NAMESPACES, NUMBER_BYTES, number_bytes, received
 
-#: Modules that programs use. The server may only import before it forks: no thread of ours runs, no tensor is touched.
-PRELOADED = (
-    "sklearn.datasets",
-    "fedpeer.sims.vector.preload_autograd",
-    "fedpeer.sims.simulate",
-    "fedpeer.peer.runtime.process",
-    "fedpeer.peer.runtime.prepared",
-    "fedpeer.peer.runtime.dashboard.ask",
-    "fedpeer.cli.main",
-    "fedpeer.cli.peer_config",
-    "fedpeer.data.tables",
-)
 _SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-def _serve(path: str) -> list[str]:
+def _serve(path: str, preloaded: list[str]) -> list[str]:
     """Fork for each client; return in each program, with its words."""
-    for name in PRELOADED:
+    for name in preloaded:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # collecting would copy the pages that forks share
@@ -156,7 +144,7 @@ def _end(code: object) -> None:
 
 
 if __name__ == "__main__":
-    words = _serve(sys.argv[1])
+    words = _serve(sys.argv[1], sys.argv[2:])
     try:
         _run(words)
     except SystemExit as error:

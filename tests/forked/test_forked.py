@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import KILL, ROOT, python
+from tests.forked import KILL, ROOT, SHARED, python
 
 PATIENCE_S = 120.0
 #: A program that prints that it runs, and goes on until something ends it.
@@ -58,10 +58,14 @@ def test_a_signal_ends_both(sent: signal.Signals, ends: int) -> None:
 def test_no_program_outlives_tests_that_are_killed() -> None:
     code = f"""
 import os, signal, subprocess
-from tests.forked import python
-with subprocess.Popen([*python(), "-c", {ENDLESS!r}], stdout=subprocess.PIPE) as client:
+import tests.forked
+tests.forked.PRELOADED = ()  # what it takes seconds to import does not matter here
+with subprocess.Popen([*tests.forked.python(), "-c", {ENDLESS!r}], stdout=subprocess.PIPE) as client:
     assert client.stdout.readline() == b"ready\\n"
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    tests = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, timeout=PATIENCE_S)
+    alone = {name: value for name, value in os.environ.items() if name != SHARED}
+    tests = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=alone, stderr=subprocess.PIPE, timeout=PATIENCE_S
+    )
     assert (tests.returncode, tests.stderr) == (-signal.SIGKILL, b""), "standard error ended: all who had it are gone"

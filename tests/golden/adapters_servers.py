@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,16 +21,17 @@ Case = dict[str, Any]
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 
-def server_baselines(inputs: Case) -> Case:
-    """Compute case 08, without the minimiser, which fedpeer does not need."""
+def server_baselines(inputs: Case, parts: Sequence[str] = ("fedavg", "fedprox", "scaffold")) -> Case:
+    """Compute these parts of case 08, without the minimiser, which fedpeer does not need."""
     module = nn.Linear(len(inputs["w0"]), 1, bias=False, dtype=torch.float64)
     choice = OptimizerChoice("SGD", {"lr": inputs["lr"]})
     context = TrainingContext.of(module, LOSSES["mean-squared-error"], choice, clients=len(inputs["H"]))
-    return {
-        "fedavg": _rounds(inputs, FedAvg(context), False),
-        "fedprox": _rounds(inputs, FedProx(context, mu=inputs["mu"]), False),
-        "scaffold": _rounds(inputs, Scaffold(context, global_lr=inputs["scaffold_global_lr"]), True),
+    algorithms: dict[str, Algorithm] = {
+        "fedavg": FedAvg(context),
+        "fedprox": FedProx(context, mu=inputs["mu"]),
+        "scaffold": Scaffold(context, global_lr=inputs["scaffold_global_lr"]),
     }
+    return {name: _rounds(inputs, algorithms[name], name == "scaffold") for name in parts}
 
 
 def _rounds(inputs: Case, algorithm: Algorithm, controlled: bool) -> list[Case]:

@@ -25,10 +25,15 @@ SLICING: Case = {
 STEM = "13_random_slicing"
 
 
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    return load(Path(FOLDER or ""))
+
+
 @pytest.mark.skipif(FOLDER is None, reason="FEDPEER_GOLDEN is not set")
 @pytest.mark.parametrize("stem", ADAPTERS)
-def test_golden(stem: str) -> None:
-    right, line = run(load(Path(FOLDER or ""))[stem], ADAPTERS[stem], stem, {})
+def test_golden(cases: dict[str, Case], stem: str) -> None:
+    right, line = run(cases[stem], ADAPTERS[stem], stem, {})
     assert right, line
 
 

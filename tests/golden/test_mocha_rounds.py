@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ from fedpeer.algorithms.servers import mocha
 from fedpeer.algorithms.servers.mocha import Mocha, MochaUpdate
 from tests.algorithms.mocha.playing import Tasks
 from tests.golden.compare import compare
-from tests.golden.mutating import FOLDER, name_of, needs_golden
-from tests.golden.run import Case, load
+from tests.golden.mutating import case_of, name_of, needs_golden
+from tests.golden.run import Case
 
 PAPER, TRACE, OTHERS = "06a_mocha_paper_convention", "06b_mocha_trace_constrained", "06c_mocha_omega_updates"
 #: Passes in each round, and the most rounds; related tasks reach the optimum in far fewer.
@@ -180,7 +179,7 @@ PLAYED: dict[str, Callable[[Case], Case]] = {
 
 def wrong(stem: str) -> list[str]:
     """Return the leaves that do not agree, of all that a round can show."""
-    case = load(Path(FOLDER or ""))[stem]
+    case = case_of(stem)
     found = PLAYED[stem](case["inputs"])
     expected = {name: value for name, value in case["expected"].items() if name in found}
     for inner in ("sigma_update", "clustered", "dropped_round", "optimum"):

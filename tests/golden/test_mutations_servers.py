@@ -75,25 +75,26 @@ def first_alone(updates: Mapping[str, Any]) -> Any:
     return in_peer_order({"": updates[min(updates)]})
 
 
-MUTATIONS: list[tuple[str, Callable[..., Any]]] = [
-    (f"{SERVERS}.fedavg.FedAvg.close", all_clients_alike),
-    (f"{SERVERS}.fedavg.FedAvg.close", last_client_first),
-    ("fedpeer.algorithms.correction.Correction.towards", away_from),
-    ("fedpeer.algorithms.correction.Correction.towards", twice_the_pull),
-    (f"{SERVERS}.scaffold.fresh_steps", drift_negated),
-    (f"{SERVERS}.scaffold.Scaffold.close", weighted_like_fedavg),
-    (f"{SERVERS}.scaffold.Scaffold.close", control_over_the_sampled),
-    (f"{SERVERS}.scaffold.Scaffold.train", without_the_servers_control),
-    ("tests.golden.adapters_servers.in_peer_order", first_alone),
+#: Part of the case that is played, function, and mutant.
+MUTATIONS: list[tuple[str, str, Callable[..., Any]]] = [
+    ("fedavg", f"{SERVERS}.fedavg.FedAvg.close", all_clients_alike),
+    ("fedavg", f"{SERVERS}.fedavg.FedAvg.close", last_client_first),
+    ("fedprox", "fedpeer.algorithms.correction.Correction.towards", away_from),
+    ("fedprox", "fedpeer.algorithms.correction.Correction.towards", twice_the_pull),
+    ("scaffold", f"{SERVERS}.scaffold.fresh_steps", drift_negated),
+    ("scaffold", f"{SERVERS}.scaffold.Scaffold.close", weighted_like_fedavg),
+    ("scaffold", f"{SERVERS}.scaffold.Scaffold.close", control_over_the_sampled),
+    ("scaffold", f"{SERVERS}.scaffold.Scaffold.train", without_the_servers_control),
+    ("fedavg", "tests.golden.adapters_servers.in_peer_order", first_alone),
 ]
 
 
 @needs_golden
-@pytest.mark.parametrize(("target", "mutant"), MUTATIONS, ids=name_of)
+@pytest.mark.parametrize(("part", "target", "mutant"), MUTATIONS, ids=name_of)
 def test_one_mistake_turns_the_case_red(
-    target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    part: str, target: str, mutant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_turned_red(STEM, target, mutant, monkeypatch)
+    assert_turned_red(STEM, target, mutant, monkeypatch, part)
 
 
 def test_every_adapter_has_a_mutation() -> None:

@@ -73,7 +73,7 @@ def play(
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
     protocol=st.sampled_from(PROTOCOLS),

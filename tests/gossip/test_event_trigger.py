@@ -69,7 +69,7 @@ CASES = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(**CASES)
 def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
     name: str, protocol: Protocol, count: int, exchanges: int, round: int, seed: int, sleepers: list[bool]
@@ -94,7 +94,7 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:
     of = policy(name, 9, protocol, exchanges=4)
-    for round in range(3):
+    for round in range(2):
         nobody = list(wakings(of.matrices(round), np.zeros(9, bool)))
         assert not np.any(nobody)
         np.testing.assert_array_equal(woken_matrix(of.matrices(round), nobody), np.eye(9))

@@ -27,9 +27,7 @@ REFUTED = 200
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "loss", "seeds"), [(2, 0.1, 12), (3, 0.1, 8), (5, 0.0, 3), (5, 0.1, 8), (16, 0.0, 1), (16, 0.1, 2)]
-)
+@pytest.mark.parametrize(("count", "loss", "seeds"), [(2, 0.1, 8), (3, 0.1, 4), (5, 0.0, 1), (5, 0.1, 4), (16, 0.1, 1)])
 def test_a_killed_peer_is_soon_known_to_all(count: int, loss: float, seeds: int) -> None:
     late = {seed: ticks for seed in range(seeds) if (ticks := detection(count, seed, loss)) > KNOWN}
     assert not late, "seed: ticks"
@@ -50,7 +48,7 @@ def test_a_third_of_all_killed_at_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "seeds"), [(2, 3), (5, 2), (16, 1)])
+@pytest.mark.parametrize(("count", "seeds"), [(2, 2), (5, 1), (16, 1)])
 def test_nobody_is_buried_alive_at_ten_percent_loss(count: int, seeds: int) -> None:
     for seed in range(seeds):
         world = settled(count, seed, loss=0.1, repeat=0.1)
@@ -80,13 +78,13 @@ def suspicions_at_thirty_percent(
     return defended, lasted
 
 
-#: Limit of defences over 8 seeds: 61 with the stretch, 97 without. When only pongs counted as signs of life it was 210.
-DEFENDED = 80
+#: Limit of defences over 3 seeds: 20 with the stretch, 31 without. When only pongs counted as signs of life it was 80.
+DEFENDED = 25
 
 
 @pytest.mark.slow
 def test_at_thirty_percent_loss_few_are_suspected_and_false_deaths_are_taken_back() -> None:
-    defended, lasted = suspicions_at_thirty_percent(8)
+    defended, lasted = suspicions_at_thirty_percent(3)
     assert defended < DEFENDED
     assert max(lasted, default=0) <= REFUTED
 
@@ -94,13 +92,13 @@ def test_at_thirty_percent_loss_few_are_suspected_and_false_deaths_are_taken_bac
 @pytest.mark.slow
 def test_without_the_stretch_the_test_above_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Awareness, "stretch", 1.0)
-    assert suspicions_at_thirty_percent(8)[0] > DEFENDED
+    assert suspicions_at_thirty_percent(3)[0] > DEFENDED
 
 
 @pytest.mark.slow
 def test_with_a_short_suspicion_the_living_are_buried_and_dig_themselves_out() -> None:
     """Sabotage of the tests above, and proof that false deaths are taken back: without the sabotage there are none."""
-    _, lasted = suspicions_at_thirty_percent(2, timing=ProbeTiming(suspicion_min=1, suspicion_max=1))
+    _, lasted = suspicions_at_thirty_percent(1, timing=ProbeTiming(suspicion_min=1, suspicion_max=1))
     assert len(lasted) > 10
     assert max(lasted) <= REFUTED
 
@@ -112,9 +110,12 @@ def test_at_thirty_percent_loss_over_many_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [0.1, *(pytest.param(loss, marks=pytest.mark.soak) for loss in (0.0, 0.3))])
-def test_sixty_four_peers_find_one_another_and_a_death(loss: float) -> None:
-    assert detection(64, seed=1, loss=loss) <= 2 * KNOWN
+@pytest.mark.parametrize(
+    ("count", "loss"), [(32, 0.1), *(pytest.param(64, loss, marks=pytest.mark.soak) for loss in (0.0, 0.1, 0.3))]
+)
+def test_many_peers_find_one_another_and_a_death(count: int, loss: float) -> None:
+    """They are several times as many as there are claims in a message."""
+    assert detection(count, seed=1, loss=loss) <= 2 * KNOWN
 
 
 def test_few_messages_when_nothing_happens() -> None:
@@ -140,7 +141,7 @@ def test_nobody_goes_unprobed_by_chance() -> None:
 # ------------------------------------------------------------------------------------------- what heals without a hand
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)])
 def test_a_peer_paused_for_half_a_minute_comes_back_and_blames_nobody(seed: int) -> None:
     world = settled(8, seed)
     world.run(100)
@@ -204,20 +205,20 @@ def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.M
     assert blamed_by_a_slow_peer() <= 5
 
 
-#: How often four peers may have to defend themselves in four times 2,000 ticks of late answers; and ticks within which
+#: How often four peers may have to defend themselves in two times 2,000 ticks of late answers; and ticks within which
 #: a death is found there.
-LATE, SEEN = 20, 400
+LATE, SEEN = 10, 400
 
 
-def late_by_resending(seeds: int) -> tuple[int, list[int]]:
-    """Return (how often a peer had to defend itself, how long each false death lasted) in 2,000 ticks per seed.
+def late_by_resending(seeds: int, ticks: int = 2_000) -> tuple[int, list[int]]:
+    """Return (how often a peer had to defend itself, how long each false death lasted) in so many ticks per seed.
 
     The links lose nothing, but the kernel sends 55 % of the messages again, and 55 % of the repetitions each time.
     """
     defended, lasted = 0, []
     for seed in range(seeds):
         world = settled(4, seed, again=0.55)
-        world.run(2_000)
+        world.run(ticks)
         defended += sum(refusal.code == "refuted" for _, _, refusal in world.refusals)
         lasted += burials(world)
     return defended, lasted
@@ -226,7 +227,7 @@ def late_by_resending(seeds: int) -> tuple[int, list[int]]:
 @pytest.mark.slow
 def test_who_answers_late_because_the_kernel_says_it_again_is_neither_dead_nor_suspect() -> None:
     """As over TCP with 30 % of the packets lost, answers take half a second, and now and then two seconds."""
-    defended, lasted = late_by_resending(4)
+    defended, lasted = late_by_resending(2)
     assert lasted == []
     assert defended < LATE
 
@@ -234,7 +235,7 @@ def test_who_answers_late_because_the_kernel_says_it_again_is_neither_dead_nor_s
 @pytest.mark.slow
 def test_without_round_trips_the_test_above_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RoundTrips, "slowness", lambda *_: 1.0)
-    assert late_by_resending(1)[0] > LATE, "in one of the four"
+    assert late_by_resending(1, ticks=1_000)[0] > LATE, "in a quarter of the time"
 
 
 @pytest.mark.slow
@@ -252,11 +253,11 @@ def test_waits_grow_no_further_than_a_death_needs_to_be_seen() -> None:
 def test_answers_after_half_a_second_are_late_but_count() -> None:
     world = settled(8, seed=0)
     world.slow["peer003"] = 8
-    world.run(1_500)
+    world.run(800)
     assert burials(world) == []
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("small", [1, 4])  # a peer alone assumes for a while, rightly, that the fault is its own
 def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     world = settled(9, seed, loss=0.1)
@@ -273,14 +274,19 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
 
 @pytest.mark.parametrize(
     ("count", "loss", "both"),
-    [(6, 0.0, False), (4, 0.0, True), *(pytest.param(4, loss, True, marks=pytest.mark.slow) for loss in (0.1, 0.3))],
+    [
+        (6, 0.0, False),
+        (4, 0.0, True),
+        pytest.param(4, 0.3, True, marks=pytest.mark.slow),
+        pytest.param(4, 0.1, True, marks=pytest.mark.soak),
+    ],
 )
 def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
     """A member that suspects another repeatedly is not believed; the accused receives the suspicion and answers."""
     world = settled(count, seed=0, loss=loss)
     cut = [("peer001", "peer002"), *([("peer002", "peer001")] if both else [])]
     world.cut = lambda a, b: (a, b) in cut
-    world.run(2_000)
+    world.run(1_000)
     assert burials(world) == []
 
 
@@ -370,7 +376,11 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 @pytest.mark.parametrize(
     ("loss", "share"),
-    [(0.1, 0.19), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.0, 0.0), (0.3, 0.51)))],
+    [
+        (0.3, 0.51),
+        pytest.param(0.0, 0.0, marks=pytest.mark.slow),
+        pytest.param(0.1, 0.19, marks=pytest.mark.soak),
+    ],
 )
 def test_peers_measure_the_loss(loss: float, share: float) -> None:
     """A share 1 - (1 - loss) ** 2 of the pings has no answer; the mean is over 8 peers with some 64 samples each."""

@@ -7,24 +7,41 @@ unpacked("gossip", tmp_path)  a federation of three peers that were killed at wo
 moved(folder)                 the same federation on ports that are free now: a next roster, signed by its authority
 old_release (tests/conftest.py)   the release itself, installed once for all tests of a process; `old_release.start(
                               config)` starts a peer of it, `old_release.run("init", "fed", "--peers", "3")` any
-                              command; both away from the checkout, so that its fedpeer is not found first
+                              command; both away from the checkout, so that its fedpeer is not found first. Its
+                              programs are forks of one that has imported it, as those of `tests/forked/` are
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
 import tarfile
+import tempfile
+import zipfile
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.peer.wire.roster import sign, to_bytes
 from fedpeer.sims.processes.settling import free_ports
+from tests.forked import HERE, ROOT
 
 FOLDER = Path(__file__).parent / "v0.3-499fa2e"
 PEERS = ("peer1", "peer2", "peer3")
+#: Modules of the release that its programs use, for the server of `tests/forked/`.
+PRELOADED = (
+    "sklearn.datasets",
+    "fedpeer.sims.vector.preload_autograd",
+    "fedpeer.sims.simulate",
+    "fedpeer.peer.shell.process",
+    "fedpeer.peer.shell.prepared",
+    "fedpeer.cli.main",
+    "fedpeer.cli.peer_config",
+    "fedpeer.data.tables",
+)
 
 
 def unpacked(name: str, place: Path) -> Path:
@@ -67,7 +84,30 @@ class OldRelease:
 
     def command(self, *words: str) -> list[str]:
         """Return the command `fedpeer` with these words, to be run in `environment`."""
-        return [sys.executable, "-P", "-m", "fedpeer", *words]
+        if sys.platform == "win32":
+            return [sys.executable, "-P", "-m", "fedpeer", *words]
+        client = [sys.executable, "-I", "-S", str(HERE / "client.py"), self._server]
+        return [*client, "-P", "-m", "fedpeer", *words]
+
+    @cached_property
+    def _server(self) -> str:
+        """Start the server that forks the release's programs; return the path of its socket."""
+        path = os.path.join(tempfile.mkdtemp(prefix="old-release-"), "socket")  # the server removes the folder
+        paths = os.pathsep.join([str(self.place), str(ROOT)])  # the server itself is one of the checkout
+        server = subprocess.Popen(
+            [sys.executable, "-P", str(HERE / "server.py"), path, *PRELOADED],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**self.environment, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+        assert server.stdin is not None, "it was asked for"
+        assert server.stdout is not None, "it was asked for"
+        atexit.register(server.wait)
+        atexit.register(server.stdin.close)  # what is registered last comes first
+        with server.stdout as said:
+            assert said.readline() == b"ready\n", "it says why on standard error"
+        return path
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run `fedpeer` with these words, in a folder."""
@@ -88,8 +128,8 @@ class OldRelease:
 
 
 def installed(place: Path) -> OldRelease:
-    """Install the kept wheel into this folder."""
+    """Unpack the kept wheel into this folder, which is what pip does with a wheel of Python files."""
     (wheel,) = FOLDER.glob("*.whl")
-    command = ["install", "--quiet", "--no-deps", "--no-index", "--no-compile", "--target", str(place), str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *command], check=True, capture_output=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
     return OldRelease(place)

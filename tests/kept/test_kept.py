@@ -1,8 +1,7 @@
-"""This release reads the states, the journal entries and a run of an earlier one, whose peers still start."""
+"""This release reads the states, the journal entries and a run of an earlier one."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +26,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation as prepare_simulation
 from fedpeer.sims.simulate import run_prepared
 from tests.kept.everything import ENTRIES, OWNER, durable
-from tests.kept.release import FOLDER, PEERS, OldRelease, moved, unpacked
+from tests.kept.release import FOLDER, PEERS, moved, unpacked
 from tests.peer.runtime.whole import whole
 
 #: Bytes as the release wrote them, by name.
@@ -184,16 +183,3 @@ def bytes_now(row: dict[str, Any]) -> list[int]:
 
 def measured(run: RunFolder) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in run.rows()]
-
-
-# ----------------------------------------------------------------------------------------------------------- release
-
-
-def test_the_release_can_be_installed_beside_this_one(old_release: OldRelease, tmp_path: Path) -> None:
-    version = old_release.run("--version", folder=tmp_path)
-    assert re.search(r"\b0\.2\.0\b", version.stdout), version
-    peer = old_release.start(moved(unpacked("gossip", tmp_path)) / "peer1" / "peer1.yaml")
-    assert peer.stderr is not None
-    assert any("listening on" in line for line in peer.stderr)
-    peer.kill()
-    peer.communicate()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,7 +27,7 @@ from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.version import __version__
 from tests.forked import fedpeer_command
-from tests.kept.release import PEERS, OldRelease
+from tests.kept.release import PEERS, OldRelease, moved, unpacked
 from tests.net.masses import mass_errors, state_in
 
 #: Seconds after which something counts as hanging, on a busy machine.
@@ -34,7 +35,7 @@ PATIENCE_S = 240.0
 #: Seconds between two polls.
 LOOK_S = 0.25
 #: Rounds that all peers do together before the next one is upgraded.
-TOGETHER = 5
+TOGETHER = 3
 #: Most frames in an unknown version that an old peer may receive from a new one before that one sends in a known one.
 UNSUPPORTED_MAX = 10
 #: Names of log lines about a change of the wire version that is used with a neighbor.
@@ -171,6 +172,17 @@ def federation(folder: Path, old: OldRelease) -> Iterator[Federation]:
         for process in made.running.values():
             process.kill()
             process.wait()
+
+
+def test_the_release_can_be_installed_beside_this_one(old_release: OldRelease, tmp_path: Path) -> None:
+    """A peer of it starts by a roster that this release signs."""
+    version = old_release.run("--version", folder=tmp_path)
+    assert re.search(r"\b0\.2\.0\b", version.stdout), version
+    peer = old_release.start(moved(unpacked("gossip", tmp_path)) / "peer1" / "peer1.yaml")
+    assert peer.stderr is not None
+    assert any("listening on" in line for line in peer.stderr)
+    peer.kill()
+    peer.communicate()
 
 
 @pytest.mark.slow

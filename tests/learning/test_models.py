@@ -26,7 +26,7 @@ from tests.sims.worlds import federation, trainer_of
 
 DIGITS = load_dataset(Choice("digits"))
 IMAGES = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8), input_kind="image", feature_names=())
-TOKENS = replace(DIGITS, x=(DIGITS.x[:, :12] * 16).astype(np.int64), input_kind="tokens", feature_names=())
+TOKENS = replace(DIGITS, x=(DIGITS.x[:, 26:30] * 16).astype(np.int64), input_kind="tokens", feature_names=())
 NUMBERS = Dataset(
     name="numbers",
     x=np.random.default_rng(0).normal(5, 3, (300, 4)).astype(np.float32),
@@ -114,8 +114,15 @@ def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     return lambda x: program.run(["outputs"], {"inputs": x})[0]
 
 
+#: An export takes a second or more of torch's tracing. Both formats begin with the same one, so in `make test` each has
+#: networks that the other has not.
+SOAK = pytest.mark.soak
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "one output", "images", "tokens"])
+@pytest.mark.parametrize(
+    "name", ["scaled and permuted", "numbers", "one output", pytest.param("images", marks=SOAK), "tokens"]
+)
 def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
     dataset, settings = WORLDS[name]
     made = build_world(federation(**settings), dataset, 0)
@@ -127,7 +134,9 @@ def test_a_pt2_program_gives_the_models_answers_for_any_number_of_examples(name:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["scaled and permuted", "numbers", "images"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("scaled and permuted", marks=SOAK), pytest.param("numbers", marks=SOAK), "images"]
+)
 def test_an_onnx_graph_gives_the_models_answers_for_any_number_of_examples(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript", reason="the extra fedpeer[onnx] is not installed")
     dataset, settings = WORLDS[name]

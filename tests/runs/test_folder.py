@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from fedpeer.runs.disk import RunError, dumps, read_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Index
+from tests.forked import KILL, python
 from tests.runs.run_factory import made, row, settings
 
 
@@ -102,6 +102,7 @@ def test_rows_come_back_as_they_were_recorded(tmp_path: Path) -> None:
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
 )
 
 
@@ -308,13 +309,13 @@ sys.stdin.read()
 
 def test_a_run_whose_process_was_killed_is_shown_as_interrupted(tmp_path: Path) -> None:
     with subprocess.Popen(
-        (sys.executable, "-c", KILLED, str(tmp_path)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*python(), "-c", KILLED, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         run = RunFolder.open(tmp_path, process.stdout.readline().strip())
         assert status(run) == "running"
         assert [each.status for each in Index(tmp_path).rows()] == ["running"]
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(KILL)
         process.wait()
     assert status(run) == "interrupted"
     assert [each.status for each in Index(tmp_path).rows()] == ["interrupted"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fedpeer.runs.index import Index, row_of
+from tests.forked import python
 from tests.runs.run_factory import METHODS, made
 
 
@@ -97,7 +97,7 @@ print(*(made(Path(sys.argv[1]), rounds=1).id for _ in range(8)))
 
 
 def test_two_processes_write_the_index_at_once(tmp_path: Path) -> None:
-    command = (sys.executable, "-c", MANY, str(tmp_path))
+    command = [*python(), "-c", MANY, str(tmp_path)]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in processes:
         assert process.stdin is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
 from fedpeer.runs.svg import drawing_only
@@ -67,24 +70,38 @@ def check(text: str, parsed: Page) -> None:
     assert not re.search(r"#0001|#0002", text), "every stand-in colour is replaced"
 
 
+#: A method without gossip and one with it; each further one costs two pictures.
+TWO = ("local", "full-averaging")
 KINDS: dict[str, dict[str, Any]] = {
     "three methods": {},
     "one method": {"methods": ("local",)},
-    "more methods than colours": {"methods": ("local", *(f"method{number}" for number in range(9)))},
-    "one peer, one round": {"peers": 1, "rounds": 1},
-    "five seeds": {"seeds": tuple(range(5))},
-    "sixty-four peers": {"peers": 64, "rounds": 2},
+    "more methods than colours": {"methods": ("local", *(f"method{number}" for number in range(PALETTE)))},
+    "one peer, one round": {"peers": 1, "rounds": 1, "methods": TWO},
+    "five seeds": {"seeds": tuple(range(5)), "methods": TWO},
+    "sixty-four peers": {"peers": 64, "rounds": 2, "methods": TWO},
     "a thousand peers": {"peers": 1024, "rounds": 2},
-    "regression": {"measure": "error", "peers": 12},
-    "regression with many peers": {"measure": "error", "peers": 65, "rounds": 2},
+    "regression": {"measure": "error", "peers": 12, "methods": TWO},
+    "regression with many peers": {"measure": "error", "peers": 65, "rounds": 2, "methods": TWO},
 }
+Report = Callable[[str], tuple[RunFolder, str, Page]]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return a function that makes the report of a kind of run, once for all tests that read it."""
+
+    @cache
+    def of(kind: str) -> tuple[RunFolder, str, Page]:
+        run = made(tmp_path_factory.mktemp("runs"), **KINDS[kind])
+        return run, *page(run)
+
+    return of
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_run_has_a_report(tmp_path: Path, kind: str) -> None:
-    run = made(tmp_path, **KINDS[kind])
-    text, parsed = page(run)
+def test_every_kind_of_run_has_a_report(report: Report, kind: str) -> None:
+    _, text, parsed = report(kind)
     check(text, parsed)
     for heading in (
         "Results",
@@ -98,9 +115,8 @@ def test_every_kind_of_run_has_a_report(tmp_path: Path, kind: str) -> None:
     assert len(text) < 1_500_000
 
 
-def test_the_report_says_what_the_run_measured(tmp_path: Path) -> None:
-    text, parsed = page(made(tmp_path, peers=4, rounds=3))
-    check(text, parsed)
+def test_the_report_says_what_the_run_measured(report: Report) -> None:
+    parsed = report("three methods")[2]
     # 0.5 + 0.01 * letters + 0.02 * 3 + mean over peers of 0.01 * peer / 4
     assert (
         "Partial averaging: 73.4 %, 12.0 points above local only (12.0 to 12.0) and 3.0 points above full averaging"
@@ -116,24 +132,24 @@ def test_the_report_says_what_the_run_measured(tmp_path: Path) -> None:
     assert "all peers, from the worst to the best" in parsed.text  # meaning of the band for fewer than ten peers
 
 
-def test_the_band_is_named_for_many_peers(tmp_path: Path) -> None:
-    assert "the middle 80" in page(made(tmp_path, peers=10))[1].text
+def test_the_band_is_named_for_many_peers(report: Report) -> None:
+    assert "the middle 80" in report("regression")[2].text
 
 
-def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
-    run = made(tmp_path)
-    assert page(run)[0] == page(run)[0]
+def test_the_same_run_gives_the_same_bytes(report: Report) -> None:
+    run, text, _ = report("three methods")
+    assert page(run)[0] == text
 
 
 def test_a_method_has_one_colour_in_every_picture(tmp_path: Path) -> None:
-    text, _ = page(made(tmp_path, methods=("full-averaging", "local")))
+    text, _ = page(made(tmp_path, methods=("full-averaging", "local"), rounds=1))
     assert "var(--m2)" in text
     assert "var(--m0)" in text
     assert "var(--m1)" not in text
 
 
-def test_light_dark_phone_and_paper_have_their_styles(tmp_path: Path) -> None:
-    text, parsed = page(made(tmp_path))
+def test_light_dark_phone_and_paper_have_their_styles(report: Report) -> None:
+    _, text, parsed = report("three methods")
     for query in ("(prefers-color-scheme: dark)", "(max-width: 640px)", "print"):
         assert f"@media {query}" in text
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in parsed.tags
@@ -231,7 +247,9 @@ def test_a_drawing_is_taken_in_without_its_name_spaces() -> None:
     assert drawing_only("<html/>") is None
 
 
-def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relations(tmp_path: Path) -> None:
+def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relations(
+    tmp_path: Path, report: Report
+) -> None:
     run = made(tmp_path, methods=("local",), peers=3, finished=False)
     numbers = {"confidence": [1.0, 500.0, 3.0], "deviation": [0.0, 0.1, 0.2]}
     for method, more in (("pfedvem", {"server_accuracy": [0.5] * 3, "statistics": numbers}), ("mocha", {})):
@@ -245,7 +263,6 @@ def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relati
         assert words in parsed.text
     assert "50.0 %" in parsed.text
     assert "on the test data itself, which is optimistic" in parsed.text
-    without, parsed_without = page(made(tmp_path / "other", methods=("local",)))
-    check(without, parsed_without)
+    parsed_without = report("one method")[2]
     assert "Other measurements" not in parsed_without.text
     assert "GM" not in parsed_without.text

@@ -212,10 +212,9 @@ def test_kinds_are_by_labels_and_features() -> None:
 def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) -> None:
     told: list[str] = []
     settings = options(learning__rounds=7)
-    methods = ("local", "partial-averaging")
     run = simulate(
         federation=settings,
-        methods=methods,
+        methods=("partial-averaging",),
         device="cpu",
         workers=1,
         out=tmp_path,

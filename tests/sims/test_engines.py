@@ -142,7 +142,7 @@ def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:
 
 
 def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
-    wanted = request("network", faults="links,loss=0.2,jitter=0.5")
+    wanted = request("network", faults="links,loss=0.2,jitter=0.5", simulation__peers=4)
     assert SimulationRequest.from_json(wanted.to_json()) == wanted
     stop, events = threading.Event(), list[Event]()
 

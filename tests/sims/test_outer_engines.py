@@ -115,6 +115,7 @@ def test_a_coordinators_averages_have_the_same_numbers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
     check_real_peers(world(stepping(learning__evaluate_every=ROUNDS)), ROUNDS, tmp_path / "peers")
 

@@ -137,7 +137,10 @@ def test_what_is_kept_in_step_with_the_server_stays_where_an_update_was_none() -
     assert same_bits(server_n[None], same_n[None])
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "ifca", "pfedme", "fedper"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["scaffold", "ifca", "fedper", *(pytest.param(each, marks=pytest.mark.soak) for each in ("fedavg", "pfedme"))],
+)
 def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_nothing(algorithm: str) -> None:
     """The models of such clients begin with the server's model of the round.
 
@@ -156,7 +159,11 @@ def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_no
                 assert same_bits(one.server_n[None], other.server_n[None])
 
 
-ALGORITHMS = ["fedavg", "scaffold", "fedper", "fedrep", "ifca", "pfedme", "ditto", "per-fedavg"]
+#: The first four keep all kinds of states: a client's control variate, head or model, and a server's several models.
+ALGORITHMS = [
+    *("scaffold", "fedrep", "ditto", "ifca"),
+    *(pytest.param(each, marks=pytest.mark.soak) for each in ("fedavg", "fedper", "pfedme", "per-fedavg")),
+]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -390,5 +397,5 @@ def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Pa
     told = found.summary["privacy"]
     assert told["rounds"] == most
     assert told["epsilon"] == pytest.approx(epsilon(rounds=most, noise=2.0, delta=1e-5))
-    plain = api.simulate(federation=federation(), methods=("fedavg",), out=tmp_path)
+    plain = api.simulate(federation=federation(learning__rounds=1), methods=("fedavg",), out=tmp_path)
     assert "privacy" not in plain.summary

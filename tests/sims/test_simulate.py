@@ -35,6 +35,11 @@ def request(**settings: Any) -> SimulationRequest:
     return SimulationRequest(federation=federation(**settings), seeds=(0, 1), device="cpu", workers=2)
 
 
+def two_methods() -> SimulationRequest:
+    """Return a request of twelve rounds: of each seed three without and three with averaging."""
+    return replace(request(), methods=(parse_choice("local"), parse_choice("partial-averaging")))
+
+
 def folder(root: Path, options: SimulationRequest) -> RunFolder:
     return RunFolder.create(root, name="test", settings=options.to_json(), environment={})
 
@@ -42,6 +47,15 @@ def folder(root: Path, options: SimulationRequest) -> RunFolder:
 def measured(run: RunFolder) -> list[dict[str, Any]]:
     """Return all rows without the measured seconds."""
     return [{key: value for key, value in row.items() if key != "seconds"} for row in run.rows()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """Return a run of two methods that nobody stopped; tests only read it."""
+    options = two_methods()
+    run = folder(tmp_path_factory.mktemp("whole"), options)
+    run_prepared(prepare_simulation(options), run)
+    return run
 
 
 def test_a_request_survives_its_settings_file() -> None:
@@ -83,20 +97,28 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_its_seed(tmp_path: Path) -> None:
-    options = request()
-    one, two = folder(tmp_path, options), folder(tmp_path, options)
-    run_prepared(prepare_simulation(options), one)
-    run_prepared(prepare_simulation(options), two)
-    assert measured(one) == measured(two)
-    assert measured(one)[2] != measured(one)[11]  # the same method, another seed
+def test_a_run_is_its_seed(tmp_path: Path, whole: RunFolder) -> None:
+    options = two_methods()
+    again = folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), again)
+    assert measured(again) == measured(whole)
+    by_seed = {row["seed"]: row for row in measured(whole) if (row["method"], row["round"]) == ("local", 3)}
+    assert by_seed[0]["accuracy"] != by_seed[1]["accuracy"]
 
 
-@pytest.mark.parametrize("after", [4, *(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (1, 5, 9))])
-def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, after: int) -> None:
-    options = request()
-    whole, broken = folder(tmp_path, options), folder(tmp_path, options)
-    expected = run_prepared(prepare_simulation(options), whole)
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(1, marks=pytest.mark.soak, id="in a method that does not average"),
+        pytest.param(4, id="in a method that averages"),
+        pytest.param(6, marks=pytest.mark.slow, id="between two seeds"),
+    ],
+)
+def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(
+    tmp_path: Path, after: int, whole: RunFolder
+) -> None:
+    options = two_methods()
+    broken = folder(tmp_path, options)
     stop, rounds = threading.Event(), 0
 
     def on_event(event: Event) -> None:
@@ -109,17 +131,18 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_pa
     assert broken.status == "interrupted"
     assert partial["methods"]
     again = RunFolder.open(tmp_path, broken.id)
-    assert run_prepared(prepare_simulation(options), again)["methods"].keys() == expected["methods"].keys()
+    assert list(run_prepared(prepare_simulation(options), again)["methods"]) == ["local", "partial-averaging"]
     assert measured(again) == measured(whole)
     assert again.status == "finished"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["evaluate", "disagreement", "close"])
-def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = request()
-    whole, broken = folder(tmp_path, options), folder(tmp_path, options)
-    run_prepared(prepare_simulation(options), whole)
+def test_a_stop_within_a_round_loses_no_row(
+    tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch, whole: RunFolder
+) -> None:
+    options = two_methods()
+    broken = folder(tmp_path, options)
     of = GossipRounds if phase == "close" else VectorEngine
     stop, original, calls = threading.Event(), getattr(of, phase), itertools.count()
 
@@ -137,10 +160,9 @@ def test_a_stop_within_a_round_loses_no_row(tmp_path: Path, phase: str, monkeypa
 
 
 @pytest.mark.slow
-def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path) -> None:
-    options = request()
-    whole, killed = folder(tmp_path, options), folder(tmp_path, options)
-    run_prepared(prepare_simulation(options), whole)
+def test_rows_after_the_last_checkpoint_of_a_killed_run_are_done_again(tmp_path: Path, whole: RunFolder) -> None:
+    options = two_methods()
+    killed = folder(tmp_path, options)
     for row in whole.rows()[:5]:
         killed.record(row)
     run_prepared(prepare_simulation(options), killed)

@@ -90,6 +90,7 @@ def test_whole_peers_have_the_same_numbers() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
     check_real_peers(world(sliced(learning__evaluate_every=ROUNDS + 4)), ROUNDS + 4, tmp_path / "peers")
 

@@ -217,7 +217,7 @@ module.run_prepared(prepare_simulation(asked), Dying.open(Path(sys.argv[2]), "la
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedper", "scaffold"])
+@pytest.mark.parametrize("algorithm", ["scaffold", pytest.param("fedper", marks=pytest.mark.soak)])
 def test_killed_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(tmp_path: Path, algorithm: str) -> None:
     from tests.sims.test_simulate import folder, measured
 

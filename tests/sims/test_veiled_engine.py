@@ -36,7 +36,7 @@ def averaged(privacy: str, rounds: int = 1, **gossip: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("gossip", "learning"),
     [
-        pytest.param({"topology": "star", "exchanges": 3}, {}, id="star", marks=pytest.mark.slow),
+        pytest.param({"topology": "star", "exchanges": 3}, {}, id="star", marks=pytest.mark.soak),
         pytest.param({"topology": "one-peer-exponential", "exchanges": 4}, {}, id="phases"),
         pytest.param(
             {"topology": "ring", "exchanges": 3}, {"learning__weights": "samples"}, id="samples", marks=pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.slicing.models import ModelGraph, PartialModel, SlicingError, model_mistakes
@@ -33,7 +33,7 @@ def reachable(models: list[PartialModel], start: str) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@settings(max_examples=40)
 @given(dags())
 def test_the_closure_is_what_the_arrows_lead_to(models: list[PartialModel]) -> None:
     graph = ModelGraph(models)
@@ -41,7 +41,7 @@ def test_the_closure_is_what_the_arrows_lead_to(models: list[PartialModel]) -> N
         assert graph.closure(model.name) == reachable(models, model.name)
 
 
-@pytest.mark.slow
+@settings(max_examples=40)
 @given(dags(), st.data())
 def test_the_reduced_set_is_the_definition_of_appendix_a(models: list[PartialModel], data: st.DataObject) -> None:
     graph = ModelGraph(models)
@@ -51,7 +51,7 @@ def test_the_reduced_set_is_the_definition_of_appendix_a(models: list[PartialMod
     assert expected
 
 
-@pytest.mark.slow
+@settings(max_examples=40)
 @given(dags(), st.randoms(use_true_random=False))
 def test_the_order_depends_on_the_models_only_and_keeps_to_the_arrows(
     models: list[PartialModel], random: object

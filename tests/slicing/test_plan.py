@@ -93,7 +93,7 @@ def slow_twin(graph: ModelGraph, plan: Plan, cross_model: bool) -> dict[str, dic
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(families(), st.booleans())
 def test_the_plan_is_the_papers_rule_scalar_by_scalar(models: list[PartialModel], cross_model: bool) -> None:
     graph = ModelGraph(models)
@@ -104,7 +104,7 @@ def test_the_plan_is_the_papers_rule_scalar_by_scalar(models: list[PartialModel]
         assert {tuple(who) for who in expected[group.id].values()} == {tuple(PEERS.index(p) for p in group.members)}
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(families(), st.booleans())
 def test_each_scalar_is_in_exactly_one_group_or_local(models: list[PartialModel], cross_model: bool) -> None:
     plan = compile_plan(NETWORKS, ModelGraph(models), cross_model=cross_model)
@@ -113,7 +113,7 @@ def test_each_scalar_is_in_exactly_one_group_or_local(models: list[PartialModel]
         np.testing.assert_array_equal(np.sort(np.concatenate(held)), np.arange(NETWORKS[peer].n))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(families(), st.booleans(), st.integers(0, 2**31))
 def test_averaging_conserves_the_sum_and_leaves_what_is_in_no_group_bit_identical(
     models: list[PartialModel], cross_model: bool, seed: int

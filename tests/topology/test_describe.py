@@ -47,9 +47,18 @@ def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
     assert (alone.diameter, alone.spectral_gap, alone.exchanges) == (0, 1.0, {1e-4: 0})
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [1, 2, 12, pytest.param(120, marks=pytest.mark.slow)])
-def test_a_drawing_shows_every_peer_and_every_edge(name: str, count: int) -> None:
+#: Graphs of which many peers are drawn: on a circle, with the shortest edges, and with the most at one peer.
+MANY = ("ring", "k-regular", "star")
+
+
+@pytest.mark.parametrize(
+    ("count", "name"),
+    [
+        *((count, name) for count in (1, 2, 12) for name in NAMES),
+        *(pytest.param(120, name, marks=pytest.mark.slow if name in MANY else pytest.mark.soak) for name in NAMES),
+    ],
+)
+def test_a_drawing_shows_every_peer_and_every_edge(count: int, name: str) -> None:
     graph = made(name, count).union
     labels = [f"<peer & {i}>" for i in range(count)]
     root = ElementTree.fromstring(topology_svg(graph, labels))

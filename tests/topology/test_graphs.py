@@ -15,6 +15,8 @@ from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problem
 from fedpeer.topology.overlay import Overlay, kept_apart, overlay, overlay_mistakes
 
 NAMES = [name for name in GRAPHS if name != "edges"]
+#: Those that depend on their draws.
+DRAWN = ("k-regular", "erdos-renyi", "small-world")
 
 
 def ids(count: int) -> tuple[str, ...]:
@@ -46,8 +48,8 @@ def strongly_connected(drawn: Overlay) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_graph_is_simple_and_connects_its_members(name: str) -> None:
-    for count in range(1, 41):
-        for seed in range(3):
+    for count in range(1, 34):
+        for seed in range(3 if name in DRAWN else 1):
             drawn = made(name, count, seed)
             assert strongly_connected(drawn), (count, seed)
             for phase in drawn.phases:
@@ -62,7 +64,7 @@ def beside(drawn: Overlay, apart: set[str]) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(count=st.integers(1, 24), seed=st.integers(0, 9), data=st.data())
 def test_members_that_are_kept_apart_have_fewer_edges_and_the_graph_stays_the_same(
     name: str, count: int, seed: int, data: st.DataObject
@@ -93,7 +95,7 @@ def test_the_same_draws_give_the_same_graph(name: str) -> None:
     assert [sorted(p.edges) for p in first.phases] == [sorted(p.edges) for p in again.phases]
 
 
-@pytest.mark.parametrize("name", ["k-regular", "erdos-renyi", "small-world"])
+@pytest.mark.parametrize("name", DRAWN)
 def test_other_draws_give_another_graph(name: str) -> None:
     assert sorted(made(name, 20, 1).phases[0].edges) != sorted(made(name, 20, 2).phases[0].edges)
 

@@ -66,7 +66,7 @@ def test_whoever_dies_the_rest_is_connected(name: str, count: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(3, 24))
 def test_every_articulation_peer_of_a_random_tree_with_shortcuts(seed: int, count: int) -> None:
     draws = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def test_every_articulation_peer_of_a_random_tree_with_shortcuts(seed: int, coun
         assert (kept == named_edges(rest, 0)) is (i not in cutting), "edges come only where death cut the graph"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(name=st.sampled_from(NAMES), count=st.integers(2, 24), seed=st.integers(0, 2**32 - 1))
 def test_any_number_of_deaths_in_any_order(name: str, count: int, seed: int) -> None:
     draws = np.random.default_rng(seed)

@@ -104,7 +104,7 @@ def test_batches_of_sgd_estimate_that_gradient_without_bias() -> None:
     torch.testing.assert_close(empty_TF, w_TF - 0.1 * torch.linalg.solve(problem.coupling_TT, w_TF))
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # `test_comparator_rounds.py` has the same of the algorithms, whose rounds equal these
 def test_all_of_them_come_to_the_same_optimum() -> None:
     draws = np.random.default_rng(8)
     problem = problem_of(SQUARED, draws, lam=4.0)

@@ -55,7 +55,7 @@ def test_w_from_duals_and_any_w_have_the_same_primal() -> None:
 
 
 @given(seed=SEEDS, whole=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_subproblems_together_bound_the_dual_from_above(seed: int, whole: bool) -> None:
     """Lemma: sum_t G_t(delta) >= D(alpha + delta), with equality at delta = 0, for one sigma' and for one per task."""
     draws = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ def one(number: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS)
-@settings(deadline=None)  # the first example compiles
+@settings(max_examples=40, deadline=None)  # the first example compiles
 def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: DualLoss, y: float, z: float) -> None:
     """Fenchel and Young: loss(z) + conjugate(-alpha) + alpha z is 0 for alpha = -slope(z)."""
     alpha_S = -loss.slope(one(z), one(y))
@@ -31,7 +31,7 @@ def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: DualL
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS, b=st.floats(0, 1))
-@settings(deadline=None)  # the first example compiles
+@settings(max_examples=40, deadline=None)  # the first example compiles
 def test_and_is_never_below_zero_elsewhere(loss: DualLoss, y: float, z: float, b: float) -> None:
     total = loss.value(one(z), one(y)) + loss.conjugate(one(y * b), one(y)) + y * b * z
     assert total.item() > -1e-12
@@ -63,7 +63,7 @@ def test_dual_variables_out_of_bounds_cost_infinitely_much(loss: DualLoss, b: fl
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, b=st.floats(0, 1), score=MARGINS, curvature=st.one_of(st.just(0.0), st.floats(1e-3, 1e3)))
-@settings(deadline=None)  # the first example compiles
+@settings(max_examples=40, deadline=None)  # the first example compiles
 def test_no_other_alpha_is_better_than_that_of_a_coordinate_step(
     loss: DualLoss, y: float, b: float, score: float, curvature: float
 ) -> None:

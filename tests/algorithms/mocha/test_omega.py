@@ -101,7 +101,7 @@ def test_a_singular_covariance_has_a_coupling() -> None:
 @given(
     seed=SEEDS, lambda2=st.floats(0.1, 3), scale=st.sampled_from([1e-4, 1.0, 1e3]), features=st.sampled_from([2, 30])
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_sparse_precision_is_optimal(seed: int, lambda2: float, scale: float, features: int) -> None:
     """The subgradient of tr(S Omega) - log|Omega| + rho |Omega|_1 contains 0: S - Sigma + rho sign(Omega)."""
     draws = np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_a_strong_penalty_leaves_no_relation_and_w_zero_neither() -> None:
 
 
 @given(seed=SEEDS, steps=st.sampled_from([1, 3, 10, 30, 100]), weak=st.sampled_from([1e-3, 1e-2, 0.3]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_too_few_steps_leave_a_precision_that_says_how_good_it_is(seed: int, steps: int, weak: float) -> None:
     w_TF = normal(np.random.default_rng(seed), 6, 8)
 

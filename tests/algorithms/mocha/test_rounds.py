@@ -106,7 +106,7 @@ def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: Lo
 
 def test_a_node_that_never_answers_ends_elsewhere() -> None:
     without = Mocha(TASKS.context, omega="mean-regularised", lam=0.5, ridge=0.1, loss="squared", passes=3, dropped=(1,))
-    play = Play(without, TASKS).rounds(200)
+    play = Play(without, TASKS).rounds(100)
     assert not play.state.alphas[1].any()
     assert play.statistic("steps").tolist() == [27, 0, 21]
     assert (play.w_TF - optimum(play.problem())).abs().max() > 0.02
@@ -117,14 +117,14 @@ def test_a_node_that_never_answers_ends_elsewhere() -> None:
 def test_budgets_are_drawn_anew_for_each_node_and_round_and_the_key_names_them() -> None:
     algorithm = Mocha(TASKS.context, passes=4, low=0.25, high=1.0, drop=0.25)
     seen = []
-    for seed in (0, 0, 1):
+    for seed, rounds in ((0, 60), (0, 6), (1, 6)):
         play, steps = Play(algorithm, TASKS, seed), []
-        for _ in range(60):
+        for _ in range(rounds):
             play.one()
             steps.append(play.statistic("steps"))
         seen.append(torch.stack(steps))
-    assert torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[0][:6], seen[1])
+    assert not torch.equal(seen[0][:6], seen[2])
     taken_RT, most_T = seen[0], torch.tensor([36.0, 20.0, 28.0])
     worked = taken_RT > 0
     assert 0.1 < 1 - worked.double().mean() < 0.4

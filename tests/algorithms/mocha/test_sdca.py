@@ -119,7 +119,7 @@ def test_a_general_minimiser_finds_no_lower_primal() -> None:
 
 @pytest.mark.slow
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES), whole=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(
     seed: int, loss: DualLoss, whole: bool
 ) -> None:
@@ -155,7 +155,7 @@ def test_nodes_that_drop_now_and_then_change_nothing_in_the_end_and_one_that_nev
     problem = problem_of(SQUARED, np.random.default_rng(11))
     wanted_TF = best_w(problem)
     torch.testing.assert_close(after_rounds(problem, [0.9, 0.5, 0.0], 1500), wanted_TF, atol=1e-4, rtol=0)
-    assert (after_rounds(problem, [1.0, 0.0, 0.0], 1500) - wanted_TF).abs().max() > 0.05
+    assert (after_rounds(problem, [1.0, 0.0, 0.0], 600) - wanted_TF).abs().max() > 0.05
 
 
 def test_a_new_relation_of_the_tasks_lowers_the_joint_objective_every_time() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedpeer.peer.consensus.election import RAISE_MAX, TERM_JUMP_MAX, Election
 from fedpeer.peer.consensus.polls import ElectionTiming
@@ -87,7 +85,15 @@ def late(count: int, loss: float, seeds: Iterable[int]) -> np.ndarray:
     return np.array(waits)
 
 
-@pytest.mark.parametrize(("count", "loss"), [(3, 0.3), (5, 0.0), (5, 0.3), (8, 0.3)])
+@pytest.mark.parametrize(
+    ("count", "loss"),
+    [
+        (5, 0.0),
+        (8, 0.3),
+        # The next test plays these as well.
+        *(pytest.param(count, 0.3, marks=pytest.mark.soak) for count in (3, 5)),
+    ],
+)
 def test_another_peer_leads_soon_after_the_coordinator_died(count: int, loss: float) -> None:
     waits = late(count, loss, range(1))
     assert np.median(waits) <= 55
@@ -644,27 +650,32 @@ def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
     )
     assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= 2), "a court begins"
     first, term, rounds = consensus_cluster.coordinator, consensus_cluster.term, consensus_cluster.rounds
-    consensus_cluster.run(400)
+    assert consensus_cluster.run(400, lambda: consensus_cluster.rounds > rounds + 10)
     assert (consensus_cluster.coordinator, consensus_cluster.term) == (first, term), "nobody deposes the coordinator"
-    assert consensus_cluster.rounds > rounds + 10
     assert first is not None
     consensus_cluster.kill(first)
     rounds = consensus_cluster.rounds
     assert consensus_cluster.run(1000, lambda: consensus_cluster.rounds >= rounds + 2), "another one follows"
     term, first = consensus_cluster.term, consensus_cluster.coordinator
-    consensus_cluster.run(200)
+    consensus_cluster.run(100)
     assert (consensus_cluster.coordinator, consensus_cluster.term) == (first, term)
     assert consensus_cluster.term < 60, "terms are those of elections"
     assert not judge(consensus_cluster)
 
 
 @pytest.mark.parametrize("lie", [*LIES, digests], ids=lambda lie: lie.__name__)
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 100))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 100))])
 def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:
     lied_to(seed, 5, {1 + seed % 5: lie})
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 300))])
+#: Seeds of which each lie is the first one's once and the second one's once, beside another lie.
+PAIRS = (4, 5, 11, 17, 23)
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in PAIRS else pytest.mark.soak) for seed in range(300)]
+)
 def test_two_of_eight_that_lie_depose_nobody(seed: int) -> None:
     one, other = LIES[seed % 5], LIES[seed // 5 % 5]
     lied_to(seed, 8, {1 + seed % 4: one, 5 + seed % 3: other})
@@ -684,7 +695,7 @@ def replaced(seed: int, lie: Lie | None) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [8, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.soak)])
 def test_what_it_costs_the_others_that_one_of_five_only_stands(seeds: int) -> None:
     """The liar is rejected, but not charged. It delays the others most by being a candidate once each time that they
     may vote for it, which is less often than an honest peer is a candidate when votes are split."""
@@ -789,15 +800,18 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
 # ------------------------------------------------------------------------------------------------------- sets and texts
 
 
-@settings(deadline=None)
-@given(st.sets(st.integers(0, 8), min_size=1), st.integers(0, 8), st.data())
-def test_majorities_of_neighboring_electorates_meet(numbers: set[int], other: int, data: st.DataObject) -> None:
-    one = voter_set(*(str(n) for n in numbers))
-    two = voter_set(*(str(n) for n in numbers ^ {other}))
-    everyone = sorted(one.voters | two.voters)
-    first, second = (data.draw(st.sets(st.sampled_from(everyone))) for _ in range(2))
-    if one.carried(first) and two.carried(second):
-        assert first & second
+@pytest.mark.parametrize("count", range(1, 9))
+def test_majorities_of_neighboring_electorates_meet(count: int) -> None:
+    """No two disjoint sets of voters are majorities of two electorates that differ by one voter.
+
+    Of two disjoint sets the second is largest if it is all the rest; and names do not matter, only how many they are.
+    """
+    everyone = frozenset(str(n) for n in range(count + 1))
+    one, two = voter_set(*everyone - {"0"}), voter_set(*everyone)
+    assert one.carried(one.voters)
+    assert two.carried(two.voters)
+    for first in (frozenset(each) for size in range(count + 2) for each in combinations(sorted(everyone), size)):
+        assert not (one.carried(first) and two.carried(everyone - first)), first
 
 
 def test_no_two_statements_share_a_text() -> None:

@@ -74,6 +74,21 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
     return consensus_cluster
 
 
+@pytest.fixture(scope="module")
+def unchanged() -> ServerCluster:
+    """Return one such cluster for all tests of what is refused, since that changes nothing."""
+    return sat()
+
+
+@pytest.fixture
+def cluster(unchanged: ServerCluster) -> ServerCluster:
+    """Return that cluster, with no peer charged for what it sent in another test."""
+    for node in unchanged.nodes().values():
+        node.state.others.reputations.clear()
+        node.state.others.changed()
+    return unchanged
+
+
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
     """Hand the node a message that comes as bytes and passes its policy; return the effects."""
     received = read(node, sender, message)
@@ -136,17 +151,15 @@ def test_an_update_is_taken_once_and_acknowledged_each_time() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
-def test_an_update_with_numbers_that_are_none_is_refused(bad: float) -> None:
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+def test_an_update_with_numbers_that_are_none_is_refused(cluster: ServerCluster, bad: float) -> None:
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1, bad)))) == ["not_finite"]
 
 
-def test_an_update_that_comes_too_late_is_told_so() -> None:
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+def test_an_update_that_comes_too_late_is_told_so(cluster: ServerCluster) -> None:
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     assert refusals(told(node, sender, update(node, numbers(1, 2), late=1))) == ["round_closed"]
 
 
@@ -176,11 +189,10 @@ def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
     assert 4 <= max(said.values()) <= 5
 
 
-def test_an_update_to_who_does_not_coordinate_is_refused() -> None:
-    consensus_cluster = sat()
-    leader = leader_of(consensus_cluster)
-    one, other = [peer for peer in consensus_cluster.made.peers if peer != leader.state.me]
-    assert refusals(told(consensus_cluster.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
+def test_an_update_to_who_does_not_coordinate_is_refused(cluster: ServerCluster) -> None:
+    leader = leader_of(cluster)
+    one, other = [peer for peer in cluster.made.peers if peer != leader.state.me]
+    assert refusals(told(cluster.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
 
 
 def test_who_takes_no_part_in_a_round_is_refused() -> None:
@@ -195,14 +207,14 @@ def test_who_takes_no_part_in_a_round_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round() -> None:
-    liars = {"peer4": frozenset(range(3, 7))}
+    liars = {"peer4": frozenset((3, 4))}
     # A round takes longer than the wait before an update is sent again.
-    consensus_cluster = sat(5, round=9, liars=liars, pace={"peer5": 5.0})
+    consensus_cluster = sat(5, round=7, liars=liars, pace={"peer5": 5.0})
     leader = consensus_cluster.leading()
     assert leader != "peer4", "else its own update would not count, without a word"
-    assert Counter(consensus_cluster.seen.refused) == {(leader, "not_finite", "peer4"): 4}
+    assert Counter(consensus_cluster.seen.refused) == {(leader, "not_finite", "peer4"): 2}
     counted, _ = leader_of(consensus_cluster).consensus_by_group[EVERYONE].in_force()
-    assert counted["peer4"] >= 7
+    assert counted["peer4"] >= 5
     late = consensus_cluster.simulator.rows
     assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]
     level = consensus_cluster.run(consensus_cluster.simulator.now + 400.0, consensus_cluster.level)
@@ -231,7 +243,7 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
 @pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
     """Its training takes longer than the deadline: rounds close without it, and it is notified."""
-    consensus_cluster = sat(5, round=6, pace={"peer2": 12.0})
+    consensus_cluster = sat(3, round=6, pace={"peer2": 12.0})
     assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in consensus_cluster.seen.refused}
     assert consensus_cluster.run(consensus_cluster.simulator.now + 800.0, consensus_cluster.level)
     assert not consensus_cluster.law()
@@ -240,7 +252,7 @@ def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -> None:
     """No round waits for a peer that answers no heartbeat, least of all for the deposed coordinator; its state in
     membership, and the 200 ticks for which that may be wrong, do not matter."""
@@ -283,11 +295,12 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("signer", "code"), [("peer9", "round_gap"), ("peer3", "bad_signature")])
-def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, code: str) -> None:
+def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(
+    cluster: ServerCluster, signer: str, code: str
+) -> None:
     """A revoked peer's key is no longer known; a wrong signature under a known key is a forgery."""
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     applied = node.durable.consensus_states[EVERYONE].holding.applied
     assert applied is not None
     signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
@@ -297,10 +310,9 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(signer: str, 
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
 
 
-def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+def test_a_model_is_given_to_who_wants_it_and_none_else_is_known(cluster: ServerCluster) -> None:
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     consensus_state = node.durable.consensus_states[EVERYONE]
     digest, content = next(iter(consensus_state.models.items()))
     gave = told(node, sender, ModelRequest(group=EVERYONE, digest=digest))
@@ -321,10 +333,9 @@ def test_a_model_is_given_to_who_wants_it_and_none_else_is_known() -> None:
     ],
     ids=["digest", "form", "finite"],
 )
-def test_a_model_that_is_not_what_was_committed_is_refused(content: bytes, code: str) -> None:
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+def test_a_model_that_is_not_what_was_committed_is_refused(cluster: ServerCluster, content: bytes, code: str) -> None:
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     digest = bytes(32) if code == "digest_mismatch" else content_digest(content)
     before = node.durable.consensus_states[EVERYONE].models
     node.consensus_by_group[EVERYONE]._wanted[digest] = RetryTimer()
@@ -455,10 +466,9 @@ def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_ro
     assert words in simulator.stopped[first[1]].text
 
 
-def test_a_model_that_nobody_asked_for_is_not_kept() -> None:
-    consensus_cluster = sat()
-    node = leader_of(consensus_cluster)
-    sender = next(peer for peer in consensus_cluster.made.peers if peer != node.state.me)
+def test_a_model_that_nobody_asked_for_is_not_kept(cluster: ServerCluster) -> None:
+    node = leader_of(cluster)
+    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
     content = bytes(4) + numbers(1, 2)
     assert not told(node, sender, ModelReply(group=EVERYONE, digest=content_digest(content), content=content))
     assert content_digest(content) not in node.durable.consensus_states[EVERYONE].models
@@ -485,7 +495,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
     monkeypatch.setattr(Node, "step", stepped)
     monkeypatch.setattr(round_consensus, "content_digest", watched(content_digest))
     monkeypatch.setattr(server_cluster, "pair", watched(server_cluster.pair))  # checks of contents call it
-    simulator.run(simulator.now + 200.0)
+    simulator.run(simulator.now + 100.0)
     assert slow["pair"] == 0
     assert slow["content_digest"] == 0
     assert "pair" in slow, "it is called elsewhere"
@@ -497,7 +507,7 @@ def test_nobody_votes_before_most_others_know_its_process() -> None:
     consensus_cluster = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
     simulator, (*few, fourth, _) = consensus_cluster.simulator, consensus_cluster.made.peers
     simulator.start(*few)
-    consensus_cluster.run(400.0)
+    consensus_cluster.run(200.0)
     assert consensus_cluster.leading() is None, "three of five are a majority, and each has met two of four others"
     assert not any(
         node.durable.consensus_states[EVERYONE].voting_allowed for node in consensus_cluster.nodes().values()

@@ -79,7 +79,7 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
 
 @pytest.mark.slow
 def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
-    cluster = running(600.0)
+    cluster = running(300.0)
     share = {peer: counts[False] / counts.total() for peer, counts in cluster.said.items()}
     rounds = min(node.durable.round for node in cluster.nodes().values())
     assert rounds >= 6
@@ -199,7 +199,7 @@ def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
     """Now and then it also pushes what has not moved, so that weight comes back. Empty transfers are never sent."""
     told, rounds = {}, {}
     for drift in (None, DRIFT, 10.0):
-        cluster = running(600.0, learning__mode="asynchronous", gossip__drift=drift)
+        cluster = running(300.0, learning__mode="asynchronous", gossip__drift=drift)
         assert not any(counts[True] for counts in cluster.said.values())
         told[drift] = {peer: counts[False] for peer, counts in cluster.said.items()}
         rounds[drift] = min(node.durable.round for node in cluster.nodes().values())

@@ -216,7 +216,7 @@ def test_who_is_alone_pauses_in_all_groups() -> None:
         simulator.kill(peer)
     made.run(simulator.now + 100.0)
     round = made.nodes()["peer3"].durable.round
-    made.run(simulator.now + 600.0)
+    made.run(simulator.now + 300.0)
     assert made.nodes()["peer3"].durable.round == round
     assert made.notes("rounds_paused") == ["peer3"] * 3, "in each of its groups"
     assert not made.notes("group_behind")

@@ -29,8 +29,17 @@ PATIENCE, FAREWELL = 200, 13
 SAME = 1e-4
 
 
-@pytest.mark.parametrize("times", [-50.0, 50.0, 1e6], ids=["turned", "plausible", "absurd"])
-@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize(
+    ("count", "times"),
+    [
+        pytest.param(4, -50.0, id="4-turned"),
+        pytest.param(4, 50.0, id="4-plausible"),
+        pytest.param(4, 1e6, id="4-absurd"),
+        pytest.param(3, 50.0, id="3-plausible"),
+        pytest.param(3, -50.0, marks=pytest.mark.soak, id="3-turned"),
+        pytest.param(3, 1e6, marks=pytest.mark.soak, id="3-absurd"),
+    ],
+)
 def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
     """The liar answers first, with any value; with only one other member, the joiner's own value is the third."""
     made = world(count, gossip__gather=2.0)
@@ -38,7 +47,7 @@ def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
     simulator, (liar, *others, late) = cluster.simulator, made.peers
     (group,) = cluster.groups
     simulator.start(liar, *others)
-    cluster.run(CALM + 300.0)
+    cluster.run(CALM + 50.0)
     state = cluster.node(liar).state
     state.shown = lambda group: times * state.durable.estimate_D(group)  # type: ignore[method-assign]
     honest_D = cluster.node(others[0]).durable.estimate_D(group)
@@ -130,17 +139,18 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------- the end of the last round
 
-#: Tick at which a short federation is running, and ticks of half a minute, for a fault that lasts beyond its end.
-UNDER_WAY, HALF_A_MINUTE = 300.0, 1200.0
+#: Tick at which a short federation is running, and ticks of a fault that lasts beyond its end: for so long that who is
+#: cut off is thought dead, and for long after the others have finished.
+UNDER_WAY, FAULT = 120.0, 600.0
 #: Ticks after the heal in which the peer that was cut off receives news of the others, fetches what they have, and
 #: finishes; and for which it then waits for acknowledgements of peers that are gone.
 FETCHED, OWING = 200.0, 200.0
 
 
-def ending(rounds: int = 40, **settings: Any) -> PeerCluster:
-    """Run four peers up to a cut of half a minute that separates the first; their 40 rounds take some 700 ticks."""
-    made = world(4, learning__rounds=rounds, **settings)
-    cut = partition(UNDER_WAY, UNDER_WAY + HALF_A_MINUTE, made.peers[:1], made.peers[1:])
+def ending(rounds: int = 16, peers: int = 3, **settings: Any) -> PeerCluster:
+    """Run peers up to a cut that separates the first; their 16 rounds take some 300 ticks."""
+    made = world(peers, learning__rounds=rounds, **settings)
+    cut = partition(UNDER_WAY, UNDER_WAY + FAULT, made.peers[:1], made.peers[1:])
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut), drift=1e-3)
     cluster.simulator.start()
     cluster.run(UNDER_WAY)
@@ -172,7 +182,8 @@ def finish(cluster: PeerCluster) -> None:
     """Check that after the heal the peer that was cut off finishes, then all end, and no weight is missing."""
     simulator, (lone, *_) = cluster.simulator, cluster.simulator.peers
     assert cluster.run(simulator.now + FETCHED, lambda: cluster.node(lone).phase == "finished"), cluster.phases()
-    assert cluster.run(simulator.now + OWING + FETCHED, lambda: len(simulator.stopped) == 4), cluster.phases()
+    ended = cluster.run(simulator.now + OWING + FETCHED, lambda: set(simulator.stopped) == {*simulator.peers})
+    assert ended, cluster.phases()
     assert {stop.code for stop in simulator.stopped.values()} == {0}
     cluster.look()
     cluster.judge()
@@ -181,11 +192,11 @@ def finish(cluster: PeerCluster) -> None:
 @pytest.mark.slow
 def test_who_is_cut_off_over_the_end_is_waited_for_and_has_the_model_of_the_others() -> None:
     """The peer that is cut off stays in its round, so its own training is not taken for what the others agreed on."""
-    cluster = ending()
+    cluster = ending(peers=4)
     lone, *others = cluster.simulator.peers
-    cluster.run(UNDER_WAY + HALF_A_MINUTE)
+    cluster.run(UNDER_WAY + FAULT)
     assert {peer: cluster.node(peer).phase for peer in others} == dict.fromkeys(others, "finished")
-    assert cluster.node(lone).durable.round < 25
+    assert cluster.node(lone).durable.round < 10
     finish(cluster)
     assert [peer for _, peer in cluster.notes("caught_up")] == [lone]
     far_Pn = results(cluster)[0] - results(cluster)[1:]
@@ -197,36 +208,37 @@ def test_who_is_cut_off_over_the_end_is_waited_for_and_has_the_model_of_the_othe
 
 @pytest.mark.slow
 def test_who_waits_for_nobody_finishes_its_own_rounds_when_it_is_back() -> None:
-    cluster = ending(rounds=80, learning__mode="asynchronous")
+    cluster = ending(rounds=45, learning__mode="asynchronous")
     lone, *others = cluster.simulator.peers
-    cluster.run(UNDER_WAY + HALF_A_MINUTE)
-    assert cluster.phases() == {lone: cluster.phases()[lone], **dict.fromkeys(others, "finished 81")}
+    cluster.run(UNDER_WAY + FAULT)
+    assert cluster.phases() == {lone: cluster.phases()[lone], **dict.fromkeys(others, "finished 46")}
     assert cluster.node(lone).phase == "learning"
     finish(cluster)
-    assert {durable.round for durable in cluster.durable_states().values()} == {81}
+    assert {durable.round for durable in cluster.durable_states().values()} == {46}
 
 
 @pytest.mark.slow
 def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> None:
-    gather = 20.0
+    gather = 10.0
     cluster, ticks = ending(gossip__gather=gather), gather / 0.025
     simulator = cluster.simulator
-    simulator.kill("peer1")
+    dead, *others = simulator.peers
+    simulator.kill(dead)
     assert cluster.run(
         simulator.now + 1000.0, lambda: {node.phase for node in cluster.nodes().values()} == {"finished"}
     )
     finished = simulator.now
     cluster.run(finished + ticks - 200.0)
     assert not simulator.stopped
-    assert cluster.run(finished + ticks + 200.0, lambda: len(simulator.stopped) == 3), cluster.phases()
+    assert cluster.run(finished + ticks + 200.0, lambda: set(simulator.stopped) == {*others}), cluster.phases()
     held = by_name(cluster)
     under_way = sum(sum(open_.values()) for _, open_ in held.values())
-    assert {to for peer in ("peer2", "peer3", "peer4") for to in held[peer][1]} <= {"peer1"}, "all else is settled"
-    assert sum(weight for weight, _ in held.values()) + under_way == pytest.approx(4.0)
+    assert {to for peer in others for to in held[peer][1]} <= {dead}, "all else is settled"
+    assert sum(weight for weight, _ in held.values()) + under_way == pytest.approx(len(simulator.peers))
     cluster.judge()
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.soak), 3])
 def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> None:
     """Nobody needs its part before that, and its training counts like the others'. It hears nothing for a while from
     the moment when all others have begun."""
@@ -257,7 +269,7 @@ def test_who_has_missed_an_averaging_joins_late(every: int) -> None:
 
 
 def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluster:
-    """Return four peers with twelve rounds, the first of which evaluates itself for so many ticks."""
+    """Return three peers with four rounds, the first of which evaluates itself for so many ticks."""
     usual = NodeFactory._work_ticks
 
     def ticks(node_factory: NodeFactory, peer: str, effect: Work) -> float:
@@ -265,7 +277,7 @@ def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluste
         return evaluation if slow else usual(node_factory, peer, effect)
 
     monkeypatch.setattr(NodeFactory, "_work_ticks", ticks)
-    made = world(4, learning__rounds=12, learning__evaluate_every=12)
+    made = world(3, learning__rounds=4, learning__evaluate_every=4)
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)))
     cluster.simulator.start()
     return cluster
@@ -276,10 +288,10 @@ def test_nobody_ends_before_its_last_evaluation(monkeypatch: pytest.MonkeyPatch)
     """It writes the scores and the model; it may take longer than all others need to end."""
     cluster, long = all_rounds(monkeypatch, 600.0), 600.0
     simulator = cluster.simulator
-    assert cluster.run(2000.0, lambda: len(simulator.stopped) == 3), cluster.phases()
+    assert cluster.run(2000.0, lambda: set(simulator.stopped) >= {"peer2", "peer3"}), cluster.phases()
     assert "peer1" not in simulator.stopped
     assert not [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"]
-    assert cluster.run(simulator.now + long, lambda: len(simulator.stopped) == 4), cluster.phases()
+    assert cluster.run(simulator.now + long, lambda: len(simulator.stopped) == 3), cluster.phases()
     assert [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"] == ["peer1"]
 
 
@@ -290,7 +302,7 @@ def test_who_was_killed_in_its_last_evaluation_makes_up_for_it(monkeypatch: pyte
     assert cluster.run(2000.0, lambda: cluster.node("peer1").phase == "finished")
     simulator.kill("peer1")
     simulator.start("peer1")
-    assert cluster.run(simulator.now + 2000.0, lambda: len(simulator.stopped) == 4), cluster.phases()
+    assert cluster.run(simulator.now + 2000.0, lambda: len(simulator.stopped) == 3), cluster.phases()
     assert [peer for _, peer in cluster.notes("evaluated") if peer == "peer1"] == ["peer1"]
 
 
@@ -300,7 +312,7 @@ def test_who_comes_back_after_the_end_has_the_model_of_the_others() -> None:
     cluster = ending()
     simulator = cluster.simulator
     simulator.kill("peer1")
-    cluster.run(UNDER_WAY + HALF_A_MINUTE)
+    cluster.run(UNDER_WAY + FAULT)
     simulator.start("peer1")
     finish(cluster)
     far_Pn = results(cluster)[0] - results(cluster)[1:]
@@ -309,11 +321,11 @@ def test_who_comes_back_after_the_end_has_the_model_of_the_others() -> None:
 
 def test_a_client_that_is_cut_off_over_the_end_has_the_last_model_of_the_server() -> None:
     made = clients(4, learning__rounds=8)
-    cut = partition(80.0, 80.0 + HALF_A_MINUTE, made.peers[:1], made.peers[1:])
+    cut = partition(80.0, 80.0 + FAULT, made.peers[:1], made.peers[1:])
     consensus_cluster = ServerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut))
     simulator = consensus_cluster.simulator
     simulator.start()
-    consensus_cluster.run(80.0 + HALF_A_MINUTE)
+    consensus_cluster.run(80.0 + FAULT)
     assert set(consensus_cluster.rounds().values()) != {8}, "it has not heard of the last rounds"
     assert not simulator.stopped
     assert consensus_cluster.run(simulator.now + 2 * FETCHED, lambda: len(simulator.stopped) == 4), (
@@ -328,12 +340,12 @@ def test_a_client_that_is_cut_off_over_the_end_has_the_last_model_of_the_server(
 def test_who_was_left_alone_finishes_when_one_of_the_others_is_started_again() -> None:
     cluster = ending(gossip__gather=1.0)
     simulator = cluster.simulator
-    cluster.run(UNDER_WAY + HALF_A_MINUTE + FETCHED)
-    assert set(simulator.stopped) == {"peer2", "peer3", "peer4"}
+    cluster.run(UNDER_WAY + FAULT + FETCHED)
+    assert set(simulator.stopped) == {"peer2", "peer3"}
     assert cluster.node("peer1").phase == "learning"
     del simulator.stopped["peer2"]
     simulator.start("peer2")
-    assert cluster.run(simulator.now + 4 * FETCHED, lambda: len(simulator.stopped) == 4), cluster.phases()
+    assert cluster.run(simulator.now + 4 * FETCHED, lambda: len(simulator.stopped) == 3), cluster.phases()
     x_Pn = results(cluster)
     assert float((x_Pn[0] - x_Pn[1]).abs().max()) <= 1e-5
     cluster.judge()

@@ -35,7 +35,7 @@ def woken(phase: Phase) -> Node:
     """Return a node that has met another one, put into this phase."""
     cluster = PeerCluster(world(2), Faults(seed=1, links=CALM_LINKS))
     cluster.simulator.start()
-    cluster.run(CALM)
+    assert cluster.run(CALM, lambda: all(node.durable.round == 2 for node in cluster.nodes().values()))
     node = cluster.node("peer1")
     node.state.phase = phase
     return node

@@ -36,8 +36,8 @@ def reminded(victim: Victim, reminder: Reminder) -> list[str]:
 
 @pytest.fixture
 def victim() -> Victim:
-    """Return a victim; no peer lies to it in this file."""
-    return Victim(known=True)
+    """Return a victim with one neighbor; no peer lies to it in this file."""
+    return Victim(known=True, peers=2)
 
 
 @pytest.mark.slow

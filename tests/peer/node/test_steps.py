@@ -22,24 +22,14 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.reputation import SUSPICIOUS_MAX
 from fedpeer.peer.wire.messages import Ack, Hello, RejectMessage, RosterNews, Transfer
 from fedpeer.peer.wire.roster import to_bytes
-from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.network.links import LinkRules
-from tests.faults.peer_cluster import PeerCluster, world
+from tests.faults.peer_cluster import PeerCluster
+from tests.peer.node.test_node import met
 
 pytestmark = pytest.mark.slow
 
 
 class Broken(Exception):  # noqa: N818
     """Stand-in for any error of our own program."""
-
-
-def running() -> tuple[PeerCluster, Node, str]:
-    """Return a run in about its third round, one node, and a neighbor that has sent shares to it."""
-    cluster = PeerCluster(world(4), Faults(seed=1, links=LinkRules(delay=0.2)))
-    cluster.simulator.start()
-    cluster.run(80.0)
-    other, me = sorted(cluster.all_edges())[0]
-    return cluster, cluster.node(me), other
 
 
 def make_share(cluster: PeerCluster, node: Node, other: str) -> Transfer:
@@ -110,7 +100,7 @@ def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
     ids=lambda each: str(each),
 )
 def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
-    cluster, node, other = running()
+    cluster, node, other = met(2)
     told: list[tuple[str, str]] = []
     steps = Steps(node, lambda error, sender: told.append((type(error).__name__, sender)))
     before, said = durable(node), make_share(cluster, node, other)
@@ -132,7 +122,7 @@ def test_nothing_of_a_message_stays_on_which_we_fail(monkeypatch: pytest.MonkeyP
 
 def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay of the entries persisted before and after a failure gives the durable state of the node."""
-    cluster, node, other = running()
+    cluster, node, other = met(2)
     steps, replayed = Steps(node, lambda *told: None), node.durable.copy()
     with monkeypatch.context() as broken:
         failing(broken, dispatch, "on_transfer")
@@ -147,7 +137,7 @@ def test_the_disk_and_the_node_tell_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two peers meet again, and the neighbor repeats the share: mass is exact."""
-    cluster, node, other = running()
+    cluster, node, other = met(2)
     group, said = cluster.groups[0], make_share(cluster, node, other)
     steps = Steps(node, lambda *told: None)
     held, taken_weight = node.durable.groups[group].weight, node.durable.groups[group].into[other].taken_weight
@@ -163,7 +153,7 @@ def test_the_same_share_is_taken_once_it_can_be(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, node, other = running()
+    cluster, node, other = met(3)
     told: list[Exception] = []
     steps = Steps(node, lambda error, sender: told.append(error))
     failing(monkeypatch, dispatch, "on_hello")
@@ -178,7 +168,7 @@ def test_who_makes_us_fail_is_soon_not_listened_to(monkeypatch: pytest.MonkeyPat
 
 def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer groups stay as they were, even if the failure is in the middle of the switch to other ones."""
-    cluster, node, other = running()
+    cluster, node, other = met(3)
     steps = Steps(node, lambda *told: None)
     later = cluster.signed(node.state.peer_groups.roster.number + 1, sorted(node.state.peer_groups.peers)[:-1])
     news = RosterNews(number=later.number, text=to_bytes(later))
@@ -194,7 +184,7 @@ def test_a_roster_on_which_we_fail_is_not_gone_by(monkeypatch: pytest.MonkeyPatc
 
 def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error would occur again at once: the program that runs the node ends it, and the service starts it again."""
-    _, node, _ = running()
+    _, node, _ = met(2)
     steps = Steps(node, lambda *told: None)
     failing(monkeypatch, Node, "_proceed")
     for event in (Tick(node.state.now + 1), Trained(1, torch.zeros(1), torch.zeros(1))):
@@ -203,7 +193,7 @@ def test_a_mistake_that_nobody_sent_is_raised(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_who_leaves_goes_on_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, node, other = running()
+    cluster, node, other = met(2)
     steps = Steps(node, lambda *told: None)
     node.state.enter("leaving")
     with monkeypatch.context() as broken:

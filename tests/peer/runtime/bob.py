@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +50,7 @@ class Bob:
     people: People
     keys: Mapping[str, Identity]
     ears: Mapping[str, Port]
+    contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)
 
     def party(self, sender: str = "ann") -> Party:
         return Party(
@@ -70,12 +71,18 @@ class Bob:
         """Return the context of a peer, which blocking sockets can use, too."""
         return shared_client_context(sender)
 
+    def tls_of(self, sender: str) -> ssl.SSLContext:
+        """Return the context of ann, cas or dan, made once: loading the keys costs as much as a handshake."""
+        if sender not in self.contexts:
+            self.contexts[sender] = self.tls(self.keys[sender])
+        return self.contexts[sender]
+
     # ------------------------------------------------------------------------------------------------- to say something
 
     @contextmanager
     def line(self, tls: ssl.SSLContext | None = None) -> Iterator[ssl.SSLSocket]:
         """Open a TLS connection to bob's port, by default with ann's identity."""
-        tls = tls or self.tls(self.keys["ann"])
+        tls = tls or self.tls_of("ann")
         with socket.create_connection(self.address, PATIENCE) as plain, tls.wrap_socket(plain) as secret:
             yield secret
 
@@ -90,7 +97,7 @@ class Bob:
             return answer(secret)
 
     def say(self, frame: bytes, sender: str = "ann") -> RejectMessage | None:
-        return self.ask(request(frame), self.tls(self.keys[sender]))
+        return self.ask(request(frame), self.tls_of(sender))
 
     async def entered(self, sender: str) -> None:
         """Wait until a request of this sender is in progress."""

@@ -7,8 +7,10 @@ import base64
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ _OPTIONS = (
 
 
 class Page:
-    """One browser tab."""
+    """One browser tab, or the browser itself, at the other end of a DevTools socket."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._number = socket, 0
@@ -79,29 +81,52 @@ class Page:
         file.write_bytes(base64.b64decode(shot["data"]))
 
 
+@contextmanager
+def browser_at(folder: Path) -> Iterator[str]:
+    """Run a browser, which writes its files into `folder`; yield the address of its DevTools socket."""
+    assert CHROMIUM is not None
+    process = subprocess.Popen(
+        [CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    patience = threading.Timer(START_S, os.killpg, (process.pid, signal.SIGKILL))
+    reader = threading.Thread(target=process.stderr.read)  # so that the browser never waits for one
+    patience.start()
+    with process:
+        try:
+            said = (line.split()[-1] for line in process.stderr if line.startswith("DevTools listening on "))
+            address = next(said, "")
+            patience.cancel()
+            assert address, "the browser ended, or did not start in time"
+            reader.start()
+            yield address
+        finally:
+            patience.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # the browser's own process group, which includes its helpers
+            if reader.ident:
+                reader.join()
+
+
+@asynccontextmanager
+async def tab_of(browser: str) -> AsyncIterator[Page]:
+    """Open an empty tab that shares no cookie and no cache with any other of the browser at this address."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(browser) as socket:
+        whole = Page(socket)
+        context = (await whole.call("Target.createBrowserContext"))["browserContextId"]
+        tab = await whole.call("Target.createTarget", url="about:blank", browserContextId=context)
+        address = f"{browser.split('/devtools/')[0]}/devtools/page/{tab['targetId']}"
+        async with session.ws_connect(address, max_msg_size=MESSAGE_BYTES_MAX) as of_tab:
+            page = Page(of_tab)
+            await page.call("Page.bringToFront")
+            yield page
+        await whole.call("Target.disposeBrowserContext", browserContextId=context)
+
+
 @asynccontextmanager
 async def chromium(folder: Path) -> AsyncIterator[Page]:
     """Start a separate browser with one empty tab; it writes its files into `folder`."""
-    assert CHROMIUM is not None
-    process = await asyncio.create_subprocess_exec(
-        CHROMIUM, *_OPTIONS, f"--user-data-dir={folder}", "about:blank",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(START_S):
-            address = ""
-            while not address.startswith("DevTools listening on "):
-                address = (await process.stderr.readline()).decode().strip()
-            base = address.split("//")[1].split("/")[0]
-            async with aiohttp.ClientSession() as session:
-                tabs = await (await session.get(f"http://{base}/json/list")).json()
-        tab = next(tab for tab in tabs if tab["type"] == "page")
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=MESSAGE_BYTES_MAX) as socket,
-        ):
-            yield Page(socket)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # the browser's own process group, which includes its helpers
-        await process.communicate()
+    with browser_at(folder) as browser:
+        async with tab_of(browser) as page:
+            yield page

@@ -12,12 +12,13 @@ from tests.peer.runtime.loop_lag import slow_callbacks
 
 
 @pytest.fixture(scope="module")
-def _frozen() -> Iterator[None]:
-    """Freeze the objects of earlier test modules: a garbage collection of them would take the loop half a second."""
+def _frozen() -> None:
+    """Freeze the objects of earlier test modules: a garbage collection of them would take the loop half a second.
+
+    They stay frozen, so that each of these modules collects only what has come since.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -1,14 +1,15 @@
 """A peer port in its own process, to be flooded: `python -m tests.peer.runtime.flooded FOLDER LENGTH`.
 
 It is bob of the federation in FOLDER (`people.py`), with one averaging group of LENGTH parameters, and drops the
-messages that it accepts. It prints its port, serves until its standard input ends, and then prints as JSON the number
-of rejections by code and the number of accepted messages.
+messages that it accepts. It prints its process id and its port, serves until its standard input ends, and then prints
+as JSON the number of rejections by code and the number of accepted messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -48,7 +49,7 @@ async def serve(folder: Path, length: int) -> None:
     bob = Identity("bob", key, folder / "bob.crt", folder / "bob.key", folder / "ca.crt")  # type: ignore[arg-type]
     server, listening = PeerServer(host, BufferPool()), bind_socket("127.0.0.1", 0)
     await server.start(listening, server_context(bob))
-    print(listening.getsockname()[1], flush=True)
+    print(os.getpid(), listening.getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await server.stop()
     print(json.dumps(said), flush=True)

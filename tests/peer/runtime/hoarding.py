@@ -17,10 +17,10 @@ from tests.peer.runtime.bob import Bob, bob_at
 from tests.sims import worlds
 
 #: Hidden neurons of the group, for shares of 1.3 MB on the wire and 2.6 MB in memory; and the number of shares, which
-#: would take 520 MB if all of them waited.
-HIDDEN, TIMES = 4300, 200
-#: Number of exchanges in an averaging.
-EXCHANGES = 100
+#: would take 156 MB if all of them waited, nearly twice what is allowed.
+HIDDEN, TIMES = 4300, 60
+#: Number of exchanges in an averaging; the shares are for two of them.
+EXCHANGES = 40
 WEIGHT = 2.0**-10
 STATUS = Path("/proc/self/status")
 

@@ -137,11 +137,11 @@ def test_a_channel_that_a_peer_signed_and_does_not_know_is_memory_that_it_lost(a
     assert numbers(another)[1] == 2
 
 
-def test_leaps_are_bounded_in_what_he_signed_too(another: Bob) -> None:
-    before = numbers(another)
-    with another.refuses("incarnation_jump"):
-        assert another.say(another.framed(of_his_life(another, "bob", 2**40))) is None
-    assert numbers(another) == before
+def test_leaps_are_bounded_in_what_he_signed_too(bob: Bob) -> None:
+    before = numbers(bob)
+    with bob.refuses("incarnation_jump"):
+        assert bob.say(bob.framed(of_his_life(bob, "bob", 2**40))) is None
+    assert numbers(bob) == before
 
 
 @pytest.mark.parametrize("way", ["refused", "reminder"])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -38,11 +38,23 @@ def told(refused: RejectMessage | None, code: str) -> None:
 # --------------------------------------------------------------------------------------------------------------- bytes
 
 
-@pytest.mark.parametrize("bad", HOSTILE, ids=lambda bad: bad.id)
-def test_bytes_are_refused_in_the_answer(bob: Bob, bad: Hostile) -> None:
-    sender = "dan" if bad.id == "S12" else "ann"
-    with bob.refuses(bad.code):
-        told(bob.say(bad.build(bob.party(sender)), sender), bad.code)
+@pytest.mark.parametrize("row", sorted({bad.id[:3] for bad in HOSTILE}))
+def test_bytes_are_refused_in_the_answer(bob: Bob, row: str) -> None:
+    for bad in HOSTILE:
+        if bad.id[:3] == row:
+            sender = "dan" if row == "S12" else "ann"
+            with named(bad), bob.refuses(bad.code):
+                told(bob.say(bad.build(bob.party(sender)), sender), bad.code)
+
+
+@contextmanager
+def named(bad: Hostile) -> Iterator[None]:
+    """Name the bad input in a failure."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"bad input {bad.id}")
+        raise
 
 
 # --------------------------------------------------------------------------------------------------- who, and how much

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from fedpeer.peer.runtime.dashboard.server import Dashboard
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.rejection import Rejection
 
-from .browser import CHROMIUM, Page, chromium
+from .browser import CHROMIUM, Page, browser_at, tab_of
 from .fake_status import TOKEN, FakePeer
 
 pytestmark = [
@@ -25,13 +24,20 @@ pytestmark = [
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One browser for all tests: starting it costs more than what they do. Each page has a tab that shares nothing."""
+    with browser_at(tmp_path_factory.mktemp("browser")) as address:
+        yield address
+
+
 @asynccontextmanager
-async def shown(peer: FakePeer, folder: Path, width: int = 1400) -> AsyncIterator[tuple[Page, Dashboard]]:
+async def shown(peer: FakePeer, browser: str, width: int = 1400) -> AsyncIterator[tuple[Page, Dashboard]]:
     """Open this peer's page in a browser, log in, and wait until it is live."""
     board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), peer.status.as_json, None, every_s=0.05)
     await board.start()
     try:
-        async with chromium(folder) as page:
+        async with tab_of(browser) as page:
             await page.look(width)
             await page.open(board.listener.door.login)
             await page.until("document.querySelector('#connection').textContent === 'live'")
@@ -48,9 +54,9 @@ def learned(peers: int, rounds: int = 40, *, served: bool = False) -> FakePeer:
 
 
 @pytest.mark.slow
-async def test_everything_is_drawn_and_lives_on(tmp_path: Path) -> None:
+async def test_everything_is_drawn_and_lives_on(browser: str) -> None:
     peer = learned(4)
-    async with shown(peer, tmp_path) as (page, board):
+    async with shown(peer, browser) as (page, board):
         assert await page.value("location.search") == ""
         assert await page.value("document.title") == "peer3 · averaging · wards"
         graph = "[...document.querySelectorAll('#graph [data-peer]')].map((node) => node.dataset.peer)"
@@ -88,9 +94,9 @@ async def test_everything_is_drawn_and_lives_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_coordinator_and_the_servers_model_are_shown(tmp_path: Path) -> None:
+async def test_a_coordinator_and_the_servers_model_are_shown(browser: str) -> None:
     peer = learned(4, served=True)
-    async with shown(peer, tmp_path) as (page, _):
+    async with shown(peer, browser) as (page, _):
         tiles = await page.value("document.querySelector('#tiles').innerText.replaceAll(/\\s+/g, ' ')")
         score = peer.status.as_json()["server_scores"][-1][1]
         for words in (f"{score:.1%}".replace("%", " %"), "Coordinator peer3 term 3", "Voters 4 of 4 3 are a majority"):
@@ -108,10 +114,10 @@ async def test_a_coordinator_and_the_servers_model_are_shown(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everything(tmp_path: Path) -> None:
+async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everything(browser: str) -> None:
     peer = learned(4)
     text, hidden = "document.querySelector('#alarm').textContent", "document.querySelector('#alarm').hidden"
-    async with shown(peer, tmp_path) as (page, _):
+    async with shown(peer, browser) as (page, _):
         assert await page.value(hidden) is True
         view = peer.status.view
         gone = tuple(replace(each, state="dead") if each.state != "me" else each for each in view.peers)
@@ -130,10 +136,10 @@ async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everyt
 
 
 @pytest.mark.slow
-async def test_values_are_read_out_by_pointer_and_by_keys(tmp_path: Path) -> None:
+async def test_values_are_read_out_by_pointer_and_by_keys(browser: str) -> None:
     peer = learned(4)
     points = peer.status.as_json()["scores"]["peer3"]
-    async with shown(peer, tmp_path) as (page, _):
+    async with shown(peer, browser) as (page, _):
         said = "document.querySelector('#readout').textContent"
         assert await page.value(f"{said}.startsWith('Round 40: ')")
         await page.value("document.querySelector('#curves svg').focus()")
@@ -148,7 +154,7 @@ async def test_values_are_read_out_by_pointer_and_by_keys(tmp_path: Path) -> Non
         await page.until(f"{said}.startsWith('Round 1: ')")
 
 
-async def test_words_from_peers_are_text(tmp_path: Path) -> None:
+async def test_words_from_peers_are_text(browser: str) -> None:
     peer = learned(4, rounds=2)
     view = peer.status.view
     one = replace(view.peers[0], id=EVIL, address=EVIL)
@@ -158,7 +164,7 @@ async def test_words_from_peers_are_text(tmp_path: Path) -> None:
     peer.status.look(replace(view, peers=(one, *view.peers[1:]), groups=(group,)))
     peer.log_effect(Note("warning", "late", EVIL))
     peer.log_effect(RejectEffect(Rejection("not_fedpeer", EVIL, EVIL)))
-    async with shown(peer, tmp_path) as (page, _):
+    async with shown(peer, browser) as (page, _):
         for part in ("graph", "groups", "peers", "refusals", "log", "choose"):
             assert "onerror" in await page.value(f"document.querySelector('#{part}').textContent"), part
         assert await page.value("document.querySelectorAll('img, body script, iframe').length") == 0
@@ -166,9 +172,9 @@ async def test_words_from_peers_are_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_nothing_is_wider_than_a_phone(tmp_path: Path) -> None:
+async def test_nothing_is_wider_than_a_phone(browser: str) -> None:
     for peers in (1, 4, 64):
-        async with shown(learned(peers), tmp_path / str(peers), width=400) as (page, _):
+        async with shown(learned(peers), browser, width=400) as (page, _):
             assert await page.value("document.documentElement.scrollWidth") <= 400
             boxes = "[...document.querySelectorAll('#graph text')].map((text) => text.getBoundingClientRect())"
             edges = await page.value(f"{boxes}.map((box) => [box.left, box.right])")
@@ -178,19 +184,19 @@ async def test_nothing_is_wider_than_a_phone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_before_the_first_round_the_page_says_what_is_missing(tmp_path: Path) -> None:
-    async with shown(FakePeer(), tmp_path) as (page, _):
+async def test_before_the_first_round_the_page_says_what_is_missing(browser: str) -> None:
+    async with shown(FakePeer(), browser) as (page, _):
         text = await page.value("document.querySelector('main').innerText")
         for words in ("No peer has been measured yet", "No averaging group yet", "Nothing was rejected", "Nothing yet"):
             assert words in text
 
 
 @pytest.mark.slow
-async def test_the_page_that_asks_for_the_token_leads_in(tmp_path: Path) -> None:
+async def test_the_page_that_asks_for_the_token_leads_in(browser: str) -> None:
     board = Dashboard(DashboardListener("127.0.0.1", 0, TOKEN), learned(4).status.as_json, None)
     await board.start()
     try:
-        async with chromium(tmp_path) as page:
+        async with tab_of(browser) as page:
             await page.open(board.listener.door.url)
             await page.until("document.querySelector('#token') !== null")
             await page.value(f"document.querySelector('#token').value = '{TOKEN}'")

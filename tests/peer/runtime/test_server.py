@@ -33,7 +33,7 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from tests.ipv6 import needs_ipv6
 from tests.peer.frames import ENVELOPE, MESSAGES, PARTY, POLICY, framed, spec
-from tests.peer.hostile import HOSTILE, Hostile, transfer
+from tests.peer.hostile import HOSTILE, transfer
 from tests.peer.runtime.people import People
 from tests.peer.runtime.port import PATIENCE, Port, answer, ask, connected, request, serving
 
@@ -48,15 +48,15 @@ def same(one: Message, other: Message) -> bool:
 # --------------------------------------------------------------------------------------------------------- what comes
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-async def test_a_message_of_each_kind_arrives_as_it_was_sent(name: str) -> None:
+async def test_a_message_of_each_kind_arrives_as_it_was_sent() -> None:
     port = Port()
     async with serving(port):
-        came = await ask(port, request(framed(MESSAGES[name])))
-        assert (came.status, port.refusals) == (204, [])
-    ((sender, envelope, message),) = port.delivered
-    assert (sender, envelope) == ("ann", ENVELOPE)
-    assert same(message, MESSAGES[name])
+        for name, said in MESSAGES.items():
+            came = await ask(port, request(framed(said)))
+            assert (came.status, port.refusals) == (204, []), name
+            sender, envelope, message = port.delivered.pop()
+            assert (sender, envelope, port.delivered) == ("ann", ENVELOPE, []), name
+            assert same(message, said), name
 
 
 async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
@@ -126,15 +126,17 @@ async def test_one_connection_carries_many_messages() -> None:
 # -------------------------------------------------------------------------------------------------------- bad frames
 
 
-#: Without certificates the envelope states the sender, so T03 is tested with TLS, below.
-@pytest.mark.parametrize("bad", [bad for bad in HOSTILE if bad.id != "T03"], ids=lambda bad: bad.id)
-async def test_a_bad_frame_is_refused_by_name_and_counted_once(bad: Hostile) -> None:
+async def test_a_bad_frame_is_refused_by_name_and_counted_once() -> None:
     port = Port(keep=True)
     async with serving(port):
-        came = await ask(port, request(bad.build(PARTY)))
-    assert (came.code, port.codes, port.delivered) == (bad.code, [bad.code], [])
-    assert isinstance(came.said, RejectMessage)
-    assert came.said.text.startswith(REJECTIONS[bad.code].advice)
+        for bad in HOSTILE:
+            if bad.id == "T03":  # without certificates the envelope states the sender; it is tested with TLS, below
+                continue
+            port.refusals.clear()
+            came = await ask(port, request(bad.build(PARTY)))
+            assert (came.code, port.codes, port.delivered) == (bad.code, [bad.code], []), bad.id
+            assert isinstance(came.said, RejectMessage), bad.id
+            assert came.said.text.startswith(REJECTIONS[bad.code].advice), bad.id
 
 
 async def test_what_was_refused_leaves_every_buffer_free() -> None:

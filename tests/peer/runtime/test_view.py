@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_run_is_seen_from_its_beginning_to_its_end() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.soak), 1])
 def test_the_account_of_weight_holds_at_every_moment(seed: int) -> None:
     peers = tuple(f"peer{n}" for n in range(1, 7))
     here = simulator(draw_faults(seed, peers, heal=600.0, kinds=("kill", "pause", "old", "lose")))
@@ -93,7 +94,10 @@ def test_weight_that_is_not_accounted_for_is_seen() -> None:
 def test_the_notes_that_are_counted_are_said_somewhere() -> None:
     said = set()
     for source in (Path(__file__).parents[3] / "peer").rglob("*.py"):
-        for call in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        text = source.read_text(encoding="utf-8")
+        if not re.search(r"\b[nN]ote\(", text):  # parsing all files would be most of the work
+            continue
+        for call in ast.walk(ast.parse(text)):
             name = getattr(call.func, "attr", getattr(call.func, "id", "")) if isinstance(call, ast.Call) else ""
             if isinstance(call, ast.Call) and name in ("note", "Note"):
                 said |= {each.value for each in call.args[1:2] if isinstance(each, ast.Constant)}

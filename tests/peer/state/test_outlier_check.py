@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedpeer.gossip.mass import Mass
@@ -65,21 +65,22 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
 @pytest.mark.slow
 @pytest.mark.parametrize("restart_every", [0, 7])
 def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_round(restart_every: int) -> None:
-    """Over 1000 rounds of the best lie the length grows in a line; by an earlier measure it was infinite after 29."""
-    lengths, far = pulled(1000, restart_every=restart_every)
-    ceiling = [LENGTHS * START + FACTOR * STEP * round for round in range(1, 1001)]
+    """Through all rounds of the best lie the length grows in a line; by an earlier measure it was infinite after 29."""
+    rounds = 200
+    lengths, far = pulled(rounds, restart_every=restart_every)
+    ceiling = [LENGTHS * START + FACTOR * STEP * round for round in range(1, rounds + 1)]
     assert all(length <= most * (1 + 1e-9) for length, most in zip(lengths, ceiling, strict=True))
-    assert far == pytest.approx(LENGTHS * START + FACTOR * STEP * 1000)
+    assert far == pytest.approx(LENGTHS * START + FACTOR * STEP * rounds)
     growth = np.diff(lengths)
     assert growth.max() <= 2 * FACTOR * STEP * EXCHANGES
-    at = ", ".join(f"after {round} rounds {lengths[round - 1]:.0f}" for round in (100, 1000))
+    at = ", ".join(f"after {round} rounds {lengths[round - 1]:.0f}" for round in (100, rounds))
     print(f"{at}, of at most {far:.0f}; began with {START:g}, steps of {STEP:g}")
 
 
 def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of_late() -> None:
     """Training has come to rest, and no lie counts as training: an average is pulled to its bound at once, and from
     there by at most two first steps per round, not by a hundred, in the first 100 rounds of lies."""
-    honest, lies = 1000, 300
+    honest, lies = 1000, 100
     lengths, _ = pulled(honest + lies, honest=honest)
     rested, leapt, after = lengths[honest - 1], lengths[honest + 9], lengths[honest + 99]
     growth = np.diff(lengths[honest + 9 : honest + 100])
@@ -114,7 +115,10 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=15, deadline=None)
+@example(0, 5.0, "warm-up")  # the other's steps are as long as they may be
+@example(0, 5.0, "faster")
+@example(0, 5.0, "rest")
 @given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
 def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
     """Steps become longer by a learning rate that warms up from a hundredth, by one that is raised tenfold after 200
@@ -138,7 +142,9 @@ def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier
         mean_D = (one_D + other_D) / 2
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
+@example(0, 1.0, 1, 200, 20.0)  # away for as long as it may be, after one round
+@example(0, 1.0, 60, 200, 20.0)
 @given(
     st.integers(0, 2**32),
     st.floats(0.01, 100.0),
@@ -164,9 +170,9 @@ def test_an_honest_neighbor_is_taken_whatever_its_data_and_wherever_this_peer_wa
         one_D, other_D = one_D + step_D, other_D + heavier * step_D
         assert refusal(reach, other_D, one_D) is None
         one_D = other_D = mean_D
-    for round in range(together + 1, together + apart + 1):
-        step_D = torch.from_numpy(draws.normal(size=D))
-        other_D = other_D + step_D * (heavier * length / round**0.5 / float(step_D.norm()))
+    alone_RD = torch.from_numpy(draws.normal(size=(apart, D)))
+    rounds_R1 = torch.arange(together + 1, together + apart + 1, dtype=torch.float64)[:, None]
+    other_D = other_D + (alone_RD * (heavier * length / rounds_R1.sqrt() / alone_RD.norm(dim=1, keepdim=True))).sum(0)
     last = length / (together + apart + 1) ** 0.5
     reach = reach.after(last, together + apart + 1)
     assert refusal(reach, other_D, one_D) is None

@@ -100,7 +100,7 @@ SENT = st.one_of(
 
 
 @given(SENT)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_is_said_comes_back_as_it_was(message: Message) -> None:
     assert message_of(framed(message)) == message
 

@@ -69,7 +69,7 @@ def test_what_goes_in_comes_out() -> None:
 
 @pytest.mark.slow
 @given(PLAIN)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_plain_fields_come_back_as_they_were(fields: Any) -> None:
     assert unframe("entry", frame("entry", fields, {}))[0] == fields
 

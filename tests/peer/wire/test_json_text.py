@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.peer.wire.json_text import DEPTH_MAX, deeper, parse_json
@@ -27,6 +27,7 @@ def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
 
 
+@settings(max_examples=60)
 @given(VALUES)
 def test_the_depth_is_that_of_what_is_read(value: Any) -> None:
     text, depth = json.dumps(value).encode(), depth_of(value)

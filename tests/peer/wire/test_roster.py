@@ -77,7 +77,7 @@ def code_of(act: Callable[[], object]) -> str:
     ),
     st.lists(st.integers(100, 199), unique=True, max_size=3),
 )
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_bytes_and_back(people: list[tuple[str, list[str] | None, bool]], revoked: list[int]) -> None:
     entries = tuple(
         Entry(

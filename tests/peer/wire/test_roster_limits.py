@@ -91,7 +91,7 @@ def test_more_weight_than_a_smaller_federation_has_is_refused_and_costs_nothing(
     assert kinds(refusals(node, heavy)) == {"h"}, "it was made before its sender went over"
 
 
-@pytest.mark.parametrize("weight", [2.9, 5.9])
+@pytest.mark.parametrize("weight", [2.9, pytest.param(5.9, marks=pytest.mark.soak)])
 def test_who_goes_by_the_same_roster_is_charged(weight: float) -> None:
     cluster, node = smaller()
     channel = node.durable.groups[cluster.groups[0]].into[OTHER]

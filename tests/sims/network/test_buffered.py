@@ -47,7 +47,7 @@ def played(made: World, faults: Faults) -> tuple[NetworkEngine, dict[int, dict[s
             say(peer, effect)
 
         engine._simulator.on_effect = on_effect
-        for _ in range(ROUNDS):
+        for _ in range(made.federation.learning.rounds):
             engine.step()
         engine.evaluate()
         return engine, counted
@@ -73,9 +73,17 @@ def obvious(made: World, counted: dict[int, dict[str, int]]) -> Tensor:
     return server_n
 
 
-def test_late_updates_count_once_each_with_the_weight_of_their_age() -> None:
+@pytest.fixture(scope="module")
+def late() -> tuple[World, NetworkEngine, dict[int, dict[str, int]]]:
+    """Return the rounds that wait for some of their clients, of which one is ten times slower, for tests that look."""
     made = world(learning__aggregation_goal=GOAL)
-    engine, counted = played(made, faults_from(SLOW, made.peers))
+    return made, *played(made, faults_from(SLOW, made.peers))
+
+
+def test_late_updates_count_once_each_with_the_weight_of_their_age(
+    late: tuple[World, NetworkEngine, dict[int, dict[str, int]]],
+) -> None:
+    made, engine, counted = late
     ages = {(peer, since): round - since for round, each in counted.items() for peer, since in each.items()}
     assert sum(map(len, counted.values())) == len(ages), "no update counts twice"
     assert max(age for (peer, _), age in ages.items() if peer == "peer2") >= 3, "the slow peer is late"
@@ -88,23 +96,25 @@ def test_late_updates_count_once_each_with_the_weight_of_their_age() -> None:
         assert loss == pytest.approx(right, rel=1e-5), peer
 
 
-def test_a_peer_ten_times_slower_costs_the_others_nothing() -> None:
+def test_a_peer_ten_times_slower_costs_the_others_nothing(
+    late: tuple[World, NetworkEngine, dict[int, dict[str, int]]],
+) -> None:
     """Seconds of the quick peers for all rounds; with a round for all it is the slow one's time."""
 
-    def seconds(faults: str, **settings: Any) -> float:
-        made = world(**settings)
-        engine, _ = played(made, faults_from(faults, made.peers))
+    def seconds(engine: NetworkEngine) -> float:
         return sorted(engine.statistics()[SECONDS])[2]
 
-    calm = seconds("slow:1-5,times=20", learning__aggregation_goal=GOAL)
-    slowed = seconds(SLOW, learning__aggregation_goal=GOAL)
-    assert slowed <= 1.1 * calm
-    assert seconds(SLOW) >= 4 * slowed
+    waiting, some = world(), world(learning__aggregation_goal=GOAL)
+    calm, _ = played(some, faults_from("slow:1-5,times=20", some.peers))
+    for_all, _ = played(waiting, faults_from(SLOW, waiting.peers))
+    slowed = seconds(late[1])
+    assert slowed <= 1.1 * seconds(calm)
+    assert seconds(for_all) >= 4 * slowed
 
 
 def test_who_waits_for_all_has_the_plain_algorithms_numbers() -> None:
-    made = world(learning__aggregation_goal=5)
-    plain = world()
+    made = world(learning__aggregation_goal=5, learning__rounds=4)
+    plain = world(learning__rounds=4)
     (buffered, counted), (synchronous, _) = played(made, Faults()), played(plain, Faults())
     assert all(set(each.values()) == {round} for round, each in counted.items())
     assert worlds.relative(buffered.x_Pn, synchronous.x_Pn) < 1e-5

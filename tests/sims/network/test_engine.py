@@ -40,7 +40,7 @@ def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
     [
         (METHOD, {}),
         (METHOD, {"gossip__protocol": "exact"}),
-        (METHOD, {"gossip__topology": "k-regular:4", "gossip__exchanges": None, "gossip__tolerance": 1e-7}),
+        (METHOD, {"gossip__topology": "k-regular:4", "gossip__exchanges": None, "gossip__tolerance": 1e-3}),
         (METHOD, {"gossip__protocol": "push-pull"}),
         (METHOD, {"learning__weights": "samples", "simulation__split": "dirichlet:0.5"}),
         ("full-averaging", {"learning__optimizer": "sgd,lr=0.1,momentum=0.9"}),
@@ -50,7 +50,7 @@ def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
 def test_nodes_give_what_the_vector_engine_gives(method: str, settings: dict[str, Any]) -> None:
     made = worlds.world(worlds.federation(**settings))
     with worlds.engine(made, method) as vector, network(made, method) as nodes:
-        for _ in range(3):
+        for _ in range(2):
             vector.step()
             nodes.step()
             results = nodes.evaluate()
@@ -80,15 +80,14 @@ def test_links_that_reorder_delay_and_lose_do_not_change_the_average() -> None:
 def test_a_checkpoint_is_a_number() -> None:
     made = worlds.world(worlds.federation())
     with network(made) as whole, network(made) as half:
-        for _ in range(2):
-            half.step()
+        half.step()
         tensors, state = half.snapshot()
-        for _ in range(3):
+        for _ in range(2):
             whole.step()
         with network(made) as again:
             again.restore(tensors, state)
             again.step()
-            assert again.round == 3
+            assert again.round == 2
             again.evaluate()
             whole.evaluate()
             assert torch.equal(again.x_Pn, whole.x_Pn)
@@ -179,11 +178,10 @@ def test_who_came_in_later_is_there_with_what_it_said_first() -> None:
     quick = {"learning__mode": "asynchronous", "simulation__peers": 12, "learning__rounds": 6}
     made = worlds.world(worlds.federation(**quick, learning__evaluate_every=3))
     with network(made, faults=Faults(links=LinkRules(loss=0.5), heal=1e9)) as nodes:
-        for number in range(1, 7):
+        for _ in range(3):
             nodes.step()
-            if number % 3 == 0:
-                assert len(nodes.evaluate()) == 12
-                assert all(seconds > 0 for seconds in nodes.statistics()[SECONDS])
+        assert len(nodes.evaluate()) == 12
+        assert all(seconds > 0 for seconds in nodes.statistics()[SECONDS])
 
 
 def test_who_was_away_when_the_others_were_evaluated_is_waited_for_until_it_is() -> None:
@@ -225,14 +223,16 @@ def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so()
         assert relative(nodes.x_Pn, alone.x_Pn) <= 1e-5
 
 
-def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end() -> None:
-    """In a simulation no peer that has ended comes back, so the default of a day is ten minutes there."""
+def test_who_is_cut_off_until_the_others_have_ended_goes_on_alone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a simulation no peer that has ended comes back, so the default of a day is ten minutes there; here, two."""
+    assert ALONE_S == 600
+    monkeypatch.setattr("fedpeer.sims.network.engine.ALONE_S", 120.0)
     made = worlds.world(worlds.federation(gossip__gather=1.0, gossip__deadline=1.0))
     with network(made, faults=faults_from("cut:1,at=0,for=3600", made.peers)) as nodes:
         for _ in range(made.federation.learning.rounds):
             nodes.step()
         first, others = nodes.statistics()[SECONDS][0], nodes.statistics()[SECONDS][1:]
-    assert max(others) < 60 < ALONE_S < first
+    assert max(others) < 60 < 120 < first
 
 
 # ------------------------------------------------------------------------------------------------- laws under faults
@@ -293,9 +293,16 @@ class Watched:
         )
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-@pytest.mark.parametrize("delay", [0.2, 2.0])
-def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: float) -> None:
+@pytest.mark.parametrize(
+    ("delay", "mode"),
+    [
+        (0.2, "synchronous"),
+        (2.0, "asynchronous"),
+        pytest.param(0.2, "asynchronous", marks=pytest.mark.soak),
+        pytest.param(2.0, "synchronous", marks=pytest.mark.soak),
+    ],
+)
+def test_in_an_undisturbed_run_nobody_is_refused_anything(delay: float, mode: str) -> None:
     watched = Watched(small(learning__mode=mode), Faults(seed=2, links=LinkRules(delay=delay)))
     watched.play(until=2000.0)
     assert judges.refused(watched.simulator.rows) == {}
@@ -303,7 +310,9 @@ def test_in_an_undisturbed_run_nobody_is_refused_anything(mode: str, delay: floa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effects", [1, 2, 5, 13, 34, 89, 210])
+@pytest.mark.parametrize(
+    "effects", [1, 34, 210, *(pytest.param(effects, marks=pytest.mark.soak) for effects in (2, 5, 13, 89))]
+)
 def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
     watched = Watched(small(), Faults(seed=effects, links=LinkRules(delay=0.2, jitter=0.2)))
     watched.simulator.kill_after("peer2", effects, ticks=20.0)
@@ -314,7 +323,7 @@ def test_a_node_killed_after_an_effect_loses_nothing(effects: int) -> None:
 
 def seeds() -> list[ParameterSet]:
     """Return the seeds: two run always, some more with the slow tests, and two hundred with `make soak`."""
-    slow = range(7, 200, 64)
+    slow = (71, 199)
     return [
         pytest.param(seed, marks=[] if seed < 2 else pytest.mark.slow if seed in slow else pytest.mark.soak)
         for seed in range(200)
@@ -333,9 +342,9 @@ def test_a_run_of_nodes_is_its_seed() -> None:
     made = small()
 
     def played(seed: int) -> str:
-        watched = Watched(made, draw_faults(seed, made.peers, heal=100.0))
+        watched = Watched(made, draw_faults(seed, made.peers, heal=60.0))
         watched.simulator.start()
-        watched.simulator.run(150.0)
+        watched.simulator.run(80.0)
         return judges.digest(watched.simulator.rows)
 
     assert played(5) == played(5)

@@ -27,7 +27,6 @@ from tests.sims import worlds
 #: The engine after the last round, and by peer its own model (n,).
 Played = tuple[NetworkEngine, dict[str, Tensor]]
 ROUNDS = 3
-METHODS = ("fedavg", "scaffold", "fedper")
 
 
 @cache
@@ -101,8 +100,18 @@ def played(
         return engine, dict(zip(made.peers, engine.x_Pn, strict=True))
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "participation"),
+    [
+        ("fedavg", 1.0),
+        ("scaffold", 0.6),
+        ("fedper", 0.6),
+        *(
+            pytest.param(*case, marks=pytest.mark.soak)
+            for case in (("fedavg", 0.6), ("scaffold", 1.0), ("fedper", 1.0))
+        ),
+    ],
+)
 def test_whole_peers_give_the_numbers_of_the_obvious_loop(method: str, participation: float) -> None:
     made = world(learning__participation=participation)
     own, server_n = obvious(made, method)

@@ -28,8 +28,14 @@ from tests.sims.worlds import relative
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 METHOD = "partial-averaging"
-#: A Python that is not a fork, so that its children are its own.
-PYTHON = sys.executable
+#: Prints its number and is `fedpeer`, whose programs are forks too: `sys.executable` is that of these tests.
+PROGRAM = """
+import os, sys
+print(os.getpid(), flush=True)
+sys.executable = sys.argv.pop(1)
+from fedpeer.cli.main import main
+main()
+"""
 #: Seconds within which processes that got a stop are gone, on a busy machine.
 PATIENCE = 60.0
 #: Rounds of some tens of milliseconds: more than peers run before a test's action after the first one takes effect.
@@ -151,9 +157,10 @@ def test_ports_that_are_taken_meanwhile_are_given_up_for_others(
 def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
     """`fedpeer simulate` gets SIGKILL; the processes that it started notice this and pause."""
     command = [
-        PYTHON,
-        "-m",
-        "fedpeer",
+        sys.executable,
+        "-c",
+        PROGRAM,
+        sys.executable,
         "simulate",
         "--engine",
         "processes",
@@ -163,10 +170,15 @@ def test_no_process_outlives_the_one_that_was_killed(tmp_path: Path) -> None:
         "10000",
     ]
     command += ["--network", "mlp:64+20+10", "--compare", METHOD, "--out", str(tmp_path), "--json"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert process.stderr is not None
+        number = int(process.stdout.readline())
         assert any("round " in line for line in process.stderr), "it has begun to learn"
-        family = psutil.Process(process.pid).children(recursive=True)
-        assert len(family) == 3, "a parent and two peers"
-        process.kill()
-    assert gone(family)
+        peers = [psutil.Process(int(lock.read_text())) for lock in tmp_path.rglob("peer*-state/lock")]
+        parents = [each.parent() for each in peers]
+        family = {*peers, *(each for each in parents if each is not None)}
+        assert (len(peers), len(family)) == (2, 3), "a parent and two peers"
+        os.kill(number, signal.SIGKILL)
+        process.communicate()
+    assert gone([*family])

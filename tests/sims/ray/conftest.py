@@ -19,7 +19,7 @@ from tests.sims.ray.held import VARIABLE
 
 @dataclass(frozen=True)
 class Machines:
-    """Two joined machines of two CPUs each. `of_ray` is Ray's own cluster, which can add machines and break them.
+    """Two joined machines of one CPU each. `of_ray` is Ray's own cluster, which can add machines and break them.
 
     hold    while this file exists, `held.Held` waits in the processes of the cluster
     """
@@ -33,9 +33,12 @@ class Machines:
         return str(self.of_ray.address)
 
     def engine(self, made: World, method: str, shards: int | None = None, **watched: Any) -> Any:
-        """Return the ray engine of one method in this world."""
+        """Return the ray engine of one method in this world; add a machine where there is no room for the shards."""
         from fedpeer.sims.ray.ray_worker_pool import open_shards
 
+        if (lacking := (shards or 0) - self.cluster.places) > 0:
+            self.of_ray.add_node(num_cpus=lacking)
+            self.of_ray.wait_for_nodes()
         return engine_of(
             made, parse_choice(method), open_executor=partial(open_shards, self.cluster, shards), **watched
         )
@@ -56,8 +59,9 @@ def _started(times: int) -> Any:
     of_ray = Cluster()
     try:
         # Without the parts that no test uses, it starts in half the time.
-        of_ray.add_node(num_cpus=2, include_dashboard=False, no_monitor=True, include_log_monitor=False)
-        of_ray.add_node(num_cpus=2)
+        # Ray starts a process a CPU beforehand, and each that is used imports torch.
+        of_ray.add_node(num_cpus=1, include_dashboard=False, no_monitor=True, include_log_monitor=False)
+        of_ray.add_node(num_cpus=1)
         of_ray.wait_for_nodes()
     except Exception:
         of_ray.shutdown()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from fedpeer.config.problems import ConfigError
 from fedpeer.sims.checks import check_engine
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
+from tests.forked import python
 from tests.sims.worlds import federation
 
 
@@ -96,7 +96,7 @@ def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
 
 
 def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
-    """Checking whether Ray is installed does not import it."""
+    """Checking whether Ray is installed does not import it, nor does anything that runs of other engines import."""
     code = """
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress
@@ -110,7 +110,7 @@ for engine in ("vector", "ray"):
 print([name for name in sys.modules if name.split(".")[0] == "ray"])
 """
     pytest.importorskip("ray")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
