@@ -62,10 +62,12 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
     """
 
     sharing: ClassVar[Sharing] = "own models"
+    bayesian: ClassVar[bool] = True
 
     @classmethod
     def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:
-        return Method(cls.sharing, models=partial(base_and_head, head="".join(head[:1])), own_weights=True)
+        models = partial(base_and_head, head="".join(head[:1]))
+        return Method(cls.sharing, models=models, own_weights=True, bayesian=cls.bayesian)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Trusting:
         """Return the first state: all heads are the common one, and all confidences 1 / sigma^2."""

@@ -68,6 +68,7 @@ class Method:
     own_weights   whether every averaging starts anew from the weights that `Algorithm.weights` returns; default False
     vectors       number of vectors (n,) that each peer averages, >= 1; default 1
     linear        with "the data": (lam, passes) of a linear model that a solver fits; None: train the network itself
+    bayesian      whether it learns distributions of parameters, so that calibration is measured; default False
     """
 
     sharing: Sharing
@@ -76,6 +77,7 @@ class Method:
     own_weights: bool = False
     vectors: int = 1
     linear: tuple[float, float] | None = None
+    bayesian: bool = False
 
     @property
     def served(self) -> bool:
@@ -96,15 +98,17 @@ class Method:
 class Algorithm(Protocol[Client, Received, Sent]):
     """The side of a peer; an algorithm with a server adds the other side (`coordinated.CoordinatedAlgorithm`).
 
-    sharing   what the algorithm shares; where that depends on the settings, override `method` as well
+    sharing    what the algorithm shares; where that depends on the settings, override `method` as well
+    bayesian   whether it learns distributions of parameters
     """
 
     sharing: ClassVar[Sharing] = "nothing"
+    bayesian: ClassVar[bool] = False
 
     @classmethod
     def method(cls, **settings: Any) -> Method:
         """Return what the algorithm shares under these settings."""
-        return Method(cls.sharing)
+        return Method(cls.sharing, bayesian=cls.bayesian)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
         """Return the state of a peer before its first round.

@@ -19,7 +19,7 @@ from fedpeer.config.peer_file import IdentitySettings, PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
-from fedpeer.config.registries import choice_problem
+from fedpeer.config.registries import choice_problem, metric_problems
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 
@@ -137,6 +137,7 @@ def _choices(file: PeerFile) -> Iterator[ConfigProblem]:
         yield problem
     if file.data.part is None and (problem := choice_problem(("simulation", "dataset"), file.data.source)) is not None:
         yield ConfigProblem(("data",), problem.text)
+    yield from (replace(problem, path=("metrics",)) for problem in metric_problems(file.metrics))
 
 
 def _data(file: PeerFile) -> Iterator[ConfigProblem]:

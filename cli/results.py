@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from fedpeer.cli.units import apart, duration_text
-from fedpeer.runs.summary import count_text, headline, measure_of, score_text, server_score, spoken
+from fedpeer.runs.summary import count_text, headline, measure_of, metric_text, score_text, server_score, spoken
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
@@ -46,6 +46,25 @@ def result_table(summary: Mapping[str, Any]) -> Table:
             duration_text(result["seconds_per_round"]),
         ]
         table.add_row(*cells, style="bold" if method == best else None)
+    return table
+
+
+def metric_table(summary: Mapping[str, Any]) -> Table | None:
+    """Return a table of the further metrics, a row per method and a column per metric; None: none were wanted.
+
+    A metric that is not defined for all peers has the number of those for which it is.
+    """
+    methods: Mapping[str, Mapping[str, Any]] = summary["methods"]
+    names = list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics", {})))
+    if not names:
+        return None
+    title = "further metrics of the last models, mean over peers"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("method", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    for method, result in methods.items():
+        table.add_row(spoken(method), *(metric_text(result.get("metrics", {}).get(name)) for name in names))
     return table
 
 

@@ -27,6 +27,7 @@ OPTIONS: dict[str, tuple[str | int, ...]] = {
     "participation": ("learning", "participation"),
     "optimizer": ("learning", "optimizer"),
     "loss": ("learning", "loss"),
+    "metrics": ("simulation", "metrics"),
     "seed": ("seed",),
 }
 

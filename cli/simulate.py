@@ -56,6 +56,9 @@ def simulate_command(
     loss: Annotated[
         str | None, _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
     ] = None,
+    metrics: Annotated[
+        str | None, _opt("Further metrics of the last models, such as auc,f1 or mae,r2.", LEARN, "A,B,...")
+    ] = None,
     topology: Annotated[str | None, _opt("Communication graph of the peers.", GOSSIP, "NAME")] = None,
     protocol: Annotated[str | None, _opt("push-sum, push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
     tolerance: Annotated[float | None, _number("Disagreement left after an averaging.", GOSSIP, "X")] = None,

@@ -14,7 +14,7 @@ from typing import Any
 from fedpeer.cli.anchors import anchored_federation
 from fedpeer.cli.config import ConfigSource, refuse
 from fedpeer.cli.setting_options import OPTIONS
-from fedpeer.config.choice import Choice, ChoiceError, from_data, parse_choice
+from fedpeer.config.choice import Choice, ChoiceError, from_data, parse_choice, side_by_side
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.reading import typed
@@ -175,14 +175,8 @@ def _methods(
 
 def _compared(text: str, problems: list[ConfigProblem]) -> tuple[Choice, ...]:
     """Return the algorithms of `a,b,c`; a piece with `=` is a setting of the one before it, as in `a,lr=1,b`."""
-    pieces: list[str] = []
-    for piece in text.split(","):
-        if "=" in piece and pieces:
-            pieces[-1] += f",{piece}"
-        else:
-            pieces.append(piece.strip())
     methods: list[Choice] = []
-    for piece in pieces:
+    for piece in side_by_side(text):
         try:
             methods.append(parse_choice(piece))
         except ChoiceError as error:

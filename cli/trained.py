@@ -19,8 +19,9 @@ from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, ConfigProblem
-from fedpeer.data.dataset import ASKED, DataError, Dataset
-from fedpeer.data.held import PeerExamples, held
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.dataset import ASKED, DataError
+from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
@@ -86,7 +87,7 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     code = imported if file.network is not None else _leave([*file.allow_python, *named.allow_python])
     return TrainedModels(
         model=_of_state(Path(file.state), code),
-        own_test_part=lambda: _tested(*held_by(file, config.federation)),
+        own_test_part=lambda: _own_test_part(file, config.federation),
         source=file.data.source,
     )
 
@@ -117,7 +118,7 @@ def _of_run(named: Named) -> TrainedModels:
         dataset = load_dataset(options.dataset)
         assert options.normalise is not None, "a run's settings have everything filled in"
         number = list(model.card.peers).index(model.peer)
-        return _tested(dataset, held(dataset, dataset_split(dataset, federation, seed), number, options.normalise))
+        return held(dataset, dataset_split(dataset, federation, seed), number, options.normalise).tested(dataset)
 
     return TrainedModels(model=model, own_test_part=own_test_part, source=options.dataset)
 
@@ -137,9 +138,9 @@ def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
         check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "add --allow-python {}")
 
 
-def _tested(dataset: Dataset, holding: PeerExamples) -> Examples:
-    y = holding.test_y if holding.targets is None else holding.targets.undo(holding.test_y)
-    return dataset.x[holding.test_M], y
+def _own_test_part(file: PeerFile, federation: Federation) -> Examples:
+    dataset, holding = held_by(file, federation)
+    return holding.tested(dataset)
 
 
 def _nowhere(where: str) -> Examples:

@@ -83,6 +83,14 @@ def evaluate_command(
         str | None,
         typer.Option(metavar="NAME", help="Other data instead, such as csv:FILE,label=NAME.", show_default=False),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Metrics, or python:module:function; default: all that fit the targets.",
+            show_default=False,
+        ),
+    ] = None,
     method: _Method = "partial-averaging",
     peer: Peer = None,
     seed: _Seed = None,
@@ -90,11 +98,17 @@ def evaluate_command(
     allow_python: _Allow = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON object only.")] = False,
 ) -> None:
-    """Measure a trained model on its peer's own test part, or on other data."""
+    """Measure a trained model on its peer's own test part, or on other data.
+
+    Prints score and loss, further metrics, and for classes precision, recall and the confusion matrix.
+    """
     import json
 
+    from rich.console import Console
+
+    from fedpeer.cli.judgement import judge
     from fedpeer.cli.trained import examples_in, like_its_own
-    from fedpeer.config.choice import parse_choice
+    from fedpeer.config.choice import parse_choice, several
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.summary import score_text
 
@@ -105,14 +119,19 @@ def evaluate_command(
     choice = None if data is None else parse_choice(data)
     if file is not None:
         choice = like_its_own(file, found)
-    x, y = found.own_test_part() if choice is None else examples_in(choice, found.model)
-    score, loss = found.model.evaluate(x, y)
-    measure: Literal["accuracy", "error"] = "accuracy" if found.model.loss.counts else "error"
+    model = found.model
+    x, y = found.own_test_part() if choice is None else examples_in(choice, model)
+    score, loss = model.evaluate(x, y)
+    measure: Literal["accuracy", "error"] = "accuracy" if model.loss.counts else "error"
+    judged = judge(model, x, y, [] if metrics is None else several(metrics))
     if as_json:
-        print(json.dumps({"schema": 1, "peer": found.model.peer, measure: score, "loss": loss, "examples": len(x)}))
+        facts = {"schema": 1, "peer": model.peer, measure: score, "loss": loss, "examples": len(x)}
+        print(json.dumps(facts | judged.to_json(), allow_nan=False))
         return
     examples = f"{len(x):,} examples of {'its own test part' if choice is None else file or data}"
-    print(f"{found.model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
+    print(f"{model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
+    for shown in judged.shown():
+        Console().print(shown, highlight=False)
 
 
 def predict(

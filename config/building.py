@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
+from fedpeer.algorithms.answer_metrics import ANSWER_METRICS, AnswerMetric
 from fedpeer.algorithms.buffered import Buffered
 from fedpeer.algorithms.contract import Algorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
 from fedpeer.algorithms.leaves import leaves_of
+from fedpeer.algorithms.losses import Task
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
@@ -19,7 +22,7 @@ from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.updates import strayed
-from fedpeer.config.choice import Choice, call_choice, plain_value
+from fedpeer.config.choice import Choice, ChoiceError, call_choice, plain_value
 from fedpeer.config.methods import method_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.rejection import Rejection
@@ -147,6 +150,28 @@ def privacy_of(choice: Choice) -> Privacy | None:
     """
     made: Privacy | None = call_choice(choice, PRIVACIES, "privacy")()
     return made
+
+
+def metrics_of(choices: Iterable[Choice], task: Task, load: Loader) -> dict[str, AnswerMetric]:
+    """Return metrics by name, for data that ask for `task`.
+
+    Raises:
+        ChoiceError: a metric is unknown, or is for another kind of target.
+    """
+    known = ANSWER_METRICS[task]
+    found: dict[str, AnswerMetric] = {}
+    for choice in choices:
+        if choice.name == "python":
+            settings = {key: plain_value(value) for key, value in choice.settings.items()}
+            name = str(choice.value or settings.pop("function", ""))
+            found[str(choice)] = partial(load(name), **settings)
+            continue
+        for other, metrics in ANSWER_METRICS.items():
+            if choice.name in metrics and choice.name not in known:
+                fitting = f"choose {', '.join(known)}" if known else "leave it out"
+                raise ChoiceError(f"the metric {choice.name} is for {other}, and the data ask for {task}; {fitting}")
+        found[str(choice)] = call_choice(choice, known, "metric")
+    return found
 
 
 def optimizer_of(choice: Choice) -> OptimizerChoice:

@@ -99,6 +99,24 @@ def chain(found: object) -> tuple[Choice, ...]:
     return tuple(map(from_data, pieces)) if isinstance(pieces, (list, tuple)) else (from_data(pieces),)
 
 
+def several(found: object) -> tuple[Choice, ...]:
+    """Parse several choices side by side: `a,b,key=value,c`, or in YAML also a list of choices."""
+    if isinstance(found, str):
+        return tuple(map(parse_choice, side_by_side(found)))
+    return tuple(map(from_data, found)) if isinstance(found, (list, tuple)) else (from_data(found),)
+
+
+def side_by_side(text: str) -> list[str]:
+    """Return the texts of the choices in `a,b,key=value,c`: a, b,key=value, and c."""
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if "=" in piece and pieces:
+            pieces[-1] += f",{piece}"
+        else:
+            pieces.append(piece.strip())
+    return pieces
+
+
 def nearest_name(name: str, known: Sequence[str]) -> str:
     """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, mo
 from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
-from fedpeer.config.settings import ChoiceField, Strict
+from fedpeer.config.settings import ChoiceField, MetricsField, Strict
 
 #: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
@@ -156,6 +156,9 @@ class PeerFile(Strict):
         default=None, description="a network of its own, bigger or smaller, if the shared slices fit it"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
+    metrics: MetricsField = Field(
+        default=(), description="further metrics of its model at each evaluation, such as [auc, f1]; default: none"
+    )
     bandwidth: float = Field(
         default=MUCH_BANDWIDTH,
         gt=0,

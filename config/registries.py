@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
+from fedpeer.algorithms.answer_metrics import ANSWER_METRICS
 from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS, OuterOptimizerError
 from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
@@ -92,8 +93,13 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("gossip", "topology"): ("topology", GRAPHS),
         ("gossip", "privacy"): ("privacy of gossip", PHASES),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
+        ("simulation", "metrics"): ("metric", {**_known_metrics(), "python": _python_choice}),
     }
     return known[path]
+
+
+def _known_metrics() -> Mapping[str, Callable[..., Any]]:
+    return {name: metric for metrics in ANSWER_METRICS.values() for name, metric in metrics.items()}
 
 
 def _algorithms() -> Mapping[str, Callable[..., Any]]:
@@ -137,6 +143,7 @@ def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
         *_optimizer(federation.learning.optimizer),
         *_split(federation.simulation.split),
         *_wire(federation.gossip.wire),
+        *metric_problems(federation.simulation.metrics),
     ]
 
 
@@ -226,6 +233,14 @@ def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
             bind_settings(choice, lookup(choice, known, what))
         except ChoiceError as error:
             yield ConfigProblem(("simulation", "split"), str(error))
+
+
+def metric_problems(metrics: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
+    """Yield the mistakes in a list of metrics, each by itself."""
+    for choice in metrics:
+        problem = choice_problem(("simulation", "metrics"), choice)
+        if problem is not None:
+            yield problem
 
 
 def _wire(chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:

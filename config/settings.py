@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from pydantic_core import PydanticCustomError
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS
-from fedpeer.config.choice import Choice, chain, from_data
+from fedpeer.config.choice import Choice, chain, from_data, several
 from fedpeer.slicing.models import Claim, PartialModel
 
 #: Default bound on the exchanges of one averaging: more of them improve no accuracy (`python -m benchmarks.exchanges`).
@@ -53,6 +53,15 @@ _ChainField = Annotated[
     BeforeValidator(chain),
     PlainSerializer(lambda choices: "/".join(map(_spelled, choices)), return_type=str, when_used="json-unless-none"),
     WithJsonSchema({"type": ["string", "object", "array"], "description": "choices joined by /, or a list of choices"}),
+]
+
+
+#: Several choices side by side.
+MetricsField = Annotated[
+    tuple[Choice, ...],
+    BeforeValidator(several),
+    PlainSerializer(lambda choices: [_spelled(each) for each in choices], return_type=list[str], when_used="json"),
+    WithJsonSchema({"type": ["string", "array"], "description": "choices joined by commas, or a list of choices"}),
 ]
 
 
@@ -348,6 +357,11 @@ class SimulationSettings(Strict):
         default=None,
         description="scaling of the inputs, fitted on each peer's own training examples; default: standard for your "
         "own files and for regression, else none",
+    )
+    metrics: MetricsField = Field(
+        default=(),
+        description="further metrics of each peer's last model on its own test part, such as [auc, f1]; default: none, "
+        "but log-loss, brier and ece for a Bayesian algorithm",
     )
 
 

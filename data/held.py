@@ -37,6 +37,15 @@ class PeerExamples:
     valid_M: NDArray[np.int64]
     valid_y: NDArray[np.generic]
 
+    def tested(self, dataset: Dataset) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """Return the raw inputs (N, *F) of the test part and its targets as this peer sees them, in the data's units.
+
+        Args:
+            dataset: the data set whose rows these are.
+        """
+        y = self.test_y if self.targets is None else self.targets.undo(self.test_y)
+        return dataset.x[self.test_M], y
+
     @property
     def score_scale(self) -> float:
         """One unit of the peer's regression targets in units of the data; 1 for other tasks."""

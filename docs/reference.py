@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
+from fedpeer.algorithms.answer_metrics import ANSWER_METRICS
 from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS
 from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
@@ -51,6 +52,8 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`gossip.privacy`": PHASES,
     "`gossip.wire`: the first piece": FORMS,
     "`gossip.wire`: the pieces after it": PACKERS,
+    "`simulation.metrics`, and `metrics` in a peer's own file: of classes": ANSWER_METRICS["classification"],
+    "`simulation.metrics`, and `metrics` in a peer's own file: of numbers": ANSWER_METRICS["regression"],
     "`simulation.dataset`: known data sets": DATASETS,
     "`simulation.dataset`: your own": OWN,
     "`simulation.split`: who holds what, the first piece": SPLITS,

@@ -11,6 +11,7 @@ Files may come from other people: they are checked and never executed. Code that
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,6 +127,13 @@ class Model:
     card: Card
     peer: str
     module: nn.Module
+
+    @classmethod
+    def of(cls, card: Card, peer: str, module: nn.Module, layout: FlatLayout, x_n: Tensor) -> Model:
+        """Return a peer's model with these parameters (n,); `module` stays as it is."""
+        own = copy.deepcopy(module).cpu().eval()
+        own.load_state_dict(layout.unflatten(x_n.cpu()), strict=False)  # counters are each peer's own and not kept
+        return cls(card=card, peer=peer, module=own)
 
     @property
     def scales(self) -> PeerScales:

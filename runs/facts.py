@@ -27,6 +27,7 @@ class Facts:
     last       the last row; None if there is none
     statistics method -> name -> an algorithm's own numbers, one per peer, at the last evaluated round
     relations  method -> {"peers": [P ids], "matrix": [P][P]}: how related the peers' tasks are
+    answers    method -> "classes", "confusion" and "reliability" (`answers.json`)
     timeline   method -> rounds and weights of all peers over virtual time, and the faults (`timeline.json`)
     """
 
@@ -45,6 +46,7 @@ class Facts:
     graphs: Sequence[Mapping[str, Any]]
     statistics: Mapping[str, Mapping[str, Sequence[float]]]
     relations: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Mapping[str, Any]]
     timeline: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -91,5 +93,6 @@ def gather_facts(run: RunFolder) -> Facts:
         graphs=(run.read("graphs") or {}).get("groups", ()),
         statistics={row["method"]: row["statistics"] for row in rows if row.get("statistics")},
         relations=run.read("relations") or {},
+        answers=run.read("answers") or {},
         timeline=run.read("timeline") or {},
     )

@@ -4,7 +4,8 @@ Pure: rows in, arrays out. Letters of shapes: S seeds, P peers, R evaluated roun
 
     {"method": "partial-averaging", "seed": 0, "round": 3, "seconds": 0.41, "accuracy": [P floats] or null,
      "error": [P] instead for regression, "loss": [P], "bytes_sent": [P], "messages_sent": [P],
-     "disagreement": {group: float}, "weight": {group: [least, greatest]}}
+     "disagreement": {group: float}, "weight": {group: [least, greatest]},
+     "metrics": {name: [P floats or null]} in the last round, if any were wanted}
 """
 
 from __future__ import annotations

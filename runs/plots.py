@@ -127,6 +127,25 @@ def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]]) -> None
     end_labels(axes, ends)
 
 
+def reliability_diagram(lines: Sequence[tuple[int, Sequence[Sequence[float]]]], label: str) -> str:
+    """Draw (colour number, rows of mean confidence, part that is right, examples) for each method, and the diagonal."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2)
+        most = max((row[2] for _, rows in lines for row in rows), default=1)
+        for index, rows in lines:
+            confidence_B, part_B, count_B = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+            colour = method_colour(index)
+            axes.plot(confidence_B, part_B, color=colour, linewidth=1)
+            sizes = 6 + 54 * count_B / most
+            axes.scatter(confidence_B, part_B, s=sizes, color=colour, marker=MARKERS[index % PALETTE], linewidths=0)
+        axes.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+
+    return draw_axes(draw, 280, label, right=14)
+
+
 def traffic_plot(histories: Sequence[tuple[int, History]], label: str) -> str:
     """Draw the bytes that all peers together send in each round."""
 

@@ -11,6 +11,8 @@ and text. Beside the rows of `history.py` it reads these descriptions, each of t
     graphs.json   {"groups": [{"group", "nodes": [ids], "edges": [[i, j]], "positions": [[x, y]], "directed": bool,
                                "exchanges": int}]}
     relations.json   {method: {"peers": [P ids], "matrix": [P][P] from -1 to 1}}
+    answers.json     {method: {"classes": [...], "confusion": [C][C],
+                      "reliability": [[confidence, part that is right, examples], ...]}}
     timeline.json    {method: {"peers": {id: {"seconds": [...], "rounds": [...], "weights": {group: [...]}}},
                                "faults": [{"begin": s, "end": s, "text"}]}}
 """
@@ -48,6 +50,7 @@ def _page(run: Facts) -> str:
     style = (files("fedpeer.runs") / "report.css").read_text(encoding="utf-8")
     pictures = (
         sections.learning,
+        sections.answers_section,
         sections.split_section,
         sections.slices_section,
         sections.graphs,
@@ -122,6 +125,7 @@ def _results(run: Facts) -> str:
         "<section><h2>Results</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
         f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}"
+        f"{tables.metrics_table(run.methods, marks)}"
         f'<p class="soft">{prose(headline(run.methods))}.</p></section>'
     )
 

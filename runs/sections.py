@@ -102,6 +102,24 @@ def _gain(gain: float, measure: str) -> str:
     )
 
 
+def answers_section(run: Facts) -> str:
+    """Return the section on the models' answers: reliability diagrams, and a confusion matrix of each method."""
+    methods = {method: found for method, found in run.answers.items() if method in run.colours}
+    if not methods:
+        return ""
+    title = "Confidence, and part of the answers that is right"
+    lines = [(run.colours[method], found["reliability"]) for method, found in methods.items()]
+    caption = "All peers' test examples. On the diagonal, a model is right as often as it expects; below it, less often."
+    figure = _figure(title, plots.reliability_diagram(lines, title), prose(caption), keys=_keys(run, methods))
+    matrices = "".join(
+        f"<details{' open' * (place == 0)}><summary>{run.mark(method)}{escape(spoken(method))}</summary>"
+        f"{tables.confusion_table(found['classes'], found['confusion'])}</details>"
+        for place, (method, found) in enumerate(methods.items())
+    )
+    confused = f"<div><h3>Classes (rows) and answers (columns)</h3>{matrices}</div>"
+    return f"<section><h2>Answers</h2><div class=grid>{figure}{confused}</div></section>"
+
+
 def split_section(run: Facts) -> str:
     """Return the section on the examples of each peer."""
     if run.split is None:

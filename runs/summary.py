@@ -54,15 +54,30 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     seconds_per_round   without evaluation, mean over seeds
     rounds              round of the scores; null, as the scores, before the first evaluation
     scores              scores in the last and the best round, by the names of `scores.METRICS`
+    metrics             further metrics of the last models by name, if any were wanted: "per_peer", mean over seeds (null:
+                        not defined for that peer), and "mean", over the peers for which it is defined
     """
     every = list(rows)
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for row in every:
         by_method.setdefault(row["method"], []).append(row)
     return {
-        method: _result(history) | {"scores": read_scores(by_method[method], history.measure)}
+        method: _result(history)
+        | {"scores": read_scores(by_method[method], history.measure)}
+        | _metrics(by_method[method], history)
         for method, history in histories(every).items()
     }
+
+
+def _metrics(rows: Iterable[Mapping[str, Any]], history: History) -> dict[str, Any]:
+    """Return the "metrics" of a method, from the rows of its seeds that have any; empty without any."""
+    by_seed = {row["seed"]: row["metrics"] for row in rows if row.get("metrics") and row["seed"] in history.seeds}
+    found = {}
+    for name in next(iter(by_seed.values()), {}):
+        value_SP = np.array([each[name] for each in by_seed.values()], dtype=np.float64)  # null becomes NaN
+        per_peer = [_mean(value_S) for value_S in value_SP.T]
+        found[name] = {"mean": _mean(np.array(per_peer, dtype=np.float64)), "per_peer": per_peer}
+    return {"metrics": found} if found else {}
 
 
 def _result(history: History) -> dict[str, Any]:
@@ -88,6 +103,12 @@ def _scores(scores_SP: Floats, measure: Measure) -> dict[str, Any]:
         "spread": _finite(score_P.std()),
         "per_peer": [_finite(score) for score in score_P],
     }
+
+
+def _mean(value_K: Floats) -> float | None:
+    """Return the mean of the values that are defined; None: there are none."""
+    known_K = value_K[np.isfinite(value_K)]
+    return float(known_K.mean()) if len(known_K) else None
 
 
 def _finite(value: float | np.floating[Any]) -> float | None:
@@ -120,6 +141,16 @@ def score_text(score: float | None, measure: Measure, sem: float | None = None) 
         return percent(score) if sem is None else f"{100 * score:.1f} ± {percent(sem)}"
     value = f"{score:.3g}" if abs(score) < 1000 else f"{score:,.0f}"
     return value if sem is None else f"{value} ± {sem:.2g}"
+
+
+def metric_text(found: Mapping[str, Any] | None) -> str:
+    """Format a further metric: 0.931, or "0.931 (12 of 16)" if it is defined for some of the peers only."""
+    if found is None or found["mean"] is None:
+        return "–"
+    value, per_peer = found["mean"], found["per_peer"]
+    text = f"{value:.3f}" if abs(value) < 100 else score_text(value, "error")
+    defined = sum(each is not None for each in per_peer)
+    return text if defined == len(per_peer) else f"{text} ({defined} of {len(per_peer)})"
 
 
 def count_text(number: float, unit: str = "") -> str:

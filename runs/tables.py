@@ -11,7 +11,7 @@ from typing import Any
 from fedpeer.runs.history import Measure
 from fedpeer.runs.plots import ROWS_MAX
 from fedpeer.runs.scores import METRICS
-from fedpeer.runs.summary import count_text, measure_of, score_text, server_score, spoken
+from fedpeer.runs.summary import count_text, measure_of, metric_text, score_text, server_score, spoken
 
 #: Rows of the split if there are more than `ROWS_MAX` peers; each row is for several consecutive peers.
 _BINS = 32
@@ -91,6 +91,40 @@ def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, s
     head = f"<thead><tr><th></th>{names}</tr><tr><th></th>{columns}</tr></thead>"
     table = f"<table class=split>{head}<tbody>{''.join(lines)}</tbody></table>"
     return f"<div class=card><div class=scroll>{table}</div></div><p class=soft>{note}</p>"
+
+
+def metrics_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
+    """Return the table of the further metrics, one row per method; "" if none were wanted."""
+    names = list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics") or {}))
+    if not names:
+        return ""
+    lines = []
+    for method, result in methods.items():
+        found = result.get("metrics") or {}
+        cells = "".join(f'<td data-label="{escape(name)}">{metric_text(found.get(name))}</td>' for name in names)
+        lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{cells}</tr>")
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in names)
+    table = f"<table class=results><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    note = "Each peer's last model on its own test part, mean over peers; in brackets, for how many it is defined."
+    return f"<div class=card>{table}</div><p class=soft>{note}</p>"
+
+
+def confusion_table(classes: Sequence[str], confusion: Sequence[Sequence[int]]) -> str:
+    """Return a confusion matrix: rows are the classes of the examples, columns those that the models answered."""
+    named = list(classes) or [str(place) for place in range(len(confusion))]
+    tall = " class=tall" if max(map(len, named)) > 3 else ""
+    head = "".join(f"<th scope=col><span{tall}>{escape(name)}</span></th>" for name in named)
+    lines = []
+    for name, row in zip(named, confusion, strict=True):
+        whole = sum(row) or 1
+        cells = "".join(
+            f'<td class=cell style="--s:{count / whole:.2f}" title="{escape(name)} as {escape(other)}: {count}">'
+            f"{(count if len(named) <= NUMBERS_MAX else '') or ''}</td>"
+            for other, count in zip(named, row, strict=True)
+        )
+        lines.append(f"<tr><th scope=row>{escape(name)}</th>{cells}</tr>")
+    table = f"<table class=split><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f"<div class=scroll>{table}</div>"
 
 
 def _width(value: float | None, measure: str) -> str:

@@ -10,12 +10,15 @@ from dataclasses import replace
 
 from torch import nn
 
+from fedpeer.algorithms.answer_metrics import CALIBRATION
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
+from fedpeer.config.building import metrics_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
 from fedpeer.config.rules import KEYWORDS, Vocabulary
 from fedpeer.data.dataset import Dataset
+from fedpeer.data.own.code import imported
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
@@ -27,7 +30,7 @@ from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
 from fedpeer.sims.vector.clustering_task import clustering_task_of
 from fedpeer.sims.vector.engine import dry_run
-from fedpeer.sims.world import build_world, plan_of
+from fedpeer.sims.world import World, build_world, plan_of
 
 
 def prepare_simulation(
@@ -88,7 +91,15 @@ def prepare_simulation(
         kept=kept,
         device=device,
         faults=faults,
+        metrics={str(method): metrics_of(_wanted_metrics(first, method), found.task, imported) for method in request.methods},
     )
+
+
+def _wanted_metrics(world: World, method: Choice) -> list[Choice]:
+    """Return the metrics that the settings name, and those of calibration where the algorithm is Bayesian."""
+    wanted = list(world.federation.simulation.metrics)
+    always = CALIBRATION if method_of(method).bayesian and world.dataset.task == "classification" else ()
+    return [*wanted, *(Choice(name) for name in always if name not in {each.name for each in wanted})]
 
 
 class LastDataset:

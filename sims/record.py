@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedpeer.algorithms.answer_metrics import AnswerMetric, answer_scores, confusion, reliability
 from fedpeer.algorithms.coordinated import same_draws
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
@@ -18,7 +20,7 @@ from fedpeer.config.settings import FederationSettings
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.learning.device import device_name
 from fedpeer.learning.groups import averaging_of
-from fedpeer.learning.models import Card
+from fedpeer.learning.models import Card, Model
 from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
@@ -128,6 +130,44 @@ def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
     return found | ({"statistics": statistics} if statistics else {})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """How the peers' last models answered on their own test parts.
+
+    values     by metric, one number per peer; None: not defined there
+    failed     by metric of the user's own, why it failed
+    described  for classes: "confusion" (C, C) and "reliability" (bins, 3) over all peers' examples; else empty
+    """
+
+    values: dict[str, list[float | None]]
+    failed: dict[str, str]
+    described: dict[str, Any]
+
+
+def answered(world: World, engine: Engine, metrics: Mapping[str, AnswerMetric]) -> Answered:
+    """Measure the answers of all peers' models as they are now."""
+    holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
+    card = Card.of(world, world.dataset, holdings)
+    values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
+    tested = []
+    for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
+        x, y = holding.tested(world.dataset)
+        answers = Model.of(card, peer, world.module, world.layout, x_n).answers(x)
+        found = answer_scores(metrics, y, answers)
+        for name, value in found.values.items():
+            values[name].append(value if math.isfinite(value) else None)
+        failed |= found.failed
+        tested.append((y, answers))
+    described = {}
+    if world.dataset.task == "classification":
+        y_N, answer_NC = (np.concatenate(each) for each in zip(*tested, strict=True))
+        described = {
+            "confusion": confusion(y_N, answer_NC).tolist(),
+            "reliability": reliability(y_N, answer_NC).tolist(),
+        }
+    return Answered(values=values, failed=failed, described=described)
+
+
 def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
     """Return the parameters of all peers by names such as "peer1/hidden1.weight"."""
     return {
@@ -160,6 +200,13 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
     if relations_PP is not None:
         known = run.read("relations") or {}
         run.describe("relations", known | {method: {"peers": list(world.peers), "matrix": relations_PP.tolist()}})
+
+
+def describe_answers(run: RunFolder, world: World, method: str, described: Mapping[str, Any]) -> None:
+    """Record the confusion and the reliability diagram by method, if there are any; the last seed's stay."""
+    if described:
+        described = {"classes": list(world.dataset.classes), **described}
+        run.describe("answers", (run.read("answers") or {}) | {method: described})
 
 
 def describe_timeline(run: RunFolder, engine: Engine, method: str) -> None:

@@ -211,6 +211,8 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                     seconds = times.train + times.average
                 results = engine.evaluate() if learning.evaluated(engine.round) else None
                 row = record.record_row(world, engine, seconds, results)
+                if engine.round == learning.rounds:
+                    row |= _metrics(stage, cell, engine)
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:
@@ -241,6 +243,18 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
         record.describe_relations(run, engine, world, cell.method)
         record.describe_timeline(run, engine, cell.method)
     on_event(MethodDone(method=cell.method, seed=cell.seed))
+
+
+def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
+    """Return the entry of a row for the metrics of the last models, if any are wanted, and describe the answers."""
+    metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
+    if not metrics:
+        return {}
+    found = record.answered(world, engine, metrics)
+    record.describe_answers(stage.run, world, cell.method, found.described)
+    for name, problem in found.failed.items():
+        stage.on_event(Remark(text=f"{cell.method}: the metric {name} failed: {problem}"))
+    return {"metrics": found.values}
 
 
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedpeer.algorithms.answer_metrics import AnswerMetric
 from fedpeer.data.dataset import Dataset
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.request import SimulationRequest
@@ -41,6 +42,7 @@ class Simulation:
     plans      by method as written, such as "partial-averaging,cross_model=true"
     kept       by method: the size of one peer's states in the vector engine's files
     device     the device it runs on: "cpu", "cuda", "mps"
+    metrics    by method: the metrics of the last models' answers, by name
     """
 
     request: SimulationRequest
@@ -52,6 +54,7 @@ class Simulation:
     kept: Mapping[str, KeptFiles]
     device: str
     faults: Faults
+    metrics: Mapping[str, Mapping[str, AnswerMetric]]
 
     @property
     def resolved(self) -> SimulationRequest:

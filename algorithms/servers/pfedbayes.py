@@ -79,6 +79,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
     server_rate: float = 1.0
     estimator: Estimator = "local"
     samples: int = 1
+    bayesian = True
 
     def __post_init__(self) -> None:
         for name in ("zeta", "sigma", "server_rate", "global_lr"):

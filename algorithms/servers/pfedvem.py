@@ -197,6 +197,7 @@ class PFedVEM(PersonalHeads, CoordinatedAlgorithm[ServerModel, PFedVEMClient, Se
     Its settings are those of `PersonalHeads`.
     """
 
+    bayesian = True
     everyone_trains = True
     moved = ("model_n",)
     positive = ("tau",)

@@ -116,6 +116,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     prune: float = 0.0
     ratio: _Ratio = "update"
     keep_last: bool = False
+    bayesian = True
     common_start = True  # the server is the product of the clients' factors from the beginning
 
     def __post_init__(self) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from fedpeer.algorithms.answer_metrics import answer_scores
 from fedpeer.learning import models
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.status import Status, Timed
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     Evaluate,
+    Evaluated,
     FinishRound,
     Train,
     TrainClient,
@@ -23,13 +26,19 @@ from fedpeer.peer.state.events import (
 class JobRunner:
     """A peer's trainer, and the folder of its last evaluated model."""
 
-    def __init__(self, prepared: Prepared, folder: Path, status: Status, unsaved: Callable[[str], None]) -> None:
-        """`unsaved` is called in the trainer's thread with the reason if a model was not saved; the last one stays."""
-        outfit = prepared.outfit
+    def __init__(self, prepared: Prepared, folder: Path, status: Status, warn: Callable[[str, str], None]) -> None:
+        """
+        Args:
+            warn: called in the trainer's thread with the code and the text of a warning: a model was not saved, and the
+                last one stays; or a user's own metric failed.
+        """
+        outfit, self._metrics = prepared.outfit, prepared.metrics
+        self._tested = outfit.held.tested(outfit.dataset) if prepared.metrics else None
+        self._module = outfit.assembly.module
         self._trainer = prepared.trainer
         self._layout = outfit.assembly.layout
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {prepared.file.id: outfit.held})
-        self._folder, self._status, self._unsaved = folder, status, unsaved
+        self._folder, self._status, self._warn = folder, status, warn
 
     def work(self, job: Work) -> Worked:
         """Do one job and record its duration."""
@@ -44,8 +53,19 @@ class JobRunner:
             try:
                 models.save(self._folder, self._card, job.x_n, self._layout)
             except OSError as problem:
-                self._unsaved(f"the model of round {job.round} was not saved: {problem.strerror}")
-        return done
+                self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
+        return self._measured(done, job) if isinstance(done, Evaluated) and isinstance(job, Evaluate) else done
+
+    def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
+        """Add the metrics that the peer's own file names."""
+        if self._tested is None:
+            return evaluated
+        (peer,), (x, y) = self._card.peers, self._tested
+        model = models.Model.of(self._card, peer, self._module, self._layout, job.x_n)
+        found = answer_scores(self._metrics, y, model.answers(x))
+        for name, problem in found.failed.items():
+            self._warn("metric_failed", f"the metric {name} failed in round {job.round}: {problem}")
+        return replace(evaluated, metrics=found.values)
 
 
 _TIMED: dict[type[Work], Timed] = {

@@ -84,6 +84,10 @@ def _server_score(status: Status) -> Iterable[_Sample]:
         yield (status["score_name"],), point[1]
 
 
+def _metric(status: Status) -> Iterable[_Sample]:
+    return [((name,), value) for name, value in status["metrics"].items() if value is not None]
+
+
 def _voters(status: Status) -> Iterable[_Sample]:
     for consensus in status["councils"]:
         there = len(consensus["voters_there"])
@@ -127,6 +131,9 @@ METRICS: Mapping[str, Row] = {
     "fedpeer_score": Row(_G, ("name",), "accuracy (a fraction) or error on the peer's own test part", _score),
     "fedpeer_server_score": Row(_G, ("name",), "score of the server's model on the same test part", _server_score),
     "fedpeer_loss": Row(_G, (), "mean loss on the peer's own test part", _one("loss")),
+    "fedpeer_metric": Row(
+        _G, ("name",), "further metrics of the peer's model on its own test part (`metrics` in its file)", _metric
+    ),
     "fedpeer_peers": Row(_G, ("state",), "peers of the roster by state", _peers),
     "fedpeer_weight": Row(_G, ("group",), "push-sum weight held", _each_group(lambda g: g["weight"])),
     "fedpeer_weight_ratio": Row(

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedpeer.algorithms.answer_metrics import AnswerMetric
+from fedpeer.config.building import metrics_of
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.own.code import imported
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import noise_of
@@ -39,6 +43,7 @@ class Prepared:
     going        the contract that it continues with
     trainer      its training under the federation's algorithm
     secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
+    metrics      further metrics of its model, by name
     """
 
     file: PeerFile
@@ -50,6 +55,7 @@ class Prepared:
     going: ContinuationPlan
     trainer: LocalTrainer
     secret: bytes = b""
+    metrics: Mapping[str, AnswerMetric] = field(default_factory=dict)
 
     @property
     def patience(self) -> float:
@@ -116,6 +122,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
             outer=outer_rules_of(made.assembly, roster, file.id, algorithm),
         ),
         secret=secret,
+        metrics=metrics_of(file.metrics, made.dataset.task, imported),
     )
 
 

@@ -132,7 +132,7 @@ class PeerProcess:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = initial_status(prepared)
-        self._bench = JobRunner(prepared, self._folder, self.status, self._unsaved)
+        self._bench = JobRunner(prepared, self._folder, self.status, self._warn)
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None
@@ -581,10 +581,10 @@ class PeerProcess:
     def _training_waits(self, problem: OSError) -> None:
         self._say(Note("warning", "training_waits", f"training waits for a disk ({problem.strerror}); trying again"))
 
-    def _unsaved(self, text: str) -> None:
-        """Log from the trainer's thread that a model was not saved."""
+    def _warn(self, what: str, text: str) -> None:
+        """Log a warning from the trainer's thread."""
         with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(self._say, Note("warning", "model_not_kept", text))
+            self._loop.call_soon_threadsafe(self._say, Note("warning", what, text))
 
     def _drain_soon(self) -> None:
         if self._waiting:

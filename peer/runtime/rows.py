@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedpeer.peer.runtime.counters import finite
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.runs.disk import dumps
 
@@ -72,6 +73,8 @@ class Rows:
             row, event = self._waiting.pop(number), self._scores.pop(number, None)
             if event is not None:
                 row |= {self._score: event.score, "loss": event.loss}
+                if event.metrics:
+                    row |= {"metrics": {name: finite(value) for name, value in event.metrics.items()}}
                 if event.server is not None:
                     row |= {f"server_{self._score}": event.server[0], "server_loss": event.server[1]}
             self._write(row)

@@ -205,6 +205,7 @@ class Status:
         self.view = NodeView(state="waiting", round=0, incarnation=1, life=1, roster=0, peers=(), groups=())
         self.starts = 1
         self._loss: float | None = None
+        self._metrics: Mapping[str, float] = {}
         self._server = Curve()
         self._all = TrafficCounter()
         self.carries(0, 0)
@@ -238,6 +239,7 @@ class Status:
         """Add this peer's own score of a round, and that of the server's model on its test part."""
         self._curves.setdefault(self.about.peer, Curve()).add(event.round, event.score)
         self._loss = event.loss
+        self._metrics = event.metrics
         if event.server is not None:
             self._server.add(event.round, event.server[0])
 
@@ -301,6 +303,7 @@ class Status:
             },
             "uptime_s": round(self._ticking() - self._began, 1),
             "loss": finite(self._loss),
+            "metrics": {name: finite(value) for name, value in self._metrics.items()},
             "peers": [{**_fields(peer), "score": finite(peer.score)} for peer in view.peers],
             "groups": [self._group(group) for group in view.groups],
             "scores": {id: curve.points for id, curve in sorted(self._curves.items())},

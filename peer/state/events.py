@@ -70,14 +70,16 @@ class Trained:
 class Evaluated:
     """An `Evaluate` is done: measurements on the peer's own test part.
 
-    score    accuracy as a fraction, or error; `loss`: mean loss
-    server   (score, loss) of the server's model; None: there is none
+    score     accuracy as a fraction, or error; `loss`: mean loss
+    server    (score, loss) of the server's model; None: there is none
+    metrics   further metrics that this peer's own file names; NaN: not defined here
     """
 
     round: int
     score: float
     loss: float
     server: tuple[float, float] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

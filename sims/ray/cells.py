@@ -124,6 +124,7 @@ def _arrange(run: RunFolder, order: Sequence[Cell], parts: dict[Cell, RunFolder]
     place = {cell: number for number, cell in enumerate(order)}
     run.arrange(lambda row: (place[row["method"], row["seed"]], row["round"]))
     for cell in sorted(parts, key=place.__getitem__):
-        relations = parts[cell].read("relations")
-        if relations is not None:
-            run.describe("relations", (run.read("relations") or {}) | relations)
+        for name in ("relations", "answers"):
+            found = parts[cell].read(name)
+            if found is not None:
+                run.describe(name, (run.read(name) or {}) | found)

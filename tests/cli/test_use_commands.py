@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn import metrics
 
 from fedpeer.cli import main
 from fedpeer.cli.peer_config import load_peer
@@ -47,8 +48,8 @@ def run(fedpeer: Fedpeer, finished: Path, tmp_path: Path) -> Fedpeer:
 
 
 def test_evaluate_gives_the_last_row_of_the_run(run: Fedpeer, tmp_path: Path) -> None:
-    [metrics] = tmp_path.glob("fedpeer-runs/*/metrics.jsonl")
-    last = json.loads(metrics.read_text().splitlines()[-1])
+    [rows] = tmp_path.glob("fedpeer-runs/*/metrics.jsonl")
+    last = json.loads(rows.read_text().splitlines()[-1])
     for number, peer in enumerate(("peer1", "peer2")):
         found = json.loads(run("evaluate", "last", "--peer", peer, "--json").out)
         assert found["accuracy"] == pytest.approx(last["accuracy"][number])
@@ -209,6 +210,24 @@ def test_the_end_of_the_files_name_decides_what_is_written(run: Fedpeer, tmp_pat
         assert torch.export.load(file)
     onnx = pytest.importorskip("onnx", reason="the extra fedpeer[onnx] is not installed")
     assert onnx.load(tmp_path / "m.onnx").graph.output
+
+
+def test_evaluate_measures_answers_as_scikit_learn_does(run: Fedpeer, tmp_path: Path) -> None:
+    found = json.loads(run("evaluate", "last", "--peer", "peer2", "ward.csv", "--json").out)
+    assert run("predict", "last", "ward.csv", "--peer", "peer2", "--to", "answers.csv").code == 0
+    answers = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text())))
+    truth = [each["outcome"] for each in csv.DictReader(io.StringIO((tmp_path / "ward.csv").read_text()))]
+    named, of_well = [each["prediction"] for each in answers], [float(each["probability well"]) for each in answers]
+    assert found["metrics"]["f1"] == pytest.approx(metrics.f1_score(truth, named, average="macro"))
+    assert found["metrics"]["auc"] == pytest.approx(metrics.roc_auc_score([each == "well" for each in truth], of_well))
+    assert found["confusion"] == metrics.confusion_matrix(truth, named).tolist()
+    assert found["classes"]["ill"]["recall"] == pytest.approx(metrics.recall_score(truth, named, pos_label="ill"))
+    shown = run("evaluate", "last", "--peer", "peer2", "ward.csv", "--metrics", "auc,brier").out
+    assert f"auc {found['metrics']['auc']:.4g}, brier {found['metrics']['brier']:.4g}\n" in shown
+    assert "precision" in shown
+    for name, says in (("r2", "r2 is for regression"), ("acu", 'did you mean "auc"')):
+        refused = run("evaluate", "last", "--peer", "peer2", "--metrics", name)
+        assert (refused.code, says in " ".join(refused.err.split())) == (2, True)
 
 
 def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: Path) -> None:

@@ -132,6 +132,19 @@ def test_the_report_says_what_the_run_measured(report: Report) -> None:
     assert "all peers, from the worst to the best" in parsed.text  # meaning of the band for fewer than ten peers
 
 
+def test_the_report_shows_metrics_reliability_and_confusion(tmp_path: Path) -> None:
+    run = made(tmp_path, methods=("local",), rounds=1, finished=False)
+    run.record({**row("local", 2), "metrics": {"auc": [0.9, 0.8, None, None]}})
+    found = {"classes": ["flu", EVIL, "cold"], "confusion": [[7, 1, 0], [0, 0, 0], [2, 0, 5]]}
+    run.describe("answers", {"local": {**found, "reliability": [[0.55, 0.4, 5], [0.95, 0.9, 10]]}})
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "0.850 (2 of 4)" in parsed.text
+    assert "Confidence, and part of the answers that is right" in parsed.text
+    cells = [attributes["title"] for tag, attributes in parsed.tags if tag == "td" and "cell" in (attributes["class"] or "")]
+    assert {"flu as flu: 7", "cold as flu: 2", f"flu as {EVIL}: 1"} <= set(cells)
+
+
 def test_the_band_is_named_for_many_peers(report: Report) -> None:
     assert "the middle 80" in report("regression")[2].text
 

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpeer.runs.summary import count_text, headline, score_text, summarise
+from fedpeer.runs.summary import count_text, headline, metric_text, score_text, summarise
 from tests.runs.run_factory import row
 
 SCORES = [[0.9, 0.8, 0.7], [0.5, 0.9, 0.7]]  # seeds by peers
@@ -51,6 +51,19 @@ def test_the_results_follow_their_definitions() -> None:
     assert result["messages_sent"] == 9
     assert result["seconds_per_round"] == pytest.approx(2.0)
     assert (result["rounds"], result["seeds"]) == (2, [0, 1])
+
+
+def test_further_metrics_are_means_over_seeds_and_over_the_peers_for_which_they_are_defined() -> None:
+    every = rows()
+    for each in every:
+        if each["round"] == 3:
+            each["metrics"] = {"auc": [0.5 + 0.1 * each["seed"], None, 0.9 if each["seed"] else None]}
+    found = summarise(every)["partial-averaging"]["metrics"]["auc"]
+    assert found["per_peer"] == [pytest.approx(0.55), None, pytest.approx(0.9)]
+    assert found["mean"] == pytest.approx((0.55 + 0.9) / 2)
+    assert metric_text(found) == "0.725 (2 of 3)"
+    assert metric_text({"mean": None, "per_peer": [None]}) == "–"
+    assert "metrics" not in summarise(rows())["partial-averaging"]
 
 
 def test_the_worst_of_errors_is_the_greatest() -> None:

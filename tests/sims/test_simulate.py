@@ -14,10 +14,12 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from fedpeer.config.choice import parse_choice
+from fedpeer.algorithms.answer_metrics import ece, f1
+from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
@@ -56,6 +58,42 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     run = folder(tmp_path_factory.mktemp("whole"), options)
     run_prepared(prepare_simulation(options), run)
     return run
+
+
+def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
+    """Each engine leaves models, and metrics are measured on them, so one engine stands for all."""
+    options = replace(request(simulation__metrics=["f1", "ece,bins=5"]), seeds=(0,), methods=(parse_choice("local"),))
+    run = folder(tmp_path, options)
+    summary = run_prepared(prepare_simulation(options), run)
+    world = build_world(options.federation, load_dataset(options.federation.simulation.dataset), 0)
+    rows, tensors = run.rows(), run.models("local", 0)
+    assert [row["round"] for row in rows if "metrics" in row] == [3], "of the last models alone"
+    confused = np.zeros((10, 10), np.int64)
+    for number, peer in enumerate(world.peers):
+        model = load_model(tensors, tensors.with_suffix(".json"), peer, pytest.fail)
+        x, y = world.held(number).tested(world.dataset)
+        answers = model.answers(x)
+        assert rows[-1]["metrics"]["f1"][number] == pytest.approx(f1(y, answers))
+        assert rows[-1]["metrics"]["ece,bins=5"][number] == pytest.approx(ece(y, answers, bins=5))
+        np.add.at(confused, (y, answers.argmax(1)), 1)
+    per_peer = rows[-1]["metrics"]["f1"]
+    assert summary["methods"]["local"]["metrics"]["f1"]["mean"] == pytest.approx(np.mean(per_peer))
+    described = run.read("answers")
+    assert described is not None
+    assert described["local"]["confusion"] == confused.tolist()
+    assert sum(count for *_, count in described["local"]["reliability"]) == confused.sum()
+
+
+def test_calibration_is_measured_where_an_algorithm_is_bayesian_and_targets_decide_what_fits() -> None:
+    methods = tuple(map(parse_choice, ("fedavg", "virtual", "pfedvem", "pfedvem-gossip")))
+    options = replace(request(simulation__metrics=["f1", "ece"]), seeds=(0,), methods=methods)
+    found = {name: list(metrics) for name, metrics in prepare_simulation(options).metrics.items()}
+    bayesian = ["f1", "ece", "log-loss", "brier"]
+    assert found == {"fedavg": ["f1", "ece"], **dict.fromkeys(("virtual", "pfedvem", "pfedvem-gossip"), bayesian)}
+    with pytest.raises(ChoiceError, match="r2 is for regression"):
+        prepare_simulation(request(simulation__metrics=["r2"]))
+    with pytest.raises(ConfigError, match='did you mean "auc"'):
+        request(simulation__metrics=["acu"])
 
 
 def test_a_request_survives_its_settings_file() -> None:

@@ -62,7 +62,7 @@ class FakePeer:
         scores = {id: self.score(id) for id in self.ids}
         loss = 1.8 * math.exp(-self.number / 15) + 0.21
         server = (0.95 * scores[self.me], 1.1 * loss) if self.served else None
-        self.status.evaluated(Evaluated(self.number, scores[self.me], loss, server))
+        self.status.evaluated(Evaluated(self.number, scores[self.me], loss, server, {"f1": 0.9, "auc": math.nan}))
         self.status.look(self.view(scores))
         if self.served:
             self.status.sent(43_210 * 4 + 120, "everyone")

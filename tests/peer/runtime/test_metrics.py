@@ -50,6 +50,9 @@ def test_the_numbers_are_those_of_the_status() -> None:
     assert sum(value for (name, *_), value in found.items() if name == "fedpeer_state") == 1
     assert found["fedpeer_score", "accuracy"] == status["scores"]["peer3"][-1][1]
     assert found["fedpeer_loss",] == status["loss"]
+    assert found["fedpeer_metric", "f1"] == status["metrics"]["f1"] == 0.9
+    assert status["metrics"]["auc"] is None
+    assert ("fedpeer_metric", "auc") not in found, "it is not defined"
     assert found["fedpeer_weight", "ward-a"] == status["groups"][1]["weight"]
     assert found["fedpeer_disagreement", "everyone"] == status["groups"][0]["disagreement"]
     assert found["fedpeer_mass_audit_error", "everyone"] == 3e-16

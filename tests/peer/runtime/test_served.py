@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.algorithms.answer_metrics import f1
 from fedpeer.algorithms.private import Private
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError
@@ -54,7 +55,9 @@ def prepared(tmp_path: Path) -> Prepare:
         people.identity(peer)
     (tmp_path / "roster.json").write_bytes(to_bytes(people.roster))
 
-    def made(allow: tuple[str, ...] = (), bandwidth: float = 100.0, **settings: Any) -> Prepared:
+    def made(
+        allow: tuple[str, ...] = (), bandwidth: float = 100.0, metrics: Sequence[str] = (), **settings: Any
+    ) -> Prepared:
         federation = worlds.federation(simulation__peers=3, **{"learning__algorithm": "fedper", **settings})
         file = PeerFile.model_validate(
             {
@@ -67,6 +70,7 @@ def prepared(tmp_path: Path) -> Prepare:
                 "data": {"simulation": 1},
                 "allow_python": list(allow),
                 "bandwidth": bandwidth,
+                "metrics": list(metrics),
             }
         )
         return prepare_peer(file, federation)
@@ -203,3 +207,23 @@ def test_more_voters_than_can_sign_are_refused_at_the_start(prepared: Prepare, t
     with pytest.raises(RosterError, match="2,048 peers that vote, and more than 2,047 cannot sign"):
         start(VOTERS_MAX, voter=True)
     start(8, voter=True)
+
+
+def test_metrics_of_its_own_file_are_measured_and_one_that_fails_stops_nothing(
+    prepared: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metric.py").write_text("def broken(y, answers):\n    raise KeyError('rare')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ann = prepared(metrics=["f1", "python:own_metric:broken"])
+    (tmp_path / "state").mkdir()
+    warned = list[tuple[str, str]]()
+    runner = JobRunner(ann, tmp_path / "state", initial_status(ann), lambda *warning: warned.append(warning))
+    start_n = ann.outfit.local_task.start()
+    evaluated = runner.work(Evaluate(1, start_n, None))
+    assert isinstance(evaluated, Evaluated)
+    model = models.load_model(tmp_path / "state/model.safetensors", tmp_path / "state/model.json", None, pytest.fail)
+    x, y = ann.outfit.held.tested(ann.outfit.dataset)
+    assert evaluated.metrics["f1"] == pytest.approx(f1(y, model.answers(x)))
+    assert np.isnan(evaluated.metrics["python:own_metric:broken"])
+    assert [code for code, _ in warned] == ["metric_failed"]
+    assert "KeyError" in warned[0][1]

@@ -22,7 +22,7 @@ from .fake_status import FakePeer
 KEYS = {
     "schema", "federation", "peer", "version", "state", "mode", "round", "rounds", "uptime_s", "device", "incarnation",
     "life", "roster", "transport", "peers", "groups", "scores", "loss", "score_name", "traffic", "refusals", "counters",
-    "timings", "lag_ms_p99", "log", "councils", "server_scores", "alone_s", "stalled_s", "carried",
+    "timings", "lag_ms_p99", "log", "councils", "server_scores", "alone_s", "stalled_s", "carried", "metrics",
 }  # fmt: skip
 GROUP = {
     "id", "models", "members", "length", "edges", "round", "exchange", "weight", "start_weight", "disagreement",

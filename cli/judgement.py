@@ -1,0 +1,115 @@
+"""What `fedpeer evaluate` measures beside score and loss: metrics, each class, and which classes are confused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from fedpeer.algorithms.answer_metrics import ANSWER_METRICS, answer_scores, class_scores, confusion
+from fedpeer.config.building import metrics_of
+from fedpeer.config.choice import Choice
+from fedpeer.config.problems import ConfigError, ConfigProblem
+from fedpeer.config.registries import metric_problems
+from fedpeer.data.own.code import imported
+from fedpeer.learning.models import Model
+
+#: Most classes whose confusion is printed; more do not fit into a terminal.
+_CONFUSED_MAX = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Measurements of a model's answers.
+
+    metrics     by name; NaN: not defined on these examples
+    classes     names of the classes; empty for other targets
+    by_class    (C, 4): precision, recall, F1, examples
+    confusion   (C, C): examples of each class (rows) by answer (columns)
+    """
+
+    metrics: Mapping[str, float]
+    classes: Sequence[str]
+    by_class: NDArray[np.float64]
+    confusion: NDArray[np.int64]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entries of the `--json` object; null: not defined."""
+        found: dict[str, Any] = {
+            "metrics": {name: value if math.isfinite(value) else None for name, value in self.metrics.items()}
+        }
+        if self.classes:
+            columns = ("precision", "recall", "f1", "examples")
+            rows = zip(self.classes, self.by_class.tolist(), strict=True)
+            found["classes"] = {name: dict(zip(columns, row, strict=True)) for name, row in rows}
+            found["confusion"] = self.confusion.tolist()
+        return found
+
+    def shown(self) -> Iterator[Table | str]:
+        """Yield what a person reads."""
+        if self.metrics:
+            yield ", ".join(
+                f"{name} {value:.4g}" if math.isfinite(value) else f"{name} not defined here"
+                for name, value in self.metrics.items()
+            )
+        if self.classes:
+            yield self._each_class()
+        if 0 < len(self.classes) <= _CONFUSED_MAX:
+            yield self._confused()
+
+    def _each_class(self) -> Table:
+        table = _table("class", "precision", "recall", "F1", "examples")
+        for name, (precision, recall, f1, examples) in zip(self.classes, self.by_class, strict=True):
+            table.add_row(name, f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", f"{examples:.0f}")
+        return table
+
+    def _confused(self) -> Table:
+        table = _table("class, and the answers", *self.classes)
+        for name, row in zip(self.classes, self.confusion, strict=True):
+            table.add_row(name, *(str(count or "·") for count in row))
+        return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(first)
+    for other in others:
+        table.add_column(other, justify="right")
+    return table
+
+
+def judge(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], wanted: Sequence[Choice]) -> Judgement:
+    """Measure a model's answers to raw inputs (N, *F) with targets (N,) in the data's units.
+
+    Args:
+        wanted: the metrics; empty: all that fit the targets.
+
+    Raises:
+        ConfigError, ChoiceError: a metric is unknown, is for other targets, or failed.
+    """
+    problems = [ConfigProblem((), each.text, "--metrics") for each in metric_problems(tuple(wanted))]
+    if problems:
+        raise ConfigError("the command line", problems)
+    task = model.card.shape.task
+    if task == "completion":
+        return Judgement(metrics={}, classes=(), by_class=np.empty((0, 4)), confusion=np.empty((0, 0), np.int64))
+    metrics = metrics_of(wanted or [Choice(name) for name in ANSWER_METRICS[task]], task, imported)
+    answers = model.answers(x)
+    found = answer_scores(metrics, y, answers)
+    if found.failed:
+        failed = [ConfigProblem((), f"{name} failed: {why}", "--metrics") for name, why in found.failed.items()]
+        raise ConfigError("the command line", failed)
+    if task == "regression":
+        return Judgement(
+            metrics=found.values, classes=(), by_class=np.empty((0, 4)), confusion=np.empty((0, 0), np.int64)
+        )
+    classes = model.card.classes or tuple(map(str, range(answers.shape[1])))
+    return Judgement(
+        metrics=found.values, classes=classes, by_class=class_scores(y, answers), confusion=confusion(y, answers)
+    )

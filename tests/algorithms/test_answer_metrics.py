@@ -1,0 +1,176 @@
+"""Metrics of a model's answers against their definitions, written out example by example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedpeer.algorithms.answer_metrics import (
+    ANSWER_METRICS,
+    CALIBRATION,
+    answer_scores,
+    class_scores,
+    confusion,
+    reliability,
+)
+from fedpeer.config.building import metrics_of
+from fedpeer.config.choice import ChoiceError, parse_choice, several
+
+Arrays = tuple[NDArray[Any], NDArray[Any]]
+
+
+@st.composite
+def answered(draw: st.DrawFn) -> Arrays:
+    """Draw classes (N,) and float32 probabilities (N, C) that sum to 1 up to rounding."""
+    examples, classes = draw(st.integers(1, 30)), draw(st.integers(2, 5))
+    numbers = np.random.default_rng(draw(st.integers(0, 10**6)))
+    p_NC = numbers.dirichlet(np.full(classes, draw(st.sampled_from([0.2, 1.0, 5.0]))), size=examples)
+    return numbers.integers(0, classes, examples), np.clip(p_NC, 1e-6, None).astype(np.float32)
+
+
+def classified(name: str) -> Callable[..., float]:
+    return ANSWER_METRICS["classification"][name]
+
+
+def normalised(p_NC: NDArray[Any]) -> NDArray[np.float64]:
+    wide: NDArray[np.float64] = p_NC.astype(np.float64)
+    summed: NDArray[np.float64] = wide / wide.sum(1, keepdims=True)
+    return summed
+
+
+@settings(max_examples=30)
+@given(answered())
+def test_log_loss_and_brier_are_their_sums(found: Arrays) -> None:
+    y_N, p_NC = found[0], normalised(found[1])
+    pairs = list(zip(y_N, p_NC, strict=True))
+    assert classified("log-loss")(*found) == pytest.approx(-sum(math.log(p_C[y]) for y, p_C in pairs) / len(y_N))
+    squares = [sum((p - (place == y)) ** 2 for place, p in enumerate(p_C)) for y, p_C in pairs]
+    assert classified("brier")(*found) == pytest.approx(sum(squares) / len(y_N))
+
+
+@settings(max_examples=30)
+@given(answered(), st.integers(1, 20))
+def test_the_calibration_error_is_the_weighted_gap_of_its_bins(found: Arrays, bins: int) -> None:
+    y_N, p_NC = found[0], normalised(found[1])
+    gap = 0.0
+    for place in range(bins):
+        low, high = place / bins, (place + 1) / bins
+        inside = [(p_C.max(), p_C.argmax() == y) for y, p_C in zip(y_N, p_NC, strict=True) if low < p_C.max() <= high]
+        if inside:
+            confidence, right = (sum(each) / len(inside) for each in zip(*inside, strict=True))
+            gap += len(inside) / len(y_N) * abs(right - confidence)
+    assert classified("ece")(*found, bins=bins) == pytest.approx(gap, abs=1e-5)
+
+
+@settings(max_examples=30)
+@given(answered())
+def test_the_area_is_the_part_of_pairs_in_the_right_order(found: Arrays) -> None:
+    y_N, p_NC = found[0], normalised(found[1])
+    area = classified("auc")(*found)
+    if len(set(y_N)) < p_NC.shape[1]:
+        assert math.isnan(area), "a class is missing"
+        return
+    areas = []
+    for each in range(p_NC.shape[1]):
+        pairs = [(p_NC[i, each], p_NC[j, each]) for i in range(len(y_N)) for j in range(len(y_N))
+                 if y_N[i] == each != y_N[j]]  # fmt: skip
+        areas.append(sum((one > other) + 0.5 * (one == other) for one, other in pairs) / len(pairs))
+    assert area == pytest.approx(sum(areas) / len(areas))
+
+
+@settings(max_examples=30)
+@given(answered())
+def test_what_is_said_of_classes_follows_from_counts(found: Arrays) -> None:
+    y_N, p_NC = found
+    answer_N, classes = p_NC.argmax(1), p_NC.shape[1]
+    counts_CC = np.zeros((classes, classes), np.int64)
+    for y, answer in zip(y_N, answer_N, strict=True):
+        counts_CC[y, answer] += 1
+    assert (confusion(y_N, p_NC) == counts_CC).all()
+    right_C, of_C, as_C = np.diag(counts_CC), counts_CC.sum(1), counts_CC.sum(0)
+
+    def parted(one: int, other: int) -> float:
+        return one / other if other else 0.0
+
+    rows = class_scores(y_N, p_NC)
+    for each in range(classes):
+        precision, recall = parted(right_C[each], as_C[each]), parted(right_C[each], of_C[each])
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        assert rows[each] == pytest.approx([precision, recall, f1, of_C[each]])
+    there = [each for each in range(classes) if of_C[each] or as_C[each]]
+    assert classified("f1")(y_N, p_NC) == pytest.approx(np.mean([rows[each][2] for each in there]))
+    asked = [each for each in range(classes) if of_C[each]]
+    assert classified("balanced-accuracy")(y_N, p_NC) == pytest.approx(np.mean([rows[each][1] for each in asked]))
+
+
+@settings(max_examples=30)
+@given(answered())
+def test_a_reliability_diagram_has_every_example_once(found: Arrays) -> None:
+    y_N, p_NC = found[0], normalised(found[1])
+    mean_B, part_B, count_B = reliability(*found).T
+    assert count_B.sum() == len(y_N)
+    assert (mean_B * count_B).sum() == pytest.approx(p_NC.max(1).sum())
+    assert (part_B * count_B).sum() == pytest.approx((p_NC.argmax(1) == y_N).sum())
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_errors_of_numbers_are_their_sums(outputs: int) -> None:
+    draws = np.random.default_rng(outputs)
+    answers = draws.normal(size=(20, outputs)).astype(np.float32)
+    y = draws.normal(size=20 if outputs == 1 else (20, outputs)).astype(np.float32)
+    wanted = y.reshape(answers.shape).astype(np.float64)
+    error = answers.astype(np.float64) - wanted
+    found = answer_scores(ANSWER_METRICS["regression"], y, answers).values
+    assert found["mae"] == pytest.approx(np.abs(error).mean())
+    assert found["rmse"] == pytest.approx(np.sqrt((error**2).mean(0)).mean())
+    explained = 1 - (error**2).sum(0) / ((wanted - wanted.mean(0)) ** 2).sum(0)
+    assert found["r2"] == pytest.approx(explained.mean())
+
+
+def test_a_metric_of_ones_own_that_fails_is_named_and_the_others_are_measured() -> None:
+    def fails(y: NDArray[Any], answers: NDArray[Any]) -> float:
+        raise ZeroDivisionError("no examples of the rare class")
+
+    metrics = {"mine": fails, "f1": classified("f1")}
+    found = answer_scores(metrics, np.array([0, 1]), np.eye(2, dtype=np.float32))
+    assert found.failed == {"mine": "ZeroDivisionError: no examples of the rare class"}
+    assert math.isnan(found.values["mine"])
+    assert found.values["f1"] == 1.0
+
+
+def test_metrics_are_chosen_by_name_with_settings_or_as_ones_own_function() -> None:
+    def load(name: str) -> Callable[..., float]:
+        assert name == "mine:wrong"
+        return lambda y, answers, *, factor=1: factor * float((answers.argmax(1) != y).sum())
+
+    chosen = several("ece,bins=5,auc,python:mine:wrong,factor=3")
+    found = metrics_of(chosen, "classification", load)
+    assert list(found) == ["ece,bins=5", "auc", "python:mine:wrong,factor=3"]
+    y_N, p_NC = np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], dtype=np.float32)
+    values = answer_scores(found, y_N, p_NC).values
+    assert values["ece,bins=5"] == pytest.approx(classified("ece")(y_N, p_NC, bins=5))
+    assert values["python:mine:wrong,factor=3"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "says"),
+    [
+        ("auc", "regression", "auc is for classification, and the data ask for regression; choose mae, rmse, r2"),
+        ("mae", "completion", "mae is for regression, and the data ask for completion; leave it out"),
+        ("acu", "classification", 'did you mean "auc"'),
+    ],
+)
+def test_a_metric_for_other_targets_is_refused(name: str, task: Any, says: str) -> None:
+    with pytest.raises(ChoiceError, match=says):
+        metrics_of([parse_choice(name)], task, pytest.fail)
+
+
+def test_calibration_is_measured_by_metrics_of_classes() -> None:
+    assert set(CALIBRATION) <= ANSWER_METRICS["classification"].keys()
