@@ -75,6 +75,15 @@ def worth(summary: Mapping[str, Any]) -> str:
     return f"{headline(summary['methods'])}{over}."
 
 
+def linear(summary: Mapping[str, Any]) -> str | None:
+    """Return the score of a linear model of each peer's own, as a sentence; None where the data are no table."""
+    found = summary.get("linear")
+    if not found:
+        return None
+    score = score_text(found["mean"], measure_of(summary["methods"]))
+    return f"For comparison, {found['model']} by each peer alone: {score}."
+
+
 def private(summary: Mapping[str, Any]) -> str | None:
     """Return the privacy guarantee of the noise on updates, as a sentence, or None if updates are not private."""
     spent = summary.get("privacy")

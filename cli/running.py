@@ -20,7 +20,7 @@ from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
 from fedpeer.cli.progress import progress_display
-from fedpeer.cli.results import metric_table, private, result_table, worth
+from fedpeer.cli.results import linear, metric_table, private, result_table, worth
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.request import SimulationRequest
@@ -99,6 +99,8 @@ def _print_results(summary: dict[str, Any]) -> None:
         if further := metric_table(summary):
             console.print(further)
         console.print(worth(summary), highlight=False)
+        if baseline := linear(summary):
+            console.print(baseline, highlight=False)
         if promise := private(summary):
             console.print(promise, highlight=False)
     if summary.get("report"):

@@ -365,6 +365,17 @@ class SimulationSettings(Strict):
     )
 
 
+#: Kinds of files that are tables of the user's own.
+TABLES = ("csv", "parquet")
+#: What is learned with from a table, where nothing else is chosen (`python -m benchmarks.tables`).
+TABLE_NETWORK = Choice("mlp", None, {"hidden": "64+32", "activation": "relu"})
+TABLE_LEARNING: Mapping[str, Any] = {
+    "optimizer": Choice("adam", None, {"lr": "0.003"}),
+    "batch_size": 16,
+    "steps_between_averaging": "pass",
+}
+
+
 class FederationSettings(Strict):
     """The content of `federation.yaml`, setting by setting."""
 
@@ -377,6 +388,23 @@ class FederationSettings(Strict):
     gossip: GossipSettings = Field(default=GossipSettings(), description="how peers average")
     seed: int = Field(default=0, ge=0, le=2**63 - 1, description="seed of all random numbers")
     simulation: SimulationSettings = Field(default=SimulationSettings(), description="read by `simulate` only")
+
+    @model_validator(mode="after")
+    def _suited(self) -> Self:
+        """Fill in what suits a user's own table, where the user chose nothing else.
+
+        The papers' defaults suit the papers' tasks: sigmoid units, one example a step. These are defaults, too: they are
+        not among the settings that the user named (`model_fields_set`).
+        """
+        if self.simulation.dataset.name in TABLES:
+            if not self.model_fields_set & {"network", "partial_models"}:
+                object.__setattr__(self, "network", TABLE_NETWORK)
+            learning = self.learning.model_copy()  # the default itself is shared by all federations
+            for name, value in TABLE_LEARNING.items():
+                if name not in learning.model_fields_set:
+                    object.__setattr__(learning, name, value)
+            object.__setattr__(self, "learning", learning)
+        return self
 
     def models(self) -> tuple[PartialModel, ...]:
         """Return the partial models as `slicing` takes them, without those whose members the peers are to find."""

@@ -25,15 +25,18 @@ def mlp(
     outputs: int,
     *,
     layers: tuple[int, ...] | None = None,
+    hidden: tuple[int, ...] | None = None,
     activation: _Activation = "sigmoid",
     dropout: float = 0.0,
     bias: bool = True,
 ) -> nn.Module:
-    """Multi-layer perceptron; `layers` from input to output, such as 64+300+100+10 (default: 300 and 100 hidden)."""
+    """Multi-layer perceptron; `layers` from input to output, such as 64+300+100+10, or `hidden` alone (300+100)."""
     from fedpeer.networks.mlp import MLP
 
+    if layers is not None and hidden is not None:
+        raise NetworkError(f"mlp: layers {_joined(layers)} have the hidden ones, too; leave hidden = {_joined(hidden)} out")
     features = math.prod(input_shape)
-    sizes = layers if layers is not None else (features, 300, 100, outputs)
+    sizes = layers or (features, *(hidden or (300, 100)), outputs)
     if len(sizes) < 2 or min(sizes) < 1:
         raise NetworkError(f"mlp layers {_joined(sizes)}: give at least two sizes, each 1 or more")
     if (sizes[0], sizes[-1]) != (features, outputs):

@@ -23,6 +23,8 @@ _WEIGHT_NOISE = 1e-6
 SPANS_NAMED = 6
 #: Most averaging groups in one picture, and most nodes of a graph with labels.
 GROUPS_MAX, LABELS_MAX = 6, 40
+#: Up to so many nodes a graph is drawn smaller.
+_FEW = 5
 
 
 def _rounds(axes: Axes, last: int) -> None:
@@ -256,7 +258,8 @@ def graph(nodes: Sequence[str], edges: Sequence[Sequence[int]], places: Sequence
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.08)
 
-    return draw_axes(draw, 300, label, left=10, right=10, bottom=10)
+    height = 300 if len(nodes) > _FEW else 60 + 40 * len(nodes)
+    return draw_axes(draw, height, label, left=10, right=10, bottom=10)
 
 
 def _shortest(names: Sequence[str]) -> Iterator[str]:

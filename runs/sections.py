@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpeer.runs import plots, tables
 from fedpeer.runs.facts import Facts
+from fedpeer.runs.history import History
 from fedpeer.runs.summary import count_text, spoken
 from fedpeer.runs.svg import drawing_only
 
@@ -55,17 +56,29 @@ def learning(run: Facts) -> str:
         stack.append(_figure(title, plots.curves(drawn, title), prose(caption), keys=keys))
         title = f"{measure.capitalize()} of each peer after its last round"
         beside = _figure(title, plots.per_peer(drawn, run.peers, title), prose(_gains(run)), keys=keys)
-    if sending:
+    steady = all(np.ptp(history.bytes_T) == 0 for _, history in sending)
+    if sending and not steady:
         sums = [(h.method, count_text(h.bytes_T.sum(), "B"), count_text(h.messages_T.sum())) for _, h in sending]
         caption = "Sum over all peers. Whole run: "
         caption += ", ".join(f"{spoken(m)} {size} in {messages} messages" for m, size, messages in sums) + "."
         title = "Bytes sent in each round"
         keys = _keys(run, [history.method for _, history in sending])
         stack.append(_figure(title, plots.traffic_plot(sending, title), prose(caption), keys=keys))
-    if not stack:
+    same = f"<p>{prose(_steady([history for _, history in sending]))}</p>" if sending and steady else ""
+    if not stack and not same:
         return ""
-    left = f"<div class=stack>{''.join(stack)}</div>"
-    return f"<section><h2>Learning</h2><div class=grid>{left}{beside}</div></section>"
+    left = f"<div class=stack>{''.join(stack)}</div>" if stack else ""
+    return f"<section><h2>Learning</h2><div class=grid>{left}{beside}</div>{same}</section>"
+
+
+def _steady(histories: Iterable[History]) -> str:
+    """Return a sentence about methods that send the same in each round."""
+    each = [
+        f"{spoken(h.method)} {count_text(h.bytes_T[0], 'B')} in each round, {count_text(h.bytes_T.sum(), 'B')} in the whole "
+        f"run, in {count_text(h.messages_T.sum())} messages"
+        for h in histories
+    ]
+    return f"Sent by all peers together: {'; '.join(each)}."
 
 
 def _gains(run: Facts) -> str:
@@ -172,7 +185,7 @@ def graphs(run: Facts) -> str:
 
 def gossip(run: Facts) -> str:
     """Return the section on the accuracy of the averages, for each method that gossips."""
-    figures = []
+    figures, said = [], dict[str, list[str]]()
     for method, history in run.histories.items():
         colour, key = run.colours[method], _keys(run, [method])
         if history.disagreement:
@@ -180,16 +193,21 @@ def gossip(run: Facts) -> str:
             picture = plots.disagreement(history, colour, title)
             caption = "Relative, one line for each averaging group" + _shown(len(history.disagreement)) + "."
             if picture is None:
-                picture, caption = "<p>Every average was exact.</p>", ""
-            figures.append(_figure(title, picture, caption, keys=key))
+                said.setdefault("every average was exact", []).append(spoken(method))
+            else:
+                figures.append(_figure(title, picture, caption, keys=key))
         if history.weight:
             title = "Push-sum weights"
             caption = "From the smallest to the largest in a group" + _shown(len(history.weight)) + "."
             picture = plots.weights_plot(history, colour, title)
             if picture is None:
-                picture, caption = "<p>All weights stayed at 1.</p>", ""
-            figures.append(_figure(title, picture, caption, keys=key))
-    return f"<section><h2>Gossip</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""
+                said.setdefault("all weights stayed at 1", []).append(spoken(method))
+            else:
+                figures.append(_figure(title, picture, caption, keys=key))
+    sentences = "; ".join(f"{', '.join(methods)}: {fact}" for fact, methods in said.items())
+    facts = f"<p>{prose(sentences[:1].upper() + sentences[1:])}.</p>" if said else ""
+    grid = f"<div class=grid>{''.join(figures)}</div>" if figures else ""
+    return f"<section><h2>Gossip</h2>{grid}{facts}</section>" if figures or said else ""
 
 
 def timeline(run: Facts) -> str:

@@ -169,6 +169,8 @@ def _request(
             found = found.model_copy(update={"simulation": simulation})
         if named["network"] is not None:
             found = found.model_copy(update={"network": named["network"]})
+        if "network" in objects and found.network is not None:
+            found = found.model_copy(update={"network": None})  # a default of tables, or overridden by the object
         request = SimulationRequest(
             federation=found,
             methods=tuple(method for method in compared if method is not None),

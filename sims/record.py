@@ -27,6 +27,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
+from fedpeer.sims.linear_baseline import linear_scores
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.timeline import Timed
 from fedpeer.sims.simulation import Simulation
@@ -264,8 +265,18 @@ def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
         "methods": summarise(run.rows()),
         "report": str(run.path / "report.html"),
     }
-    spent = _privacy(simulation)
-    return found | ({"privacy": spent} if spent else {})
+    spent, linear = _privacy(simulation), _linear(simulation)
+    return found | ({"privacy": spent} if spent else {}) | ({"linear": linear} if linear else {})
+
+
+def _linear(simulation: Simulation) -> dict[str, Any] | None:
+    """Return the scores of a linear model of each peer's own, mean over seeds, where the data are a table."""
+    scores_SP = [found for world in simulation.worlds.values() if (found := linear_scores(world)) is not None]
+    if not scores_SP:
+        return None
+    score_P = np.mean(scores_SP, axis=0)
+    model = "logistic regression" if simulation.dataset.task == "classification" else "ridge regression"
+    return {"model": model, "mean": float(score_P.mean()), "per_peer": score_P.tolist()}
 
 
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:

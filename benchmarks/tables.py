@@ -1,0 +1,158 @@
+"""`python -m benchmarks.tables [--quick]`: what settings suit tables of users' own, beside linear models.
+
+Real tables that come with scikit-learn, written as CSV files and divided among peers: as hospitals would differ
+(`clinic`: each sees another range of one measurement), or by chance. Each row of the result is a choice of network,
+optimizer and batches; its columns are the mean scores of local training and of partial averaging, over seeds, less the
+score of a linear model of each peer's own (accuracy in points; for numbers, the error in percent of the linear
+model's).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from sklearn import datasets
+
+METHODS = ("local", "partial-averaging", "full-averaging")
+
+#: Settings by the name of their row; {} are the defaults.
+CHOICES: Mapping[str, Mapping[str, Any]] = {
+    "the papers'": {
+        "network": "mlp",
+        "learning": {"optimizer": "sgd,lr=0.1", "batch_size": 1, "steps_between_averaging": 87},
+    },
+    "the default": {},
+    "Adam 0.001": {"learning": {"optimizer": "adam,lr=0.001"}},
+    "Adam 0.01": {"learning": {"optimizer": "adam,lr=0.01"}},
+    "SGD with momentum": {"learning": {"optimizer": "sgd,lr=0.02,momentum=0.9"}},
+    "AdamW, decay 0.1": {"learning": {"optimizer": "adamw,lr=0.003,weight_decay=0.1"}},
+    "32 hidden": {"network": "mlp,hidden=32,activation=relu"},
+    "128 and 64 hidden": {"network": "mlp,hidden=128+64,activation=relu"},
+}
+
+
+def _written(folder: Path, name: str, x: Any, y: Sequence[object], user: Sequence[object] | None = None) -> str:
+    path = folder / f"{name}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        columns = [f"x{place}" for place in range(x.shape[1])]
+        writer.writerow([*columns, "y", *(["site"] if user is not None else [])])
+        for number, row in enumerate(x):
+            writer.writerow([*(f"{value:.6g}" for value in row), y[number], *([user[number]] if user is not None else [])])
+    return f"csv:{path},label=y" + (",user=site" if user is not None else "")
+
+
+def clinic(folder: Path) -> dict[str, Any]:
+    """Eight hospitals, each with another range of cell symmetry, 35 training rows each."""
+    found = datasets.load_breast_cancer()
+    place = np.argsort(np.argsort(found.data[:, 8]))
+    site = [f"site{8 * rank // len(place)}" for rank in place]
+    named = [str(found.target_names[y]) for y in found.target]
+    return {"dataset": _written(folder, "clinic", found.data, named, site), "split": "user,test_fraction=0.5"}
+
+
+def two_sites(folder: Path) -> dict[str, Any]:
+    """The same biopsies at two sites, by chance, 142 training rows each."""
+    found = datasets.load_breast_cancer()
+    named = [str(found.target_names[y]) for y in found.target]
+    return {"dataset": _written(folder, "two", found.data, named), "peers": 2, "split": "iid,test_fraction=0.5"}
+
+
+def wines(folder: Path) -> dict[str, Any]:
+    """Three classes of wine, four peers by chance, 22 training rows each."""
+    found = datasets.load_wine()
+    named = [f"kind{y}" for y in found.target]
+    return {"dataset": _written(folder, "wines", found.data, named), "peers": 4, "split": "iid,test_fraction=0.5"}
+
+
+def skewed_digits(folder: Path) -> dict[str, Any]:
+    """Digits as a table of 64 columns, sixteen peers with few classes each, some 56 training rows each."""
+    found = datasets.load_digits()
+    named = [f"digit{y}" for y in found.target]
+    split = "dirichlet:0.3,test_fraction=0.5"
+    return {"dataset": _written(folder, "digits", found.data, named), "peers": 16, "split": split}
+
+
+def diabetes(folder: Path) -> dict[str, Any]:
+    """The progression of diabetes after a year, a number; four peers by chance, 55 training rows each."""
+    found = datasets.load_diabetes(scaled=False)
+    table = _written(folder, "diabetes", found.data, [f"{y:g}" for y in found.target])
+    return {"dataset": f"{table},task=regression", "peers": 4, "split": "iid,test_fraction=0.5"}
+
+
+TABLES: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "clinic": clinic,
+    "two sites": two_sites,
+    "wines": wines,
+    "digits": skewed_digits,
+    "diabetes": diabetes,
+}
+
+
+def measured(job: tuple[str, str, int, str]) -> dict[str, float]:
+    """Return the mean score of each method, and of the linear models, for (table, choice, seed, folder)."""
+    import torch
+
+    import fedpeer
+
+    torch.set_num_threads(1)
+    table, choice, seed, folder = job
+    settings = {**CHOICES[choice], "simulation": TABLES[table](Path(folder))}
+    with tempfile.TemporaryDirectory() as out:
+        found = fedpeer.simulate(federation=settings, methods=METHODS, seeds=[seed], workers=1, device="cpu", out=out)
+        return {**{method: found.score(method) for method in METHODS}, "linear": found.summary["linear"]["mean"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--choices", nargs="+", choices=CHOICES, default=list(CHOICES))
+    options = parser.parse_args()
+    seeds = range(1 if options.quick else 5)
+    with tempfile.TemporaryDirectory() as root, ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = []
+        for table in options.tables:
+            for choice in options.choices:
+                for seed in seeds:
+                    folder = Path(root) / f"{table}-{choice}-{seed}".replace(" ", "-")
+                    folder.mkdir()
+                    jobs.append((table, choice, seed, str(folder)))
+        found = dict(zip(((table, choice, seed) for table, choice, seed, _ in jobs), pool.map(measured, jobs), strict=True))
+    for table in options.tables:
+        Console(width=110).print(_shown(table, options.choices, seeds, found), "")
+
+
+def _shown(
+    table: str, choices: Sequence[str], seeds: Sequence[int], found: Mapping[tuple[str, str, int], Mapping[str, float]]
+) -> Table:
+    error = table == "diabetes"
+    linear_S = np.array([found[table, choices[0], seed]["linear"] for seed in seeds])
+    told = f"{linear_S.mean():.4g}" if error else f"{100 * linear_S.mean():.1f} %"
+    shown = Table(title=f"{table}: beside a linear model of each peer's own ({told})", title_justify="left")
+    shown.add_column("settings")
+    for method in METHODS:
+        shown.add_column(method, justify="right")
+    for choice in choices:
+        cells = []
+        for method in METHODS:
+            score_S = np.array([found[table, choice, seed][method] for seed in seeds])
+            beside_S = 100 * (score_S / linear_S - 1) if error else 100 * (score_S - linear_S)
+            spread = f" ± {beside_S.std(ddof=1) / len(seeds) ** 0.5:.1f}" if len(seeds) > 1 else ""
+            cells.append(f"{beside_S.mean():+.1f}{spread}" + " %" * error)
+        shown.add_row(choice, *cells)
+    return shown
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The linear model of each peer's own, beside scikit-learn's on arrays made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from fedpeer.config.federation import Federation
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.sims.linear_baseline import linear_scores
+from fedpeer.sims.world import World, build_world
+
+
+def world_of(folder: Path, *, numbers: bool = False, **simulation: object) -> World:
+    draws = np.random.default_rng(3)
+    x = draws.normal(5, [2.0, 30.0], (120, 2))
+    signal = x[:, 0] - x[:, 1] / 15 + draws.normal(size=120)
+    y = [f"{each:.4f}" if numbers else ("high" if each > 4 else "low") for each in signal]
+    lines = [f"{a:.4f},{b:.4f},{target}" for (a, b), target in zip(x, y, strict=True)]
+    (folder / "ward.csv").write_text("\n".join(["a,b,outcome", *lines]) + "\n")
+    task = ",task=regression" if numbers else ""
+    options = {"dataset": f"csv:{folder / 'ward.csv'},label=outcome{task}", "peers": 3, "split": "iid", **simulation}
+    federation = Federation.model_validate({"simulation": options})
+    return build_world(federation, load_dataset(federation.simulation.dataset), 0)
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, numbers: bool) -> None:
+    made = world_of(tmp_path, numbers=numbers)
+    found = linear_scores(made)
+    assert found is not None
+    for number, score in enumerate(found):
+        share = made.split.shares[number]
+        train_x, test_x = (made.dataset.x[rows].astype(np.float64) for rows in (share.train_M, share.test_M))
+        train_y, test_y = (made.dataset.y[rows] for rows in (share.train_M, share.test_M))
+        shift, scale = train_x.mean(0), train_x.std(0)
+        train_x, test_x = (train_x - shift) / scale, (test_x - shift) / scale
+        if numbers:
+            least, wide = float(train_y.mean()), float(train_y.std())
+            answers = Ridge().fit(train_x, (train_y - least) / wide).predict(test_x) * wide + least
+            assert score == pytest.approx(np.sqrt(((answers - test_y) ** 2).mean()), rel=1e-4)
+        else:
+            assert score == LogisticRegression().fit(train_x, train_y).score(test_x, test_y)
+
+
+def test_other_data_have_none(tmp_path: Path) -> None:
+    digits = Federation.model_validate({"simulation": {"peers": 2, "split": "iid"}})
+    assert linear_scores(build_world(digits, load_dataset(digits.simulation.dataset), 0)) is None
