@@ -67,7 +67,7 @@ KEYS: Mapping[str, Key] = {
     "partial_models.*.depends_on": Key("slices", False, _SHAPE),
     "partial_models.*.neurons": Key("slices", False, _SHAPE),
     "partial_models.*.modules": Key("slices", False, _SHAPE),
-    "partial_models.*.gossip": Key("average", True, _NEXT, since="0.3"),
+    "partial_models.*.gossip": Key("average", True, _SHARES, since="0.3"),
     "partial_models.*.outer": Key("average", True, _OUTER, since="0.3"),
     "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
     "learning.loss": Key("training", False, _SHAPE),
@@ -107,10 +107,11 @@ KEYS: Mapping[str, Key] = {
     "seed": Key("average", False, _BEGUN),
 }
 
-#: Key of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`).
-EARLIER = "earlier"
+#: Keys of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`): a list for all groups,
+#: and lists by partial model, for the groups whose encodings were others.
+EARLIER, EARLIER_OF_SLICES = "earlier", "earlier_of_slices"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
-_BESIDE = ("algorithm", EARLIER)
+_BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)
 #: Settings of a partial model that say how it is averaged; earlier releases have none of them.
 _AVERAGED_AS = ("gossip", "outer")
 #: Settings of `gossip` whose default follows from others, and those others.
@@ -207,6 +208,9 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
         and not (key.since and _at(contract, path) == key.neutral)  # a release without this setting leaves it out
     }
     found |= {EARLIER: contract[EARLIER]} if EARLIER in contract else {}  # shares are read by it
+    of_slices = contract.get(EARLIER_OF_SLICES)
+    if isinstance(of_slices, Mapping) and group in of_slices:
+        found[EARLIER_OF_SLICES] = of_slices[group]
     return contract_digest(json.dumps([found, models], sort_keys=True).encode())
 
 
@@ -251,6 +255,11 @@ class Difference:
     theirs: Any
 
     @property
+    def section(self) -> str:
+        """First part of the path."""
+        return self.path.partition(".")[0]
+
+    @property
     def key(self) -> Key | None:
         """This release's knowledge of the setting; None for a setting of another release."""
         first, *rest = self.path.split(".", 2)
@@ -262,7 +271,7 @@ class Difference:
         """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
-        if self._coordinates:
+        if self._coordinates or self._reveals:
             return False
         return self.key is not None and self.key.changes
 
@@ -270,6 +279,13 @@ class Difference:
     def _coordinates(self) -> bool:
         """True if the change is to or from averaging by a coordinator."""
         return self.path == "gossip.protocol" and "coordinator" in (self.mine, self.theirs)
+
+    @property
+    def _reveals(self) -> bool:
+        """True if the change is one of a slice's noise phase."""
+        of_slice = self.section == "partial_models" and self.path.endswith(".gossip")
+        mine, theirs = (each.get("privacy") if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
+        return of_slice and mine != theirs
 
     def words(self, here: str = "here", there: str = "there") -> str:
         """Return the path and both values as text."""
@@ -280,14 +296,15 @@ class Difference:
     def way(self) -> str:
         """Return as text whether it may change, and how."""
         takes = self.key.takes if self.key is not None else "this release does not know it"
-        takes = _COORDINATOR if self._coordinates else takes
+        takes = _COORDINATOR if self._coordinates else _PROMISED if self._reveals else takes
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
 def differences(mine: Contract, theirs: Contract) -> list[Difference]:
     """Return all settings in which two contracts differ, in the order of their paths."""
     found = sorted(_differences(mine, theirs, ()), key=lambda each: each.path)
-    return [each for each in found if each.path not in _BESIDE] or [each for each in found if each.path != EARLIER]
+    settings = [each for each in found if each.section not in _BESIDE]
+    return settings or [each for each in found if each.section not in (EARLIER, EARLIER_OF_SLICES)]
 
 
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:
@@ -343,7 +360,7 @@ class HeldContract:
 def remembered(held: HeldContract) -> dict[str, Any]:
     """Return the part of a contract that describes the contracts before it."""
     contract = json.loads(held.text)
-    return {EARLIER: contract[EARLIER]} if EARLIER in contract else {}
+    return {name: contract[name] for name in (EARLIER, EARLIER_OF_SLICES) if name in contract}
 
 
 def named(federation: FederationSettings) -> bytes:

@@ -132,6 +132,7 @@ _CALLED: tuple[Path, ...] = (
 #: Settings of a partial model that are chosen as at these paths.
 _OF_SLICES: tuple[tuple[Path, Path], ...] = (
     (("gossip", "topology"), ("gossip", "topology")),
+    (("gossip", "privacy"), ("gossip", "privacy")),
     (("outer",), ("learning", "outer")),
 )
 
@@ -142,7 +143,7 @@ def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
         *_unknown(federation),
         *_optimizer(federation.learning.optimizer),
         *_split(federation.simulation.split),
-        *_wire(federation.gossip.wire),
+        *_wires(federation),
         *metric_problems(federation.simulation.metrics),
     ]
 
@@ -243,10 +244,17 @@ def metric_problems(metrics: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
             yield problem
 
 
-def _wire(chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
+def _wires(federation: FederationSettings) -> Iterator[ConfigProblem]:
+    yield from _wire(("gossip", "wire"), federation.gossip.wire)
+    for name, model in federation.partial_models.items():
+        if model.gossip is not None and model.gossip.wire is not None:
+            yield from _wire(("partial_models", name, "gossip", "wire"), model.gossip.wire)
+
+
+def _wire(path: Path, chain: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
     for number, choice in enumerate(chain):
         what, known = ("compression", PACKERS) if number else ("wire encoding", FORMS)
         try:
             call_choice(choice, known, what)()
         except ChoiceError as error:
-            yield ConfigProblem(("gossip", "wire"), str(error))
+            yield ConfigProblem(path, str(error))

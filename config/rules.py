@@ -273,6 +273,54 @@ def _slices(options: Combination) -> Iterator[tuple[str, SliceGossipSettings]]:
             yield name, model.gossip
 
 
+def _drifts(options: Combination, condition: object = True) -> Iterator[_Broken]:
+    """Yield the case of a rule for each place that makes averaging event-triggered, if the condition holds."""
+    if condition and options.gossip.drift is not None:
+        yield {}
+    if condition:
+        yield from _of_slices(options, lambda own: own.drift is not None, "drift")
+
+
+def _protocol(options: Combination, own: SliceGossipSettings) -> str:
+    return own.protocol or options.gossip.protocol
+
+
+def _noisy_pairs(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of push-pull with a noise phase, for the federation and for each slice."""
+    if options.gossip.protocol == "push-pull" and _noisy(options):
+        yield {}
+    yield from _of_slices(
+        options,
+        lambda own: (
+            (own.protocol is not None or own.privacy is not None)
+            and _protocol(options, own) == "push-pull"
+            and _noisy(options, own)
+        ),
+    )
+
+
+def _noisy_drift(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of event-triggered averaging with a noise phase, for the federation and for each slice."""
+    if options.gossip.drift is not None and _noisy(options):
+        yield {}
+    yield from _of_slices(
+        options,
+        lambda own: (
+            (own.drift is not None or own.privacy is not None)
+            and (own.drift is not None or options.gossip.drift is not None)
+            and _noisy(options, own)
+        ),
+    )
+
+
+def _in_one_exchange(options: Combination, own: SliceGossipSettings) -> bool:
+    """Return whether a slice averages by drift in fewer exchanges than it takes."""
+    if own.drift is None and options.gossip.drift is None:
+        return False
+    gossip = options.gossip if own.exchanges is None and own.tolerance is None else own
+    return (gossip.exchanges or gossip.max_exchanges or EXCHANGES_MIN) < EXCHANGES_MIN
+
+
 def _takes_outer_steps(options: Combination, condition: object) -> Iterator[_Broken]:
     """Yield the case of a rule for each place that names an outer optimizer, if the condition holds."""
     named: dict[Path, Choice | None] = {("learning", "outer"): options.learning.outer}
@@ -431,8 +479,18 @@ def _averages_slices(options: Combination) -> bool:
     return any(method.sharing == "partial models" and not method.served for _, method in options.kinds)
 
 
-def _noisy(options: Combination) -> bool:
-    return options.gossip.privacy.name != "none"
+def _noisy(options: Combination, own: SliceGossipSettings | None = None) -> bool:
+    """Return whether averaging, or that of a slice, starts with a noise phase."""
+    privacy = options.gossip.privacy if own is None or own.privacy is None else own.privacy
+    return privacy.name != "none"
+
+
+def _noise(options: Combination, condition: object = True) -> Iterator[_Broken]:
+    """Yield the case of a rule for each place that names a noise phase, if the condition holds."""
+    if condition and _noisy(options):
+        yield {}
+    if condition:
+        yield from _of_slices(options, lambda own: own.privacy is not None and _noisy(options, own), "privacy")
 
 
 def _wire(options: Combination) -> str:
@@ -488,15 +546,15 @@ RULES: tuple[Rule, ...] = (
         lambda options: _of_slices(options, lambda _: options.gossip.protocol == "coordinator"),
     ),
     Rule(
-        "a slice with a rhythm or exchanges of its own, and asynchronous peers",
+        "a slice with a protocol, a rhythm or exchanges of its own, and asynchronous peers",
         ("partial_models.*.gossip", "learning.mode"),
-        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, or write "
+        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, wire and drift, or write "
         "{put[learning.mode=synchronous]}",
         lambda options: _of_slices(
             options,
             lambda own: (
                 options.learning.mode == "asynchronous"
-                and (own.every or own.exchanges or own.tolerance or own.max_exchanges)
+                and (own.every or own.exchanges or own.tolerance or own.max_exchanges or own.protocol)
             ),
         ),
     ),
@@ -540,7 +598,7 @@ RULES: tuple[Rule, ...] = (
         ("learning.outer", "gossip.drift"),
         "with {name[gossip.drift]} only some peers average, and the others would take outer steps by themselves; leave "
         "one of them out",
-        lambda options: _takes_outer_steps(options, options.gossip.drift is not None),
+        lambda options: _takes_outer_steps(options, any(True for _ in _drifts(options))),
     ),
     Rule(
         "an outer optimizer, and members that the peers find",
@@ -557,12 +615,7 @@ RULES: tuple[Rule, ...] = (
         ("partial_models.*.gossip", "gossip.drift"),
         "a peer that a share activates answers in a later exchange; write 2 exchanges or more",
         lambda options: _of_slices(
-            options,
-            lambda own: (
-                options.gossip.drift is not None
-                and (own.exchanges or own.max_exchanges or EXCHANGES_MIN) < EXCHANGES_MIN
-                and options.gossip.protocol != "exact"
-            ),
+            options, lambda own: _protocol(options, own) != "exact" and _in_one_exchange(options, own)
         ),
     ),
     Rule(
@@ -582,7 +635,7 @@ RULES: tuple[Rule, ...] = (
         "a noise phase with push-pull",
         ("gossip.privacy", "gossip.protocol"),
         "push-pull draws new partners in each exchange; write {put[gossip.protocol=push-sum]} or exact",
-        lambda options: _when(_noisy(options) and options.gossip.protocol == "push-pull"),
+        _noisy_pairs,
     ),
     Rule(
         "a noise phase with a coordinator",
@@ -595,13 +648,27 @@ RULES: tuple[Rule, ...] = (
         ("gossip.privacy", "learning.mode"),
         "an asynchronous average has no start, before which a noise phase could be; write "
         "{put[learning.mode=synchronous]}",
-        lambda options: _when(_noisy(options) and options.learning.mode == "asynchronous"),
+        lambda options: _noise(options, options.learning.mode == "asynchronous"),
     ),
     Rule(
         "a noise phase and sparse values (top-k)",
         ("gossip.privacy", "gossip.wire"),
         "top-k sends only the largest changes, and cannot send noise; write another {name[gossip.wire]}",
         lambda options: _when(_noisy(options) and options.gossip.wire[0].name == "top-k"),
+    ),
+    Rule(
+        "a noise phase and sparse values (top-k) of a slice",
+        ("partial_models.*.gossip", "gossip.privacy"),
+        "top-k sends only the largest changes, and cannot send noise; write another wire encoding, or "
+        "{put[gossip.privacy=none]}",
+        lambda options: _of_slices(
+            options,
+            lambda own: (
+                (own.wire is not None or own.privacy is not None)
+                and _noisy(options, own)
+                and (own.wire or options.gossip.wire)[0].name == "top-k"
+            ),
+        ),
     ),
     Rule(
         "a noise phase and an algorithm that sends everything to a server",
@@ -625,7 +692,7 @@ RULES: tuple[Rule, ...] = (
         ("gossip.drift", "gossip.privacy"),
         "an inactive peer sends no noise, so its first true share would not be masked; write "
         "{put[gossip.privacy=none]}",
-        lambda options: _when(options.gossip.drift is not None and _noisy(options)),
+        _noisy_drift,
     ),
     Rule(
         "event-triggered averaging in one exchange",
@@ -807,7 +874,7 @@ RULES: tuple[Rule, ...] = (
         "members to be found, and event-triggered averaging",
         ("partial_models.*.members", "gossip.drift"),
         "inactive peers do not show how they differ; leave out {name[gossip.drift]}",
-        lambda options: _members(options, lambda _: options.gossip.drift is not None),
+        lambda options: _members(options, lambda _: any(True for _ in _drifts(options))),
     ),
     Rule(
         "members to be found, and your own edges",
@@ -854,17 +921,26 @@ RULES: tuple[Rule, ...] = (
         ("vector", "ray"),
     ),
     Rule(
+        "a slice's wire encoding without messages",
+        ("partial_models.*.gossip", "engine"),
+        "the {engine} engine sends no messages; leave {name[gossip.wire]} of the slice out, or use {put[engine=network]}",
+        lambda options: _of_slices(
+            options, lambda own: own.wire is not None and "/".join(map(str, own.wire)) != "float32", "wire"
+        ),
+        ("vector", "ray"),
+    ),
+    Rule(
         "a noise phase on shards of Ray",
         ("gossip.privacy", "engine"),
         "the ray engine does not support {name[gossip.privacy]}; use {put[engine=vector]}",
-        lambda options: _when(_noisy(options)),
+        lambda options: _noise(options),
         ("ray",),
     ),
     Rule(
         "event-triggered averaging on shards of Ray",
         ("gossip.drift", "engine"),
         "the ray engine does not support {name[gossip.drift]}; use {put[engine=vector]}",
-        lambda options: _when(options.gossip.drift is not None),
+        lambda options: _drifts(options),
         ("ray",),
     ),
     Rule(

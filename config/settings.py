@@ -96,6 +96,9 @@ class Strict(BaseModel):
 class SliceGossipSettings(Strict):
     """How the group of one partial model averages, where that differs from the federation's `gossip`."""
 
+    protocol: Literal["push-sum", "push-pull", "exact"] | None = Field(
+        default=None, description="how an average of the group is computed; a coordinator is for all slices or for none"
+    )
     every: int | None = Field(default=None, ge=1, le=10_000, description="rounds from one averaging to the next")
     exchanges: int | None = Field(default=None, ge=1, le=10_000, description="exchanges per averaging")
     tolerance: float | None = Field(
@@ -105,6 +108,19 @@ class SliceGossipSettings(Strict):
         default=None, ge=1, le=10_000, description="bound on the exchanges that this tolerance takes; default: none"
     )
     topology: ChoiceField | None = Field(default=None, description="graph of the exchanges within the group")
+    wire: _ChainField | None = Field(
+        default=None, description="wire encoding within the group; groups of several models have the federation's"
+    )
+    drift: float | None = Field(
+        default=None,
+        gt=0,
+        le=10,
+        allow_inf_nan=False,
+        description="event-triggered averaging of the group: fraction of its norm by which the slice must have moved",
+    )
+    privacy: ChoiceField | None = Field(
+        default=None, description="noise phase of the group's averagings: none, or noise,pushes=2,scale=1.0"
+    )
 
 
 class PartialModelSettings(Strict):

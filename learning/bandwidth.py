@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.reductions import FLOAT32
-from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.groups import averaging_of, gossip_of
 from fedpeer.learning.wire_forms import form_of
 from fedpeer.slicing.plan import Plan
 
@@ -44,12 +44,12 @@ def sending(
         TopologyError, ChoiceError, NoiseError: settings that do not fit (`averaging_of`).
     """
     coordinated = federation.gossip.protocol == "coordinator"
-    form = FLOAT32 if coordinated else form_of(federation.gossip.wire)
     found = dict.fromkeys(plan.peers, Sending(0, 0))
     for id, policy in averaging_of(plan, federation, seed).items():
         if groups is not None and id not in groups:
             continue
         group = next(group for group in plan.groups if group.id == id)
+        form = FLOAT32 if coordinated else form_of(gossip_of(plan, federation, id).wire)
         payload = form.bytes_bounds(group.length)[1]
         for peer, (messages, heads) in zip(group.members, traffic(policy, 0), strict=True):
             before = found[peer]

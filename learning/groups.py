@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice, call_choice
 from fedpeer.config.methods import method_of
-from fedpeer.config.settings import FederationSettings, GossipSettings, PartialModelSettings
+from fedpeer.config.settings import MAX_EXCHANGES, FederationSettings, GossipSettings, PartialModelSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import assign_all
@@ -150,9 +150,19 @@ def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipS
     if own is None:
         return federation.gossip
     said = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
+    if "+" in group:  # its shares are not told from those of the federation's other groups (`wire_forms.py`)
+        said.pop("wire", None)
     if said.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them
         said = {"exchanges": None, "tolerance": None, "max_exchanges": None} | said
+    elif "privacy" in said and federation.gossip.max_exchanges == MAX_EXCHANGES:
+        said["max_exchanges"] = None  # the default's bound would leave the noise in the average
     return federation.gossip.model_copy(update=said)
+
+
+def hides_values(federation: FederationSettings) -> bool:
+    """Return whether the averagings of some group start with a noise phase."""
+    own = (model.gossip.privacy for model in federation.partial_models.values() if model.gossip is not None)
+    return any(choice is not None and choice.name != "none" for choice in (federation.gossip.privacy, *own))
 
 
 def noise_of(gossip: GossipSettings) -> Noise | None:

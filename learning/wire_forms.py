@@ -7,24 +7,56 @@ including those that join later. `gossip/successive.py` explains why they must.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpeer.config.choice import Choice, bind_settings, chain, lookup
-from fedpeer.config.contract import EARLIER, Contract
+from fedpeer.config.contract import EARLIER, EARLIER_OF_SLICES, Contract
+from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.reductions import FORMS, NOTHING, PACKERS, Form
 from fedpeer.gossip.successive import Successive
 
 
 def succeeding(before: Contract, after: Contract) -> dict[str, Any]:
-    """Return the contract `after` with the wire encodings of all contracts before it."""
-    forms = list(before.get(EARLIER, ()))
-    old, new = before["gossip"], after["gossip"]
+    """Return the contract `after` with the wire encodings of all contracts before it.
+
+    A partial model with encodings of its own has a list of its own, from the contract on in which it first has one.
+    """
+    forms, of_slices = list(before.get(EARLIER, ())), dict(before.get(EARLIER_OF_SLICES, {}))
+    made = {**after}
+    for name in {**before["partial_models"], **after["partial_models"]}:
+        old, new = (_of_slice(each, name) for each in (before, after))
+        if name in of_slices or "wire" in (*_own(before, name), *_own(after, name)):
+            of_slices[name] = _succeeded(of_slices.get(name, forms), old, new)
+    forms = _succeeded(forms, before["gossip"], after["gossip"])
+    if any(_of_slice(before, name)["drift"] is not None for name in before["partial_models"]):
+        still = any(_of_slice(after, name)["drift"] is not None for name in after["partial_models"])
+        forms = forms if still or after["gossip"]["drift"] is not None else [*forms, NOTHING.name]
+    if forms:
+        made[EARLIER] = list(dict.fromkeys(forms))
+    if of_slices:
+        made[EARLIER_OF_SLICES] = of_slices
+    return made
+
+
+def _succeeded(forms: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return the earlier encodings of groups that averaged by the settings `old`, and now average by `new`."""
+    found = [*forms]
     if old["wire"] != new["wire"]:
-        forms.append(old["wire"])
+        found.append(old["wire"])
     if old["drift"] is not None and new["drift"] is None:
-        forms.append(NOTHING.name)
-    return {**after, **({EARLIER: list(dict.fromkeys(forms))} if forms else {})}
+        found.append(NOTHING.name)
+    return list(dict.fromkeys(found))
+
+
+def _own(contract: Contract, name: str) -> Mapping[str, Any]:
+    """Return how a partial model says that it is averaged; empty if it says nothing, or is none of this contract."""
+    model = contract["partial_models"].get(name) or {}
+    return model.get("gossip") or {}
+
+
+def _of_slice(contract: Contract, name: str) -> dict[str, Any]:
+    return {**contract["gossip"], **{key: value for key, value in _own(contract, name).items() if value is not None}}
 
 
 def form_of(wire: Sequence[Choice]) -> Form:
@@ -50,3 +82,18 @@ def form_after(wire: Sequence[Choice], earlier: Sequence[str]) -> Form:
     """
     before = tuple(form_of(chain(text)) for text in earlier if text != NOTHING.name)
     return Successive(form_of(wire), before) if before else form_of(wire)
+
+
+def forms_of_slices(federation: FederationSettings, contract: Contract) -> dict[str, Form]:
+    """Return the wire encodings of the groups that have their own, by partial model.
+
+    Args:
+        contract: the one in force, with the earlier encodings.
+    """
+    earlier, of_slices = contract.get(EARLIER, ()), contract.get(EARLIER_OF_SLICES, {})
+    found = {}
+    for name, model in federation.partial_models.items():
+        own = None if model.gossip is None else model.gossip.wire
+        if own is not None or name in of_slices:
+            found[name] = form_after(own or federation.gossip.wire, of_slices.get(name, earlier))
+    return found

@@ -21,11 +21,11 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
     """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
     neighbors = {group: _neighbors(state, group) for group in state.peer_groups.groups}
     rules = state.durable.rules
-    forms = read_in(rules.form) | ({NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {})
+    nothing = {NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {}
     groups = {
         id: GroupSpec(
             length=group.length,
-            forms=forms,
+            forms=read_in(rules.form_of(id)) | nothing,
             members=frozenset(group.members),
             neighbors=neighbors[id],
             weight_max=_weight_max(state, other, id),

@@ -113,7 +113,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if heavy is not None:
         return refuse(heavy, f"weight {share.weight:g}, while {holding.weight:g} is held here")
     if not share.nothing:
-        mass = brought(channel, share, state.durable.rules.form, len(state.durable.index[group]))
+        mass = brought(channel, share, state.durable.rules.form_of(group), len(state.durable.index[group]))
         noise = state.peer_groups.averaging[group].noise
         # A peer that leaves and is empty takes from others that leave.
         own = holding.held if float(holding.held.weight) > NOTHING_HELD else mass

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -21,9 +22,11 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.config.address import PeerUrl
 from fedpeer.config.capacity import SIGNATURES_MAX
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.contract import (
     EARLIER,
+    EARLIER_OF_SLICES,
+    Contract,
     HeldContract,
     contract_digest,
     contract_of,
@@ -38,9 +41,9 @@ from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
-from fedpeer.learning.groups import averaging_among, enrolled, gossip_of, noise_of, peer_plan, plan_for
+from fedpeer.learning.groups import averaging_among, enrolled, gossip_of, hides_values, peer_plan, plan_for
 from fedpeer.learning.outer import outer_rules, takes_outer_steps
-from fedpeer.learning.wire_forms import form_after, succeeding
+from fedpeer.learning.wire_forms import form_after, forms_of_slices, succeeding
 from fedpeer.peer.consensus.means import patience_in
 from fedpeer.peer.consensus.means import spec_of as mean_spec
 from fedpeer.peer.node.admission import WEIGHT_MAX
@@ -66,7 +69,11 @@ VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
     """Return how this peer's durable state changes; `contract`: text of the one in force if there were earlier ones."""
-    earlier: Sequence[str] = json.loads(contract or b"{}").get(EARLIER, ())
+    text = json.loads(contract or b"{}")
+    earlier: Sequence[str] = text.get(EARLIER, ())
+    algorithm = parse_choice(text["algorithm"]) if "algorithm" in text else federation.learning.algorithm
+    sliced = method_of(algorithm).sharing == "partial models"
+    drifting = {federation.gossip.drift, *(each.gossip.drift for each in federation.partial_models.values() if each.gossip)}
     by_examples = federation.learning.weights == "samples"
     return Rules(
         me=me,
@@ -74,9 +81,10 @@ def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, 
         form=form_after(federation.gossip.wire, earlier),
         eager=federation.learning.mode == "asynchronous",
         start_weight=float(examples) if by_examples else 1.0,
-        masked=noise_of(federation.gossip) is not None,
-        drifts=federation.gossip.drift is not None and federation.learning.mode == "synchronous",
-        drifted=NOTHING.name in earlier,
+        masked=hides_values(federation),
+        drifts=bool(drifting - {None}) and federation.learning.mode == "synchronous",
+        drifted=NOTHING.name in (*earlier, *chain(*text.get(EARLIER_OF_SLICES, {}).values())),
+        forms=forms_of_slices(federation, text) if sliced else {},
     )
 
 
@@ -190,7 +198,7 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
     fixed = [each for each in differences(before, after) if not each.changes]
     if fixed:
         return "; ".join(f"{each.words('now', 'then')}, and it {each.way()}" for each in fixed)
-    if not {*succeeding(before, after).get(EARLIER, ())} <= {*after.get(EARLIER, ())}:
+    if not _lists_all(succeeding(before, after), after):
         return "it does not list the wire forms of shares that are still under way"
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
@@ -208,6 +216,13 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
         return " ".join(str(error).split())
     moved = [id for id, group in then.items() if id in known and known[id].digest != group.digest]
     return f"the slices of {', '.join(moved)} would change" if moved else ""
+
+
+def _lists_all(wanted: Contract, after: Contract) -> bool:
+    """Return whether a contract lists all earlier wire encodings that it has to list."""
+    own, found = (each.get(EARLIER_OF_SLICES, {}) for each in (wanted, after))
+    lists = [(wanted.get(EARLIER, ()), after.get(EARLIER, ())), *((own[name], found.get(name, ())) for name in own)]
+    return all({*forms} <= {*listed} for forms, listed in lists)
 
 
 def group_voter_set(federation: FederationSettings, algorithm: Choice, group: str, roster: Roster) -> VoterSet:

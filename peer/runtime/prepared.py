@@ -19,7 +19,7 @@ from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.learning.device import device_memory, device_of
-from fedpeer.learning.groups import noise_of
+from fedpeer.learning.groups import hides_values
 from fedpeer.learning.holdings import Outfit, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.node.node_setup import outer_rules_of
@@ -101,7 +101,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
     federation = going.federation
     made, algorithm = outfit(file, federation, device), federation.learning.algorithm
-    hides = method_of(algorithm).served or noise_of(federation.gossip) is not None
+    hides = method_of(algorithm).served or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
     patience = _patience(made.local_task.examples, device, file.bandwidth)
     return Prepared(

@@ -120,11 +120,11 @@ class Rules:
     """Rules by which entries change the durable state; the same while a peer is in one federation.
 
     draws         source of random numbers, by purpose and round
-    form          wire form of values
+    form          wire form of values; `forms`: by group, where it is another one
     eager         asynchronous mode: shares are added on arrival
     start_weight  this peer's weight when it comes in: 1, or its number of examples
     masked        averagings begin with a noise phase, in and after which estimates may mean nothing
-    drifts        averaging is event-triggered; `drifted`: it was under an earlier contract
+    drifts        averaging of some group is event-triggered; `drifted`: it was under an earlier contract
     """
 
     me: str
@@ -135,6 +135,11 @@ class Rules:
     masked: bool = False
     drifts: bool = False
     drifted: bool = False
+    forms: Mapping[str, Form] = field(default_factory=dict)
+
+    def form_of(self, group: str) -> Form:
+        """Return the wire form of a group's values."""
+        return self.forms.get(group, self.form)
 
 
 @dataclass
@@ -240,7 +245,7 @@ class DurableState:
                 self.groups[entry.group] = replace(holding, at=(round, exchange + 1), expect=None)
             case Acked():
                 holding = self.groups[entry.group]
-                channel, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form)
+                channel, _ = acknowledged(holding.out[entry.peer], entry.taken, self.rules.form_of(entry.group))
                 if entry.signature:
                     channel = replace(channel, signed=Signed(channel.acked, channel.acked_weight, entry.signature))
                 self.groups[entry.group] = holding.with_channel(entry.peer, channel)
@@ -285,7 +290,7 @@ class DurableState:
             case Returned():
                 holding = self.groups[entry.group]
                 channel = holding.out[entry.peer]
-                held, _ = reopened(holding.held, channel, Incoming(), self.rules.form)
+                held, _ = reopened(holding.held, channel, Incoming(), self.rules.form_of(entry.group))
                 self.groups[entry.group] = replace(
                     holding.with_channel(entry.peer, replace(channel, open=())),  # numbers are never used twice
                     held=held,
@@ -347,7 +352,7 @@ class DurableState:
         masked_to = holding.masked_to if holding.at[0] == entry.round else frozenset()
         purpose = f"wire {entry.group} {self.incarnation} {sum(channel.made for channel in channels.values())}"
         draws = self.rules.draws.numpy(purpose, self.rules.me, entry.round)
-        active = True
+        active, form = True, self.rules.form_of(entry.group)
         match entry.shares:
             case NoShares():
                 channels, shares = give_nothing(channels, at)
@@ -355,11 +360,11 @@ class DurableState:
             case MaskedShares(fraction, key, scale):
                 vectors = {peer: masked_shares(key, peer, held.value_D.shape[-1], scale) for peer in entry.to}
                 held, masking, channels, shares = give_masked(
-                    held, NoisePhase(len(masked_to), masked_to), channels, fraction, self.rules.form, at, draws, vectors
+                    held, NoisePhase(len(masked_to), masked_to), channels, fraction, form, at, draws, vectors
                 )
                 masked_to = masking.masked_to
             case RealShares(fraction):
-                held, channels, shares = give(held, channels, fraction, self.rules.form, at, draws, whole=whole)
+                held, channels, shares = give(held, channels, fraction, form, at, draws, whole=whole)
         out = {**holding.out, **channels}
         self.groups[entry.group] = replace(
             holding, held=held, put=put, out=out, at=at, expect=entry.expect, masked_to=masked_to, active=active
@@ -369,7 +374,7 @@ class DurableState:
     def _take(self, entry: ShareApplied) -> None:
         holding, share = self.groups[entry.group], entry.share
         length = len(self.index[entry.group])
-        channel, mass = take(holding.into.get(entry.sender, Incoming()), share, self.rules.form, length)
+        channel, mass = take(holding.into.get(entry.sender, Incoming()), share, self.rules.form_of(entry.group), length)
         if share.payload.dtype == mass.value_D.dtype:  # not converted: still the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)
         if entry.signature:
@@ -397,7 +402,7 @@ class DurableState:
         for group in self.exchanged_with(peer):
             holding = self.groups[group]
             out, into = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
-            held, lost = reopened(holding.held, out, into, self.rules.form)
+            held, lost = reopened(holding.held, out, into, self.rules.form_of(group))
             before = max(holding.before.get(peer, 0.0) - lost, 0.0)
             self.groups[group] = replace(
                 holding,

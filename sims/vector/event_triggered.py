@@ -68,7 +68,8 @@ class EventTriggered:
     def _moved(self, x_Pn: Tensor, group: Group) -> Awake:
         """Return which members have moved, (M,); row by row, since all rows together may be as large as x."""
         wide, drift = widest(x_Pn.device), self._averaging[group.id].drift
-        assert drift is not None, "groups average by drift, or none does"
+        if drift is None:  # other groups are event-triggered
+            return np.ones(len(group.members), dtype=bool)
         return np.array(
             [
                 bool(has_moved(x_Pn[row, index_D].to(wide), self.x_Pn[row, index_D].to(wide), drift))

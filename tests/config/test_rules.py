@@ -123,7 +123,7 @@ BREAKING: dict[str, dict[str, Any]] = {
     "a slice with a tolerance and a number of exchanges": slice_of({"tolerance": 1e-3, "exchanges": 4}),
     "a slice with a bound on exchanges, and no tolerance of its own": slice_of({"max_exchanges": 3}),
     "a slice with gossip of its own, and a coordinator": slice_of({"every": 2}, gossip={"protocol": "coordinator"}),
-    "a slice with a rhythm or exchanges of its own, and asynchronous peers": slice_of(
+    "a slice with a protocol, a rhythm or exchanges of its own, and asynchronous peers": slice_of(
         {"every": 2}, learning={"mode": "asynchronous"}
     ),
     "a slice with gossip of its own, and an algorithm that does not average partial models": slice_of(
@@ -152,6 +152,7 @@ BREAKING: dict[str, dict[str, Any]] = {
     "a noise phase with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
     "a noise phase in asynchronous averaging": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
     "a noise phase and sparse values (top-k)": {"gossip": {**NOISY, "wire": "top-k:0.1"}},
+    "a noise phase and sparse values (top-k) of a slice": slice_of({"wire": "top-k:0.1"}, gossip=NOISY),
     "a noise phase and an algorithm that sends everything to a server": {
         "gossip": NOISY,
         "methods": ["local", "fedavg"],
@@ -227,6 +228,7 @@ BREAKING: dict[str, dict[str, Any]] = {
     "shards without Ray": {"shards": 2, "engine": "vector"},
     "asynchronous peers without messages": {"learning": {"mode": "asynchronous"}, "engine": "vector"},
     "wire encodings without messages": {"gossip": {"wire": "int8"}, "engine": "vector"},
+    "a slice's wire encoding without messages": slice_of({"wire": "int8"}, engine="vector"),
     "a noise phase on shards of Ray": {"gossip": NOISY, "engine": "ray"},
     "event-triggered averaging on shards of Ray": {"gossip": {"drift": 0.1}, "engine": "ray"},
     "an accelerator and Ray": {"device": "cuda", "engine": "ray", "several": True},
@@ -273,8 +275,37 @@ def test_a_slices_topology_is_looked_at_like_the_federations() -> None:
     assert refusals(settings) == []
 
 
-def test_asynchronous_slices_may_have_graphs_of_their_own() -> None:
-    assert refusals(slice_of({"topology": "star"}, learning={"mode": "asynchronous"})) == []
+@pytest.mark.parametrize("own", [{"topology": "star"}, {"wire": "int8"}, {"drift": 0.1}], ids=str)
+def test_asynchronous_slices_may_have_what_needs_no_rounds(own: dict[str, Any]) -> None:
+    assert refusals(slice_of(own, learning={"mode": "asynchronous"})) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        ({"drift": 0.1}, {"gossip": NOISY}),
+        ({"drift": 0.1, **NOISY}, {}),
+        (NOISY, {"gossip": {"drift": 0.1}}),
+        (NOISY, {"gossip": {"protocol": "push-pull"}}),
+        ({"protocol": "push-pull"}, {"gossip": NOISY}),
+        ({"protocol": "exact"}, {"learning": {"mode": "asynchronous"}}),
+        (NOISY, {"learning": {"mode": "asynchronous"}}),
+        (NOISY, {"gossip": {"wire": "top-k:0.1"}}),
+        ({"privacy": "noise,pushes=0"}, {}),
+        ({"drift": 0.1}, {"learning": {"outer": "nesterov"}}),
+        ({"drift": 0.1, "exchanges": 1}, {}),
+        ({"drift": 0.1}, {"gossip": {"exchanges": 1}}),
+        ({"wire": "int8/gzip"}, {}),
+        ({"wire": "top-k:2"}, {}),
+    ],
+    ids=str,
+)
+def test_a_slices_drift_and_encoding_are_looked_at_like_the_federations(
+    own: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    (problem,) = refusals(slice_of(own, **settings))
+    assert problem.path[:3] in {("partial_models", "core", "gossip"), ("learning", "outer")}
+    assert refusals(slice_of({"drift": 0.1, "wire": "int8/zstd"})) == []
 
 
 def test_a_simulation_may_compare_a_slices_own_gossip_with_other_methods() -> None:
