@@ -48,7 +48,8 @@ def _written(folder: Path, name: str, x: Any, y: Sequence[object], user: Sequenc
         columns = [f"x{place}" for place in range(x.shape[1])]
         writer.writerow([*columns, "y", *(["site"] if user is not None else [])])
         for number, row in enumerate(x):
-            writer.writerow([*(f"{value:.6g}" for value in row), y[number], *([user[number]] if user is not None else [])])
+            whose = [] if user is None else [user[number]]
+            writer.writerow([*(f"{value:.6g}" for value in row), y[number], *whose])
     return f"csv:{path},label=y" + (",user=site" if user is not None else "")
 
 
@@ -128,7 +129,7 @@ def main() -> None:
                     folder = Path(root) / f"{table}-{choice}-{seed}".replace(" ", "-")
                     folder.mkdir()
                     jobs.append((table, choice, seed, str(folder)))
-        found = dict(zip(((table, choice, seed) for table, choice, seed, _ in jobs), pool.map(measured, jobs), strict=True))
+        found = dict(zip((job[:3] for job in jobs), pool.map(measured, jobs), strict=True))
     for table in options.tables:
         Console(width=110).print(_shown(table, options.choices, seeds, found), "")
 

@@ -84,7 +84,7 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def judge(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], wanted: Sequence[Choice]) -> Judgement:
+def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], wanted: Sequence[Choice]) -> Judgement:
     """Measure a model's answers to raw inputs (N, *F) with targets (N,) in the data's units.
 
     Args:

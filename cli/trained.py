@@ -18,8 +18,8 @@ from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.data.dataset import ASKED, DataError
 from fedpeer.data.held import held
 from fedpeer.data.own import OWN

@@ -106,7 +106,7 @@ def evaluate_command(
 
     from rich.console import Console
 
-    from fedpeer.cli.judgement import judge
+    from fedpeer.cli.judgement import judgement_of
     from fedpeer.cli.trained import examples_in, like_its_own
     from fedpeer.config.choice import parse_choice, several
     from fedpeer.config.problems import ConfigError, ConfigProblem
@@ -123,7 +123,7 @@ def evaluate_command(
     x, y = found.own_test_part() if choice is None else examples_in(choice, model)
     score, loss = model.evaluate(x, y)
     measure: Literal["accuracy", "error"] = "accuracy" if model.loss.counts else "error"
-    judged = judge(model, x, y, [] if metrics is None else several(metrics))
+    judged = judgement_of(model, x, y, [] if metrics is None else several(metrics))
     if as_json:
         facts = {"schema": 1, "peer": model.peer, measure: score, "loss": loss, "examples": len(x)}
         print(json.dumps(facts | judged.to_json(), allow_nan=False))

@@ -107,8 +107,8 @@ KEYS: Mapping[str, Key] = {
     "seed": Key("average", False, _BEGUN),
 }
 
-#: Keys of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`): a list for all groups,
-#: and lists by partial model, for the groups whose encodings were others.
+#: Keys of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`): a list for all
+#: groups, and lists by partial model, for the groups whose encodings were others.
 EARLIER, EARLIER_OF_SLICES = "earlier", "earlier_of_slices"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)

@@ -548,8 +548,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a slice with a protocol, a rhythm or exchanges of its own, and asynchronous peers",
         ("partial_models.*.gossip", "learning.mode"),
-        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, wire and drift, or write "
-        "{put[learning.mode=synchronous]}",
+        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, wire and drift, "
+        "or write {put[learning.mode=synchronous]}",
         lambda options: _of_slices(
             options,
             lambda own: (
@@ -923,7 +923,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "a slice's wire encoding without messages",
         ("partial_models.*.gossip", "engine"),
-        "the {engine} engine sends no messages; leave {name[gossip.wire]} of the slice out, or use {put[engine=network]}",
+        "the {engine} engine sends no messages; leave the slice's wire out, or use {put[engine=network]}",
         lambda options: _of_slices(
             options, lambda own: own.wire is not None and "/".join(map(str, own.wire)) != "float32", "wire"
         ),

@@ -409,8 +409,8 @@ class FederationSettings(Strict):
     def _suited(self) -> Self:
         """Fill in what suits a user's own table, where the user chose nothing else.
 
-        The papers' defaults suit the papers' tasks: sigmoid units, one example a step. These are defaults, too: they are
-        not among the settings that the user named (`model_fields_set`).
+        The papers' defaults suit the papers' tasks: sigmoid units, one example a step. These are defaults, too: they
+        are not among the settings that the user named (`model_fields_set`).
         """
         if self.simulation.dataset.name in TABLES:
             if not self.model_fields_set & {"network", "partial_models"}:

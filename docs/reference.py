@@ -121,7 +121,7 @@ def _default(field: FieldInfo) -> str:
         return "must be written"
     if isinstance(value, str) and field.validate_default:
         return f"`{value}`"
-    if value is None or value in ([], {}):
+    if value is None or value in ([], {}, ()):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 

@@ -34,7 +34,8 @@ def mlp(
     from fedpeer.networks.mlp import MLP
 
     if layers is not None and hidden is not None:
-        raise NetworkError(f"mlp: layers {_joined(layers)} have the hidden ones, too; leave hidden = {_joined(hidden)} out")
+        both = f"layers {_joined(layers)} and hidden {_joined(hidden)}"
+        raise NetworkError(f"mlp: {both} both give the hidden sizes; leave one out")
     features = math.prod(input_shape)
     sizes = layers or (features, *(hidden or (300, 100)), outputs)
     if len(sizes) < 2 or min(sizes) < 1:

@@ -74,8 +74,8 @@ def learning(run: Facts) -> str:
 def _steady(histories: Iterable[History]) -> str:
     """Return a sentence about methods that send the same in each round."""
     each = [
-        f"{spoken(h.method)} {count_text(h.bytes_T[0], 'B')} in each round, {count_text(h.bytes_T.sum(), 'B')} in the whole "
-        f"run, in {count_text(h.messages_T.sum())} messages"
+        f"{spoken(h.method)} {count_text(h.bytes_T[0], 'B')} in each round, "
+        f"{count_text(h.bytes_T.sum(), 'B')} in the whole run, in {count_text(h.messages_T.sum())} messages"
         for h in histories
     ]
     return f"Sent by all peers together: {'; '.join(each)}."
@@ -122,7 +122,7 @@ def answers_section(run: Facts) -> str:
         return ""
     title = "Confidence, and part of the answers that is right"
     lines = [(run.colours[method], found["reliability"]) for method, found in methods.items()]
-    caption = "All peers' test examples. On the diagonal, a model is right as often as it expects; below it, less often."
+    caption = "All peers' test examples. On the diagonal a model is right as often as it expects; below it, less often."
     figure = _figure(title, plots.reliability_diagram(lines, title), prose(caption), keys=_keys(run, methods))
     matrices = "".join(
         f"<details{' open' * (place == 0)}><summary>{run.mark(method)}{escape(spoken(method))}</summary>"

@@ -54,8 +54,8 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     seconds_per_round   without evaluation, mean over seeds
     rounds              round of the scores; null, as the scores, before the first evaluation
     scores              scores in the last and the best round, by the names of `scores.METRICS`
-    metrics             further metrics of the last models by name, if any were wanted: "per_peer", mean over seeds (null:
-                        not defined for that peer), and "mean", over the peers for which it is defined
+    metrics             further metrics of the last models by name, if any were wanted: "per_peer", mean over seeds
+                        (null: not defined for that peer), and "mean", over the peers for which it is defined
     """
     every = list(rows)
     by_method: dict[str, list[Mapping[str, Any]]] = {}

@@ -20,8 +20,8 @@ _ITERATIONS = 1000
 def linear_scores(world: World) -> list[float] | None:
     """Return the accuracy, or the root-mean-square error, of each peer's own linear model on its test part.
 
-    Classes: logistic regression; numbers: ridge regression; both with scikit-learn's default penalty, on inputs scaled as
-    the peers scale them. None where the data are no table of the user's own, or for more than `PEERS_MAX` peers.
+    Classes: logistic regression; numbers: ridge regression; both with scikit-learn's default penalty, on inputs scaled
+    as the peers scale them. None where the data are no table of the user's own, or for more than `PEERS_MAX` peers.
     """
     dataset = world.dataset
     table = world.federation.simulation.dataset.name in TABLES and dataset.x.ndim == 2

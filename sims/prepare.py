@@ -91,7 +91,9 @@ def prepare_simulation(
         kept=kept,
         device=device,
         faults=faults,
-        metrics={str(method): metrics_of(_wanted_metrics(first, method), found.task, imported) for method in request.methods},
+        metrics={
+            str(method): metrics_of(_wanted_metrics(first, method), found.task, imported) for method in request.methods
+        },
     )
 
 

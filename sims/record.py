@@ -145,7 +145,7 @@ class Answered:
     described: dict[str, Any]
 
 
-def answered(world: World, engine: Engine, metrics: Mapping[str, AnswerMetric]) -> Answered:
+def answers_of(world: World, engine: Engine, metrics: Mapping[str, AnswerMetric]) -> Answered:
     """Measure the answers of all peers' models as they are now."""
     holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
     card = Card.of(world, world.dataset, holdings)

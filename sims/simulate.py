@@ -250,7 +250,7 @@ def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
     metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
     if not metrics:
         return {}
-    found = record.answered(world, engine, metrics)
+    found = record.answers_of(world, engine, metrics)
     record.describe_answers(stage.run, world, cell.method, found.described)
     for name, problem in found.failed.items():
         stage.on_event(Remark(text=f"{cell.method}: the metric {name} failed: {problem}"))

@@ -73,7 +73,8 @@ def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, 
     earlier: Sequence[str] = text.get(EARLIER, ())
     algorithm = parse_choice(text["algorithm"]) if "algorithm" in text else federation.learning.algorithm
     sliced = method_of(algorithm).sharing == "partial models"
-    drifting = {federation.gossip.drift, *(each.gossip.drift for each in federation.partial_models.values() if each.gossip)}
+    models = federation.partial_models.values()
+    drifting = {federation.gossip.drift, *(each.gossip.drift for each in models if each.gossip is not None)}
     by_examples = federation.learning.weights == "samples"
     return Rules(
         me=me,

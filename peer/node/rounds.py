@@ -467,7 +467,8 @@ def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool)
     if not last:
         return
     shares = [mass for place, mass in holding.waiting.items() if place[:2] == holding.at]
-    if not shares and state.peer_groups.averaging[group].drift is not None:  # nobody has moved: the disagreement is as it was
+    drifts = state.peer_groups.averaging[group].drift is not None
+    if not shares and drifts:  # nobody has moved: the disagreement is as it was
         return
     far = max((mass.distance(holding.held) for mass in shares), default=0.0)
     rounds.disagreement[group] = far / max(holding.held.length, 1e-30)

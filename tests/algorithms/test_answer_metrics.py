@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,15 @@ def answered(draw: st.DrawFn) -> Arrays:
 
 
 def classified(name: str) -> Callable[..., float]:
-    return ANSWER_METRICS["classification"][name]
+    """Return the metric as it is used: what the library warns of is said by NaN."""
+
+    def measured(y_N: NDArray[Any], p_NC: NDArray[Any], **settings: Any) -> float:
+        metric = partial(ANSWER_METRICS["classification"][name], **settings)
+        found = answer_scores({name: metric}, y_N, p_NC)
+        assert not found.failed
+        return found.values[name]
+
+    return measured
 
 
 def normalised(p_NC: NDArray[Any]) -> NDArray[np.float64]:

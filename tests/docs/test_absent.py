@@ -24,7 +24,7 @@ DENIED = re.compile(
 #: Words of a sentence that announces something; a page describes what is there, and CHANGELOG what was added.
 ANNOUNCED = re.compile(
     r"\bcomes? next\b|\bnext (?:release|version|step)\b|\bplanned\b|\bcoming soon\b|\bfuture (?:release|version)"
-    r"|\bwill be (?:added|built|supported)\b|\bto be done\b",
+    r"|\bwill be (?:added|built|supported)\b",
     re.IGNORECASE,
 )
 #: Sentences with such words that announce nothing.
@@ -62,9 +62,9 @@ def untrue(text: str) -> list[str]:
     for sentence in sentences(text):
         written = [each.partition(":")[0].partition(",")[0] for each in re.findall(r"`([^`]+)`", sentence)]
         spoke = [name for name in names if name[:1].isupper() and re.search(rf"\b{re.escape(name)}\b", sentence)]
-        if DENIED.search(sentence) and (names.intersection(written) or spoke):
-            found.append(sentence)
-        elif ANNOUNCED.search(sentence) and not any(part in sentence for part in (*OF_OTHER_THINGS, DESIGN)):
+        denied = DENIED.search(sentence) and (names.intersection(written) or spoke)
+        beside = any(part in sentence for part in (*OF_OTHER_THINGS, DESIGN))
+        if denied or (ANNOUNCED.search(sentence) and not beside):
             found.append(sentence)
     return found
 

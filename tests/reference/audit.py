@@ -52,10 +52,10 @@ def values(durable_states: Mapping[str, DurableState], parts: Parts) -> dict[str
                 for receiver, channel in holding.out.items()
                 if channel.open
             }
-            made_of = (holding, durable.rules.form, taken)
+            made_of = (holding, durable.rules.form_of(group), taken)
             part = parts.get((sender, group))
             if part is None or part[0] != made_of:  # states of a group are frozen, and equal if they are the same
-                part = parts[sender, group] = made_of, _part(holding, durable.rules.form, taken)
+                part = parts[sender, group] = made_of, _part(holding, durable.rules.form_of(group), taken)
             found[group] = found[group] + part[1] if group in found else part[1]
     return found
 

@@ -141,8 +141,8 @@ def test_the_report_shows_metrics_reliability_and_confusion(tmp_path: Path) -> N
     check(text, parsed)
     assert "0.850 (2 of 4)" in parsed.text
     assert "Confidence, and part of the answers that is right" in parsed.text
-    cells = [attributes["title"] for tag, attributes in parsed.tags if tag == "td" and "cell" in (attributes["class"] or "")]
-    assert {"flu as flu: 7", "cold as flu: 2", f"flu as {EVIL}: 1"} <= set(cells)
+    cells = {attributes.get("title") for tag, attributes in parsed.tags if tag == "td"}
+    assert {"flu as flu: 7", "cold as flu: 2", f"flu as {EVIL}: 1"} <= cells
 
 
 def test_the_band_is_named_for_many_peers(report: Report) -> None:

@@ -35,12 +35,12 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
     for number, score in enumerate(found):
         share = made.split.shares[number]
         train_x, test_x = (made.dataset.x[rows].astype(np.float64) for rows in (share.train_M, share.test_M))
-        train_y, test_y = (made.dataset.y[rows] for rows in (share.train_M, share.test_M))
+        train_y, test_y = (np.asarray(made.dataset.y[rows]) for rows in (share.train_M, share.test_M))
         shift, scale = train_x.mean(0), train_x.std(0)
         train_x, test_x = (train_x - shift) / scale, (test_x - shift) / scale
         if numbers:
             least, wide = float(train_y.mean()), float(train_y.std())
-            answers = Ridge().fit(train_x, (train_y - least) / wide).predict(test_x) * wide + least
+            answers = Ridge().fit(train_x, (train_y.astype(np.float64) - least) / wide).predict(test_x) * wide + least
             assert score == pytest.approx(np.sqrt(((answers - test_y) ** 2).mean()), rel=1e-4)
         else:
             assert score == LogisticRegression().fit(train_x, train_y).score(test_x, test_y)

@@ -75,7 +75,7 @@ def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
         answers = model.answers(x)
         assert rows[-1]["metrics"]["f1"][number] == pytest.approx(f1(y, answers))
         assert rows[-1]["metrics"]["ece,bins=5"][number] == pytest.approx(ece(y, answers, bins=5))
-        np.add.at(confused, (y, answers.argmax(1)), 1)
+        np.add.at(confused, (y.astype(np.int64), answers.argmax(1)), 1)
     per_peer = rows[-1]["metrics"]["f1"]
     assert summary["methods"]["local"]["metrics"]["f1"]["mean"] == pytest.approx(np.mean(per_peer))
     described = run.read("answers")

@@ -15,12 +15,15 @@ from fedpeer.gossip.successive import Successive
 from fedpeer.learning.bandwidth import rhythms, sending
 from fedpeer.learning.groups import averaging_of, gossip_of
 from fedpeer.learning.wire_forms import succeeding
+from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import rules_of
 from fedpeer.peer.state.events import Effect, NewContract, Send
 from fedpeer.peer.wire.messages import Transfer
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.network.simulator import Simulator
+from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import plan_of
 from tests.faults.amended import OVER_TICKS, Amended
 from tests.faults.peer_cluster import world as peer_world
@@ -48,6 +51,13 @@ MODELS: dict[str, Any] = {
         "gossip": {"tolerance": 1e-6, "every": 2},
     },
 }
+
+
+def nodes_of(simulator: Simulator) -> dict[str, Node]:
+    """Return the nodes of all living peers."""
+    found = {peer: node for peer, node in simulator.machines().items() if isinstance(node, Node)}
+    assert len(found) == len(simulator.peers)
+    return found
 
 
 def sliced(**settings: Any) -> Federation:
@@ -192,7 +202,7 @@ def test_each_share_is_in_its_groups_encoding_and_nothing_is_lost() -> None:
         simulator.on_effect = on_effect
         for _ in range(3):
             network.step()
-        states = {peer: machine.node.durable for peer, machine in simulator.machines().items()}
+        states = {peer: nodes_of(simulator)[peer].durable for peer in made.peers}
     assert forms == {"everyone": {"float32"}, "core": {"float32", "int8"}, "pair": {"float64/zstd"}}
     for group, (there, put) in audit.weights(states).items():
         assert there == pytest.approx(put, rel=1e-12), group
@@ -212,7 +222,7 @@ def test_what_is_foretold_follows_the_encoding_of_each_slice() -> None:
 @pytest.mark.slow
 def test_a_slice_takes_another_encoding_while_peers_run_and_mass_is_exact_at_every_step() -> None:
     """Once to int8, once back from it; the other slice keeps its encoding, and so do shares that are under way."""
-    core = {"core": {"neurons": {"hidden1": 1}}, "rest": {"neurons": {"input": "all", "output": "all"}}}
+    core: dict[str, Any] = {"core": {"neurons": {"hidden1": 1}}, "rest": {"neurons": {"input": "all", "output": "all"}}}
     changed = {**core, "core": {**core["core"], "gossip": {"wire": "int8"}}}
     for before, after in ((core, changed), (changed, core)):
         links = LinkRules(delay=0.2, jitter=0.5, loss=0.1, repeat=0.1)
@@ -231,7 +241,8 @@ def test_a_slice_takes_another_encoding_while_peers_run_and_mass_is_exact_at_eve
 
 def test_the_encodings_of_a_slice_are_written_down_from_its_first_own_one_on() -> None:
     def contract(wire: str | None, **settings: Any) -> dict[str, Any]:
-        own = {"core": {**MODELS["core"], "gossip": {"wire": wire} if wire else {"exchanges": 1}}}
+        gossip: dict[str, Any] = {"wire": wire} if wire else {"exchanges": 1}
+        own = {"core": {**MODELS["core"], "gossip": gossip}}
         return contract_of(federation(partial_models={**MODELS, **own}, **settings))
 
     first = succeeding(contract(None), contract("int8"))
@@ -247,7 +258,7 @@ def test_the_encodings_of_a_slice_are_written_down_from_its_first_own_one_on() -
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["push-sum", "exact"])
 def test_one_slice_alone_waits_until_it_has_moved(protocol: str) -> None:
-    """Its members average it in fewer rounds; the others do as before, and whole peers have the vector engine's numbers."""
+    """Its members average it in fewer rounds, the others do as before; whole peers have the vector engine's numbers."""
     models = {**MODELS, "everyone": {**MODELS["everyone"], "gossip": {"drift": 0.3}}}
     made = world(federation(partial_models=models, learning__rounds=ROUNDS + 4, gossip__protocol=protocol))
     still = 0
@@ -255,7 +266,9 @@ def test_one_slice_alone_waits_until_it_has_moved(protocol: str) -> None:
         for _ in range(ROUNDS):
             vector.step()
             network.step()
+            assert isinstance(vector._rounds, GossipRounds)
             triggers = vector._rounds._triggers
+            assert triggers is not None
             still += triggers.inactive("everyone")
             assert not triggers.inactive("core")
         assert relative(network.x_Pn, vector.x_Pn) < PARITY
@@ -290,7 +303,7 @@ def test_noise_of_one_slice_averages_away_and_nobody_sees_its_values(protocol: s
                 share = effect.message.share
                 if (share.round, share.exchange) == (1, 0) and effect.message.group in seen:
                     mean_D = share.payload.double() / max(share.weight, 1e-9)
-                    own_D = simulator.machines()[peer].node.durable.estimate_D(effect.message.group)
+                    own_D = nodes_of(simulator)[peer].durable.estimate_D(effect.message.group)
                     seen[effect.message.group].append(float((mean_D - own_D).norm() / own_D.norm()))
 
         simulator.on_effect = on_effect

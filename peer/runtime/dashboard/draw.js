@@ -6,6 +6,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const NAMED_MAX = 16;
 // Number of peers around a circle above which their names are written smaller.
 const TIGHT = 40;
+// Most curves with names at their ends, and the height of a name.
+const CURVES_NAMED = 8, NAME_HEIGHT = 13;
 // Characters of one name beside the circle; the whole name is in its title.
 const NAME_LETTERS = 14;
 
@@ -94,13 +96,26 @@ function ticks(low, high, most, whole = false) {
 
 const path = (points, x, y) => points.map(([round, value], n) => `${n ? "L" : "M"}${x(round).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 
+/** The names of curves at their last points, moved down so that none covers another. */
+function endNames(all, me, x, y, lowest) {
+  const ends = all.map(([id, points]) => [id, points.filter((point) => point[1] !== null).at(-1)]).filter(([, end]) => end);
+  ends.sort(([, one], [, other]) => y(one[1]) - y(other[1]));
+  const from = Math.max(...ends.map(([, end]) => x(end[0])));
+  let above = -Infinity;
+  const heights = ends.map(([, end]) => (above = Math.max(above + NAME_HEIGHT, y(end[1]) + 4)));
+  const over = Math.max(0, above - lowest);
+  const names = shortened(ends.map(([id]) => id));
+  return ends.map(([id], n) => svg("text", { class: id === me ? "curve-name own" : "curve-name", x: from + 7, y: heights[n] - over }, names[n]));
+}
+
 /** Curves over rounds, this peer's on top. `words` formats a value; `pick(round)` is called with the round that the
  *  pointer or the arrow keys select (null: none), `at` is the selected round. */
 export function curves(scores, me, words, width, at, pick) {
   const all = Object.entries(scores).filter(([, points]) => points.length);
   const values = all.flatMap(([, points]) => points.map((point) => point[1])).filter((value) => value !== null);
   if (!values.length) return el("p", { class: "empty" }, "No peer has been measured yet.");
-  const height = Math.max(240, Math.min(400, 0.64 * width)), left = 46, right = 14, top = 8, bottom = 26;
+  const named = all.length <= CURVES_NAMED && width > 360;
+  const height = Math.max(240, Math.min(400, 0.64 * width)), left = 46, right = named ? 92 : 14, top = 8, bottom = 26;
   let [low, high] = [Math.min(...values), Math.max(...values)];
   const air = Math.max((high - low) * 0.06, Math.abs(high) * 0.01, 1e-6);
   [low, high] = [low - air, high + air];
@@ -120,6 +135,7 @@ export function curves(scores, me, words, width, at, pick) {
     return line;
   });
   drawn.sort((one, other) => one.classList.contains("own") - other.classList.contains("own"));
+  if (named) drawn.push(...endNames(all, me, x, y, height - bottom));
   const own = (scores[me] ?? []).filter((point) => point[1] !== null);
   const newest = own[own.length - 1];
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",

@@ -119,7 +119,7 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
     spec, status = ann.trainer.spec, initial_status(ann)
     assert spec is not None
     (tmp_path / "state").mkdir()
-    context = JobRunner(ann, tmp_path / "state", status, pytest.fail)
+    context = JobRunner(ann, tmp_path / "state", status, lambda what, text: pytest.fail(text))
     clients = ("ann", "bob", "cas")
     client_trained = context.work(TrainClient(1, spec.client, spec.server, clients))
     assert isinstance(client_trained, ClientTrained)
