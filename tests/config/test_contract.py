@@ -317,5 +317,5 @@ def test_a_file_that_was_not_touched_is_right_whatever_is_in_force() -> None:
 
 
 def test_paths_of_this_machine_are_not_in_it(tmp_path: Path) -> None:
-    here = contract_of(federation(simulation__dataset=f"csv:{tmp_path}/a.csv,label=x"))
+    here = contract_of(federation(simulation__dataset=f"npz:{tmp_path}/a.npz"))
     assert here == contract_of(federation())
