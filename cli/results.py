@@ -58,7 +58,7 @@ def metric_table(summary: Mapping[str, Any]) -> Table | None:
     names = list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics", {})))
     if not names:
         return None
-    title = "further metrics of the last models, mean over peers"
+    title = "further metrics, mean over peers"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", no_wrap=True)
     for name in names:

@@ -129,7 +129,7 @@ def answers_section(run: Facts) -> str:
         f"{tables.confusion_table(found['classes'], found['confusion'])}</details>"
         for place, (method, found) in enumerate(methods.items())
     )
-    confused = f"<div><h3>Classes (rows) and answers (columns)</h3>{matrices}</div>"
+    confused = f"<figure><h3>Classes (rows) and answers (columns)</h3>{matrices}</figure>"
     return f"<section><h2>Answers</h2><div class=grid>{figure}{confused}</div></section>"
 
 
