@@ -126,7 +126,7 @@ def main() -> None:
         for table in options.tables:
             for choice in options.choices:
                 for seed in seeds:
-                    folder = Path(root) / f"{table}-{choice}-{seed}".replace(" ", "-")
+                    folder = Path(root) / str(len(jobs))
                     folder.mkdir()
                     jobs.append((table, choice, seed, str(folder)))
         found = dict(zip((job[:3] for job in jobs), pool.map(measured, jobs), strict=True))

@@ -61,6 +61,7 @@ def init(
     Without --data, each peer gets its part of a small data set, for a first try.
     """
     from fedpeer.cli.peer_options import host_of, ids_of, invited_peers, places_of, sources_of
+    from fedpeer.config.settings import TABLES
     from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -72,7 +73,8 @@ def init(
     called = name or folder.resolve().name
     model: Path | None = None
     if federation is None:
-        text = federation_file(called, f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}")
+        simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
+        text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
     else:
         called, text, model = _taken_over(federation, ids, name, data, problems)
     if problems:

@@ -48,6 +48,10 @@ class ConfigError(Exception):
         self.subject, self.problems, self.consequence = subject, list(problems), consequence
         super().__init__(laid_out(self, WIDTH, LINES_MAX))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, list[ConfigProblem], str]]:
+        """Return what makes the same error again, in another process."""
+        return type(self), (self.subject, self.problems, self.consequence)
+
 
 def found_text(text: object) -> str:
     """Return found text for a message: on one line, printable, and at most SHOWN_MAX characters."""

@@ -118,8 +118,16 @@ def write_peer(
     (folder / f"{own.id}.yaml").write_text(_peer_file(own, roster), encoding="utf-8")
 
 
-def federation_file(name: str, simulation: str) -> str:
-    """Return a default `federation.yaml`; `simulation` is the content of its last section."""
+def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
+    """Return a default `federation.yaml`.
+
+    Args:
+        simulation: content of its last section.
+        table: whether the peers' data are tables, which other layers and steps suit.
+    """
+    network = "network: {mlp: {hidden: [64, 32], activation: relu}}" if table else "network: mlp"
+    units = (51, 25) if table else (240, 80)
+    optimizer, batch, steps = ("{adam: {lr: 0.003}}", 16, "pass") if table else ("{sgd: {lr: 0.1}}", 10, 50)
     return f"""\
 # federation.yaml: what all peers of this federation agree on. Every peer has the same file, and peers compare it when
 # they meet, so change it everywhere or nowhere.
@@ -129,19 +137,19 @@ def federation_file(name: str, simulation: str) -> str:
 name: {json.dumps(name, ensure_ascii=False)}
 # The default layers fit the data. Write them out if your files may differ in their classes:
 # {{mlp: {{layers: [561, 300, 100, 6], activation: relu}}}}
-network: mlp
+{network}
 
 partial_models:
   # Global: all inputs, all outputs and four fifths of the hidden neurons are averaged among all peers.
-  everyone: {{neurons: {{input: all, hidden1: 240, hidden2: 80, output: all}}}}
+  everyone: {{neurons: {{input: all, hidden1: {units[0]}, hidden2: {units[1]}, output: all}}}}
   # Semi-local, for peers whose tasks are more alike:
   # ward-a: {{depends_on: [everyone], neurons: {{hidden1: 40, hidden2: 15}}, members: [peer1, peer3]}}
   # Local: the remaining hidden neurons.
 
 learning:
-  optimizer: {{sgd: {{lr: 0.1}}}}
-  batch_size: 10
-  steps_between_averaging: 50
+  optimizer: {optimizer}
+  batch_size: {batch}
+  steps_between_averaging: {steps}
   rounds: 30
 
 gossip:

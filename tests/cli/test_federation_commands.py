@@ -14,10 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from ruamel.yaml import YAML
 
+from fedpeer.cli.config import ConfigSource, load
 from fedpeer.cli.peer_options import invited_at
 from fedpeer.config.address import Endpoint, PeerUrl
+from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
+from fedpeer.config.settings import TABLE_LEARNING
 from fedpeer.peer.runtime.identity import examine_identity
 from fedpeer.peer.runtime.invitation import Token
 from fedpeer.peer.wire.roster import Roster, from_bytes
@@ -184,6 +187,11 @@ def test_data_on_this_machine_are_found_from_where_init_was_said(fedpeer: Fedpee
     assert fedpeer("init", "wards", "--peers", "2", "--data", "csv:ward{n}.csv,label=outcome").code == 0
     checked = fedpeer("config", "check", "wards/peer1/peer1.yaml", "wards/peer2/peer2.yaml")
     assert checked.code == 0, checked.err
+    written = load(ConfigSource.of_file(tmp_path / "wards" / "federation.yaml"))
+    simulated = Federation.model_validate({"simulation": {"dataset": "csv:ward1.csv,label=outcome"}})
+    for name in TABLE_LEARNING:
+        assert str(getattr(written.learning, name)) == str(getattr(simulated.learning, name)), name
+    assert str(written.network) == str(simulated.network), "tables are learned alike by init and by simulate"
 
 
 def test_keys_are_their_owners_alone_and_fit_the_roster(fedpeer: Fedpeer, tmp_path: Path) -> None:

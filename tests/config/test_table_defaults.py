@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.contract import contract_of, named
 from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import TABLE_LEARNING, TABLE_NETWORK, TABLES, LearningSettings
 
 TABLE = {"dataset": "csv:ward.csv,label=outcome"}
@@ -51,6 +53,14 @@ def test_they_are_defaults_so_a_federation_that_began_with_others_keeps_them() -
     assert json.loads(named(of(learning={"rounds": 7}))) == {"learning": {"rounds": 7}}
     begun = contract_of(Federation.model_validate({}))
     assert Federation.stored({**begun, "simulation": TABLE}).learning == LearningSettings()
+
+
+def test_a_config_error_goes_to_another_process_with_all_its_problems() -> None:
+    with pytest.raises(ConfigError) as caught:
+        of(learning={"batch_size": 0, "rounds": 0})
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.problems) == (str(caught.value), caught.value.problems)
+    assert len(again.problems) == 2
 
 
 def test_the_default_itself_is_no_other_one_afterwards() -> None:
