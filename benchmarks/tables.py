@@ -122,7 +122,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = range(1 if options.quick else 5)
     with tempfile.TemporaryDirectory() as root, ProcessPoolExecutor(os.cpu_count()) as pool:
-        jobs = []
+        jobs: list[tuple[str, str, int, str]] = []
         for table in options.tables:
             for choice in options.choices:
                 for seed in seeds:
