@@ -15,7 +15,16 @@ from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.state.events import Enrol, MessageReceived, OperatorCommand, Persist, RejectEffect, Stop
+from fedpeer.peer.state.events import (
+    Enrol,
+    Evaluated,
+    MessageReceived,
+    Note,
+    OperatorCommand,
+    Persist,
+    RejectEffect,
+    Stop,
+)
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import YOUNG_TICKS
 from fedpeer.peer.wire import codec
@@ -238,3 +247,11 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     effects = node.step(MessageReceived("peer2", 1, 1, RosterNews(number=2, text=to_bytes(later))))
     assert effects[-1] == Stop(2, "peer1 was revoked by roster 2")
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"
+
+
+def test_an_evaluation_is_told_with_all_its_metrics() -> None:
+    _, node, _ = met(2)
+    effects = node.step(Evaluated(1, 0.9, 0.25, metrics={"f1": 0.875}))
+    (note,) = [each for each in effects if isinstance(each, Note) and each.what == "evaluated"]
+    assert note.text == "round 1: score 0.9000, loss 0.2500, f1 0.8750"
+    assert note.fields == {"round": 1, "score": 0.9, "loss": 0.25, "metrics": {"f1": 0.875}}

@@ -1,0 +1,62 @@
+"""`metrics.jsonl` of a real peer: which rows are written when, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.peer.runtime.rows import WAITING_MAX, Rows
+from fedpeer.peer.state.events import Evaluated, Note
+
+
+def done(round: int) -> Note:
+    return Note("info", "round", "", {"round": round, "disagreement": {"everyone": 0.1}, "weights": {"everyone": 1.0}})
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_a_row_is_written_once_its_round_or_a_later_one_has_scores(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = Rows(path, "accuracy", 1)
+    rows.sent(70, counts=True)
+    rows.sent(30, counts=False)
+    rows.round(done(1))
+    rows.round(done(2))
+    assert written(path) == []
+    rows.evaluated(Evaluated(2, 0.75, 0.5, (0.7, 0.6)))
+    one, two = written(path)
+    assert (one["round"], one["accuracy"], one["loss"], one["messages_sent"], one["bytes_sent"]) == (
+        1,
+        None,
+        None,
+        1,
+        70,
+    )
+    assert (two["accuracy"], two["loss"], two["server_accuracy"], two["server_loss"]) == (0.75, 0.5, 0.7, 0.6)
+    assert (two["messages_sent"], two["weight"]) == (0, {"everyone": 1.0})
+    rows.round(done(3))
+    assert len(written(path)) == 2, "it waits for its scores"
+    rows.close()
+    assert [row["round"] for row in written(path)] == [1, 2, 3]
+
+
+def test_further_metrics_stand_in_their_round_and_null_is_what_is_not_defined(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "metrics.jsonl", "error", 1)
+    rows.evaluated(Evaluated(1, 0.2, 0.1, metrics={"mae": 0.125, "python:own:r": math.nan}))
+    rows.round(done(1))
+    (row,) = written(tmp_path / "metrics.jsonl")
+    assert (row["error"], row["metrics"]) == (0.2, {"mae": 0.125, "python:own:r": None})
+
+
+@pytest.mark.parametrize("rounds", [WAITING_MAX, WAITING_MAX + 3])
+def test_no_more_than_so_many_rows_wait(tmp_path: Path, rounds: int) -> None:
+    rows = Rows(tmp_path / "metrics.jsonl", "accuracy", 1)
+    for number in range(1, rounds + 1):
+        rows.round(done(number))
+    assert [row["round"] for row in written(tmp_path / "metrics.jsonl")] == list(range(1, rounds - WAITING_MAX + 1))
