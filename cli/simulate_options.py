@@ -29,7 +29,12 @@ NOTHING_STARTED = ", so nothing was started"
 
 
 def options_of(
-    given: Mapping[str, Any], config: Path | None = None, *, argument: str = "", consequence: str = NOTHING_STARTED
+    given: Mapping[str, Any],
+    config: Path | None = None,
+    *,
+    argument: str = "",
+    consequence: str = NOTHING_STARTED,
+    runs: bool = True,
 ) -> SimulationRequest:
     """Return the simulation that the options and the file describe.
 
@@ -38,6 +43,7 @@ def options_of(
         config: the federation file.
         argument: the name that this command takes as its argument instead of as an option.
         consequence: end of the error's first line, such as ", so nothing was started".
+        runs: whether the simulation is to run, so that its engine has to support it.
 
     Raises:
         ConfigError: all problems of options and file.
@@ -57,7 +63,8 @@ def options_of(
             methods=methods,
             compared="compare" in given,
             several=len(methods) * options.repeats > 1,
-            **options.model_dump(include={"engine", "device", "faults", "address", "shards"}),
+            engine=options.engine if runs else "",
+            **options.model_dump(include={"device", "faults", "address", "shards"}),
         )
         problems += problems_of(together, OptionNames(source))
     refuse(source, problems, consequence)

@@ -56,7 +56,8 @@ def slices_command(
     from fedpeer.slicing.describe import slices_svg
 
     given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
-    request = options_of({name: value for name, value in given.items() if value is not None}, config, consequence="")
+    written = {name: value for name, value in given.items() if value is not None}
+    request = options_of(written, config, consequence="", runs=False)
     plan, mapped = planned(request.federation)
     found = described(plan, mapped)
     if svg is not None:

@@ -154,6 +154,14 @@ def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
     assert len(split["peers"]) == 5
 
 
+def test_slices_are_drawn_also_where_the_vector_engine_cannot_run_them(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    model = "everyone: {neurons: {input: all, hidden1: 4, output: all}, gossip: {wire: int8}}"
+    (tmp_path / "f.yaml").write_text(f"network: mlp:64+8+10\npartial_models:\n  {model}\nsimulation: {{peers: 3}}\n")
+    assert "a peer sends" in fedpeer("slices", "--config", "f.yaml").out
+    refused = fedpeer("simulate", "--config", "f.yaml")
+    assert (refused.code, "--engine network" in " ".join(refused.err.split())) == (2, True)
+
+
 def test_slices_tell_after_whose_averagings_a_peer_takes_outer_steps(fedpeer: Fedpeer) -> None:
     models = "low: {neurons: {input: all, hidden1: 4}}, top: {neurons: {output: all}, depends_on: [low], outer: none}"
     Path("federation.yaml").write_text(
