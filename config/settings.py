@@ -415,7 +415,7 @@ class FederationSettings(Strict):
         if self.simulation.dataset.name in TABLES:
             if not self.model_fields_set & {"network", "partial_models"}:
                 object.__setattr__(self, "network", TABLE_NETWORK)
-            learning = self.learning.model_copy()  # the default itself is shared by all federations
+            learning = self.learning.model_copy()  # it may be the caller's own
             for name, value in TABLE_LEARNING.items():
                 if name not in learning.model_fields_set:
                     object.__setattr__(learning, name, value)

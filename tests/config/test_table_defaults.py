@@ -63,6 +63,8 @@ def test_a_config_error_goes_to_another_process_with_all_its_problems() -> None:
     assert len(again.problems) == 2
 
 
-def test_the_default_itself_is_no_other_one_afterwards() -> None:
-    of()
-    assert Federation.model_validate({}).learning.batch_size == LearningSettings().batch_size == 1
+def test_settings_that_are_handed_in_stay_as_they_are() -> None:
+    mine = LearningSettings(rounds=7)
+    found = of(learning=mine).learning
+    assert (found.rounds, found.batch_size) == (7, TABLE_LEARNING["batch_size"])
+    assert mine.batch_size == LearningSettings().batch_size == 1
