@@ -181,6 +181,10 @@ def test_each_group_has_the_encoding_that_its_slice_names() -> None:
     found = rules_of(made.federation, made.seed, "peer1", 1)
     names = {group: found.form_of(group).name for group in (*ENCODED, "core+pair")}
     assert names == {"everyone": "bfloat16", "core": "int8", "pair": "float64/zstd", "core+pair": "bfloat16"}
+    alike = {**MODELS, **{name: {**MODELS[name], "gossip": {"wire": "int8", "every": 2}} for name in ("core", "pair")}}
+    both = world(federation(partial_models=alike))
+    between = gossip_of(plan_of(both, METHOD), both.federation, "core+pair")
+    assert (between.every, between.wire) == (2, both.federation.gossip.wire), "they say the same, but for the encoding"
     full = text_of(contract_of(made.federation), "full-averaging")
     assert rules_of(made.federation, made.seed, "peer1", 1, full).forms == {}, "its group has the name of a model"
 
