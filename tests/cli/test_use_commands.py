@@ -16,8 +16,10 @@ from sklearn import metrics
 
 from fedpeer.cli import main
 from fedpeer.cli.peer_config import load_peer
+from fedpeer.cli.results import linear
 from fedpeer.learning.holdings import outfit
 from fedpeer.learning.models import Card, save
+from fedpeer.runs.summary import score_text
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
 
@@ -210,6 +212,16 @@ def test_the_end_of_the_files_name_decides_what_is_written(run: Fedpeer, tmp_pat
         assert torch.export.load(file)
     onnx = pytest.importorskip("onnx", reason="the extra fedpeer[onnx] is not installed")
     assert onnx.load(tmp_path / "m.onnx").graph.output
+
+
+def test_a_run_on_a_table_has_a_linear_model_beside_it(run: Fedpeer, tmp_path: Path) -> None:
+    [path] = tmp_path.glob("fedpeer-runs/*/summary.json")
+    summary = json.loads(path.read_text())
+    found = summary["linear"]
+    assert (found["model"], found["mean"]) == ("logistic regression", pytest.approx(np.mean(found["per_peer"])))
+    score = score_text(found["mean"], "accuracy")
+    assert linear(summary) == f"For comparison, logistic regression by each peer alone: {score}."
+    assert linear({**summary, "linear": None}) is None
 
 
 def test_evaluate_measures_answers_as_scikit_learn_does(run: Fedpeer, tmp_path: Path) -> None:
