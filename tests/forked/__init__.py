@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -106,14 +107,17 @@ def _shared(asked: str) -> str:
 
 @cache
 def _started() -> str:
-    """Start the server; return the path of its socket."""
-    path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "socket")
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return started((str(ROOT), os.environ.get("PYTHONPATH", "")), PRELOADED, os.environ)
+
+
+def started(paths: Sequence[str], preloaded: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Start a server that imports these modules from these paths; return the path of its socket, once it is ready."""
+    path = os.path.join(tempfile.mkdtemp(prefix="forked-"), "socket")  # the server removes the folder
     server = subprocess.Popen(
-        [sys.executable, "-P", str(HERE / "server.py"), path, *PRELOADED],
+        [sys.executable, "-P", str(HERE / "server.py"), path, *preloaded],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
+        env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
     assert server.stdin is not None, "it was asked for"

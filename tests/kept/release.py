@@ -13,12 +13,10 @@ old_release (tests/conftest.py)   the release itself, installed once for all tes
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +25,7 @@ from pathlib import Path
 from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.peer.wire.roster import sign, to_bytes
 from fedpeer.sims.processes.settling import free_ports
-from tests.forked import HERE, ROOT
+from tests.forked import HERE, ROOT, started
 
 FOLDER = Path(__file__).parent / "v0.3-499fa2e"
 PEERS = ("peer1", "peer2", "peer3")
@@ -92,22 +90,7 @@ class OldRelease:
     @cached_property
     def _server(self) -> str:
         """Start the server that forks the release's programs; return the path of its socket."""
-        path = os.path.join(tempfile.mkdtemp(prefix="old-release-"), "socket")  # the server removes the folder
-        paths = os.pathsep.join([str(self.place), str(ROOT)])  # the server itself is one of the checkout
-        server = subprocess.Popen(
-            [sys.executable, "-P", str(HERE / "server.py"), path, *PRELOADED],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**self.environment, "PYTHONPATH": paths},
-            start_new_session=True,
-        )
-        assert server.stdin is not None, "it was asked for"
-        assert server.stdout is not None, "it was asked for"
-        atexit.register(server.wait)
-        atexit.register(server.stdin.close)  # what is registered last comes first
-        with server.stdout as said:
-            assert said.readline() == b"ready\n", "it says why on standard error"
-        return path
+        return started((str(self.place), str(ROOT)), PRELOADED, self.environment)  # the server is of the checkout
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run `fedpeer` with these words, in a folder."""
