@@ -62,7 +62,6 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
     """
 
     sharing: ClassVar[Sharing] = "own models"
-    bayesian: ClassVar[bool] = True
 
     @classmethod
     def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -67,6 +68,8 @@ class PersonalHeads:
             Tables 2 and 3).
         head: name of the linear layer that is the head; default: the last module that has parameters.
     """
+
+    bayesian: ClassVar[bool] = True
 
     context: TrainingContext
     _: KW_ONLY
@@ -197,7 +200,6 @@ class PFedVEM(PersonalHeads, CoordinatedAlgorithm[ServerModel, PFedVEMClient, Se
     Its settings are those of `PersonalHeads`.
     """
 
-    bayesian = True
     everyone_trains = True
     moved = ("model_n",)
     positive = ("tau",)
