@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.errors import wrapped
+from fedpeer.config.choice import nearest_name, own_function
 from fedpeer.config.problems import ConfigError, ConfigProblem, found_text
 from fedpeer.exit_codes import EXIT_STOPPED
 
@@ -193,7 +194,6 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """Return the partial models that a new peer implements, or None; each must be in the federation file."""
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.config.choice import nearest_name
 
     known = list(load(ConfigSource.of_file(file)).partial_models)
     if written is None:
@@ -231,6 +231,6 @@ def _warn_of_code(federation: Federation, file: Path) -> None:
     """Tell the user if the received federation file names code, which runs only if the peer's file allows it."""
     network = federation.network
     if network is not None and network.name == "python":
-        package = str(network.value or network.settings.get("function", "")).partition(":")[0].partition(".")[0]
+        package = own_function(network)[0].partition(":")[0].partition(".")[0]
         text = f"The federation's network is Python code: {network}. If you have this code and trust it, write"
         print(wrapped(f"\n{text} allow_python: [{package}] into {file}."))

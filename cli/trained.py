@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpeer.cli.anchors import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, own_function
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
@@ -135,7 +135,7 @@ def _leave(allowed: Sequence[str]) -> Loader:
 
 def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
     if choice.name == "python":
-        check_allowed(str(choice.value or choice.settings["function"]), allowed, "this run", "add --allow-python {}")
+        check_allowed(own_function(choice)[0], allowed, "this run", "add --allow-python {}")
 
 
 def _own_test_part(file: PeerFile, federation: Federation) -> Examples:

@@ -22,7 +22,7 @@ from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.registry import ALGORITHMS, taking_part
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.updates import strayed
-from fedpeer.config.choice import Choice, ChoiceError, call_choice, plain_value
+from fedpeer.config.choice import Choice, ChoiceError, call_choice, own_function, plain_value
 from fedpeer.config.methods import method_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.rejection import Rejection
@@ -93,8 +93,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
     """
     if choice.name != "python":
         return call_choice(choice, ALGORITHMS, "algorithm")
-    settings = {key: plain_value(value) for key, value in choice.settings.items()}
-    name = str(choice.value or settings.pop("function", ""))
+    name, settings = own_function(choice)
     own = load(name)
 
     def built(context: TrainingContext) -> Coordinated:
@@ -162,8 +161,7 @@ def metrics_of(choices: Iterable[Choice], task: Task, load: Loader) -> dict[str,
     found: dict[str, AnswerMetric] = {}
     for choice in choices:
         if choice.name == "python":
-            settings = {key: plain_value(value) for key, value in choice.settings.items()}
-            name = str(choice.value or settings.pop("function", ""))
+            name, settings = own_function(choice)
             found[str(choice)] = partial(load(name), **settings)
             continue
         for other, metrics in ANSWER_METRICS.items():

@@ -210,6 +210,16 @@ def plain_value(value: Any) -> Any:
     return tuple(map(plain_value, value.split("+"))) if "+" in value else value
 
 
+def own_function(choice: Choice) -> tuple[str, dict[str, Any]]:
+    """Return the name of a user's function, and its settings, of a choice `python:module:function`.
+
+    >>> own_function(parse_choice("python:wards:network,width=7"))
+    ('wards:network', {'width': 7})
+    """
+    settings = {key: plain_value(value) for key, value in choice.settings.items()}
+    return str(choice.value or settings.pop("function", "")), settings
+
+
 def _converted(value: Any, wanted: Any, place: str) -> Any:
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):

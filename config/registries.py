@@ -19,7 +19,7 @@ from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS, OuterOptimizer
 from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.start import STARTS
-from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name, own_function
 from fedpeer.config.problems import ConfigProblem, Path, found_text
 from fedpeer.config.settings import FederationSettings, Strict
 from fedpeer.data.own import OWN
@@ -76,7 +76,7 @@ PACKERS: dict[str, Callable[..., None]] = {"zstd": _zstd}
 
 def _python_choice(choice: Choice) -> None:
     """Check the form of `python:module:function`; the function, which has the settings, is not imported here."""
-    found = str(choice.value or choice.settings.get("function", ""))
+    found, _ = own_function(choice)
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", found):
         raise ChoiceError(f'"{found_text(found)}" is not module:function; write it like python:mypkg.nets:build')
 

@@ -25,7 +25,7 @@ from fedpeer.algorithms.losses import LOSSES, Task
 from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, plain_value
+from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, own_function
 from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
 from fedpeer.networks.registry import NETWORKS, NetworkError
@@ -247,8 +247,7 @@ def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, 
             settings.setdefault("vocabulary", shape.vocabulary)
         with guarded(draws.key("build")):
             return function(shape.input_shape, outputs, **settings)
-    settings = {key: plain_value(value) for key, value in choice.settings.items()}
-    name = str(choice.value or settings.pop("function", ""))
+    name, settings = own_function(choice)
     build_one = load(name)
     positional = [
         p for p in inspect.signature(build_one).parameters.values()

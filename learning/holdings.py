@@ -19,7 +19,7 @@ from torch import Tensor
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, bind_settings, call_choice, parse_choice
+from fedpeer.config.choice import Choice, bind_settings, call_choice, own_function, parse_choice
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import DataError, Dataset, Split
@@ -78,8 +78,7 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
     part = file.data.part
     choice = file.data.source if part is None else federation.simulation.dataset
     if part is not None and choice.name == "python":
-        name = str(choice.value or choice.settings.get("function"))
-        check_allowed(name, file.allow_python, "the federation file")
+        check_allowed(own_function(choice)[0], file.allow_python, "the federation file")
     dataset = load_dataset(choice)
     options = file.data.normalise if part is None else federation.simulation.normalise
     normalise = options or normalisation_of(dataset, choice)

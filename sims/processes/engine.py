@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, own_function
 from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
 from fedpeer.learning.groups import averaging_of
 from fedpeer.sims.ends import how_ended
@@ -242,5 +242,5 @@ class ProcessesEngine(PeersEngine):
 def _packages(world: World, method: Choice) -> list[str]:
     """Return the top-level packages of the code that the federation names. The user who started the run named it."""
     choices = (world.federation.network, world.federation.simulation.dataset, method)
-    names = [str(each.value or each.settings["function"]) for each in choices if each and each.name == "python"]
+    names = [own_function(each)[0] for each in choices if each and each.name == "python"]
     return sorted({name.partition(":")[0].partition(".")[0] for name in names})
