@@ -1,10 +1,10 @@
-"""What `fedpeer evaluate` measures beside score and loss: metrics, each class, and which classes are confused."""
+"""Measures a model's answers for `fedpeer evaluate`: metrics, each class, and which classes are confused."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,14 @@ class Judgement:
 
     metrics     by name; NaN: not defined on these examples
     classes     names of the classes; empty for other targets
-    by_class    (C, 4): precision, recall, F1, examples
-    confusion   (C, C): examples of each class (rows) by answer (columns)
+    by_class    (C, 4): precision, recall, F1, examples; empty for other targets
+    confusion   (C, C): examples of each class (rows) by answer (columns); empty for other targets
     """
 
-    metrics: Mapping[str, float]
-    classes: Sequence[str]
-    by_class: NDArray[np.float64]
-    confusion: NDArray[np.int64]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    classes: Sequence[str] = ()
+    by_class: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 4)))
+    confusion: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of the `--json` object; null: not defined."""
@@ -98,7 +98,7 @@ def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], w
         raise ConfigError("the command line", problems)
     task = model.card.shape.task
     if task == "completion":
-        return Judgement(metrics={}, classes=(), by_class=np.empty((0, 4)), confusion=np.empty((0, 0), np.int64))
+        return Judgement()
     metrics = metrics_of(wanted or [Choice(name) for name in ANSWER_METRICS[task]], task, imported)
     answers = model.answers(x)
     found = answer_scores(metrics, y, answers)
@@ -106,9 +106,7 @@ def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], w
         failed = [ConfigProblem((), f"{name} failed: {why}", "--metrics") for name, why in found.failed.items()]
         raise ConfigError("the command line", failed)
     if task == "regression":
-        return Judgement(
-            metrics=found.values, classes=(), by_class=np.empty((0, 4)), confusion=np.empty((0, 0), np.int64)
-        )
+        return Judgement(metrics=found.values)
     classes = model.card.classes or tuple(map(str, range(answers.shape[1])))
     return Judgement(
         metrics=found.values, classes=classes, by_class=class_scores(y, answers), confusion=confusion(y, answers)
