@@ -1,7 +1,7 @@
-"""`python -m benchmarks.tables [--quick]`: what settings suit tables of users' own, beside linear models.
+"""`python -m benchmarks.tables [--quick]`: compare settings of network and training on tables, with linear models.
 
-Real tables that come with scikit-learn, written as CSV files and divided among peers: as hospitals would differ
-(`clinic`: each sees another range of one measurement), or by chance. Each row of the result is a choice of network,
+Real tables that come with scikit-learn are written as CSV files and divided among peers: as hospitals would differ
+(`clinic`: each sees another range of one measurement), or at random. Each row of the result is a choice of network,
 optimizer and batches; its columns are the mean scores of local training and of partial averaging, over seeds, less the
 score of a linear model of each peer's own (accuracy in points; for numbers, the error in percent of the linear
 model's).
@@ -54,7 +54,7 @@ def _written(folder: Path, name: str, x: Any, y: Sequence[object], user: Sequenc
 
 
 def clinic(folder: Path) -> dict[str, Any]:
-    """Eight hospitals, each with another range of cell symmetry, 35 training rows each."""
+    """Divide biopsies among eight hospitals by cell symmetry: each has another range of it, and 35 training rows."""
     found = datasets.load_breast_cancer()
     place = np.argsort(np.argsort(found.data[:, 8]))
     site = [f"site{8 * rank // len(place)}" for rank in place]
@@ -63,21 +63,21 @@ def clinic(folder: Path) -> dict[str, Any]:
 
 
 def two_sites(folder: Path) -> dict[str, Any]:
-    """The same biopsies at two sites, by chance, 142 training rows each."""
+    """Divide the same biopsies at random among two sites, 142 training rows each."""
     found = datasets.load_breast_cancer()
     named = [str(found.target_names[y]) for y in found.target]
     return {"dataset": _written(folder, "two", found.data, named), "peers": 2, "split": "iid,test_fraction=0.5"}
 
 
 def wines(folder: Path) -> dict[str, Any]:
-    """Three classes of wine, four peers by chance, 22 training rows each."""
+    """Divide wines of three classes at random among four peers, 22 training rows each."""
     found = datasets.load_wine()
     named = [f"kind{y}" for y in found.target]
     return {"dataset": _written(folder, "wines", found.data, named), "peers": 4, "split": "iid,test_fraction=0.5"}
 
 
 def skewed_digits(folder: Path) -> dict[str, Any]:
-    """Digits as a table of 64 columns, sixteen peers with few classes each, some 56 training rows each."""
+    """Divide digits, a table of 64 columns, among sixteen peers: few classes each, about 56 training rows each."""
     found = datasets.load_digits()
     named = [f"digit{y}" for y in found.target]
     split = "dirichlet:0.3,test_fraction=0.5"
@@ -85,7 +85,7 @@ def skewed_digits(folder: Path) -> dict[str, Any]:
 
 
 def diabetes(folder: Path) -> dict[str, Any]:
-    """The progression of diabetes after a year, a number; four peers by chance, 55 training rows each."""
+    """Divide diabetes patients, whose progression is a number, among four peers at random, 55 rows each to train on."""
     found = datasets.load_diabetes(scaled=False)
     table = _written(folder, "diabetes", found.data, [f"{y:g}" for y in found.target])
     return {"dataset": f"{table},task=regression", "peers": 4, "split": "iid,test_fraction=0.5"}

@@ -43,7 +43,7 @@ def command(*arguments: str, code: str, **environment: str) -> subprocess.Comple
 
 
 def test_nothing_heavy_is_imported_and_no_torch_to_check_a_file(tmp_path: Path) -> None:
-    """What is imported stays so: the lines after the first commands hold for each of them."""
+    """Check after all light commands that none imported torch: a module that one imports stays imported."""
     (tmp_path / "federation.yaml").write_text("partial_models: {a: {}}\nlearning: {optimizer: adam}\n")
     light = [["--help"], ["simulate", "--help"], ["--version"], ["runs", "list"]]
     checks = [["config", "check", str(tmp_path / "federation.yaml")], ["config", "schema"]]

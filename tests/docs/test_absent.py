@@ -1,4 +1,4 @@
-"""What pages say is missing is missing: no page denies or announces what a registry has."""
+"""No page says of a name that a registry has that fedpeer lacks it, or that it will come."""
 
 from __future__ import annotations
 

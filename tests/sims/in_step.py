@@ -1,4 +1,4 @@
-"""The same world on several engines, and on one that was stopped: all have the same numbers."""
+"""Compares a world on several engines, and on one that was stopped and resumed: all must have the same numbers."""
 
 from __future__ import annotations
 

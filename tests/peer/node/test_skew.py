@@ -102,7 +102,7 @@ def healed(rounds: tuple[int, ...]) -> tuple[int, ...]:
 
 @pytest.mark.slow
 def test_from_every_state_all_come_to_the_last_round_once_they_hear_one_another(states: frozenset[State]) -> None:
-    """What they had received does not matter any more once each has received the present number of each other."""
+    """What a peer heard before does not matter here, because each now hears the present numbers of the others."""
     assert {healed(rounds) for rounds, _ in states} == {(ROUNDS,) * 3}
 
 

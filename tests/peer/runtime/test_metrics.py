@@ -137,7 +137,7 @@ def alarms() -> list[str]:
 
 @pytest.fixture(scope="module")
 def everything() -> dict[tuple[str, ...], float]:
-    """What Prometheus reads of a peer among equals and of one with a coordinator."""
+    """Return what Prometheus reads from a peer without a server and from one with a coordinator."""
     return scraped(learned()) | scraped(learned(served=True))
 
 
