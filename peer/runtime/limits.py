@@ -28,11 +28,10 @@ class Limits:
     #: Connections of one peer: six in use and two that a cut left behind; beyond that the oldest is closed.
     connections_per_peer: int = 8
     #: TLS handshakes in progress: from members' addresses, from all others, and from one address. Others have their own
-    #: slots, so that strangers can fill only these. A stranger can fill 0.8 MB with each, and memory allocated for many
-    #: at once is not all freed (measured: 61 MiB under the flood of the tests with 8, 122 with 16); an honest handshake
-    #: takes 8 ms, and sixteen peers of one machine have met after 12 s either way. When all slots are taken, the oldest
-    #: handshake of the address that has most gives way once it has lasted longer (`handshake_kept_s`) than an honest
-    #: one does on an overloaded machine.
+    #: slots, so that strangers can fill only these. A stranger can fill 0.8 MB with each; an honest handshake takes 8
+    #: ms, and sixteen peers of one machine have met after 12 s with 16 for one address, too. When all slots are taken,
+    #: the oldest handshake of the address that has most gives way once it has lasted longer (`handshake_kept_s`) than
+    #: an honest one does on an overloaded machine.
     handshakes: int = 32
     handshakes_of_strangers: int = 16
     handshakes_per_address: int = 8

@@ -207,6 +207,18 @@ class _Speaker(web.RequestHandler):
         )
         self._host = host
 
+    def data_received(self, data: bytes) -> None:
+        """Let aiohttp parse these bytes; free them if they are not HTTP.
+
+        The error's traceback holds aiohttp's frame, which holds the bytes and the error: a megabyte for each such
+        connection, until the next search for garbage among all objects, which is rare in a process with many.
+        """
+        super().data_received(data)
+        for message, _ in self._messages:
+            error = getattr(message, "exc", None)
+            if isinstance(error, HttpProcessingError):
+                error.__traceback__ = None
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:

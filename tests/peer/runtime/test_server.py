@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import threading
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from aiohttp import StreamReader
+from aiohttp.http_exceptions import HttpProcessingError
 
 from fedpeer.config.address import source_host
 from fedpeer.gossip.transfers import WINDOW, NumberedTransfer
@@ -202,6 +204,26 @@ async def test_what_is_not_http_is_counted(said: bytes) -> None:
         await port.until(lambda: bool(port.codes))
         assert len(await reader.read()) < 1000
     assert port.codes == ["unknown_route"]
+
+
+async def test_what_is_not_http_is_freed_with_its_connection() -> None:  # P11
+    """A member must not fill memory with what only a search for garbage finds."""
+    port = Port()
+    chunked = request(b"", content_length=None, transfer_encoding="chunked") + b"\xff" * 100_000
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(port):
+            for count, said in enumerate([b"words\r\n\r\n", b"GET /" + b"x" * 100_000, chunked], start=1):
+                async with connected(port) as (reader, writer):
+                    writer.write(said)
+                    await port.until(lambda count=count: len(port.codes) == count)
+                    with suppress(ConnectionError):
+                        await reader.read()
+        assert [each for each in gc.get_objects() if isinstance(each, HttpProcessingError)] == []
+    finally:
+        gc.enable()
+    assert port.codes == ["unknown_route"] * 3
 
 
 @pytest.mark.parametrize("sent", [0, 5, 20, 30, -28, -1])
