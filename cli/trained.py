@@ -25,7 +25,8 @@ from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
-from fedpeer.learning.models import Model, load_model
+from fedpeer.learning.models import BestRound, Model, best_round, load_model
+from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 
 #: Raw inputs (N, *F), and targets as the peer sees them; numeric targets are in units of the data.
@@ -42,6 +43,7 @@ class Named:
     seed           for runs only; None: the run's first
     runs           folder of all runs
     allow_python   packages whose code the model may run
+    best           instead of the last model that of the best round on the examples held out for validation
     """
 
     where: str
@@ -50,6 +52,7 @@ class Named:
     seed: int | None
     runs: Path
     allow_python: Sequence[str]
+    best: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +61,13 @@ class TrainedModels:
 
     own_test_part   loads the test examples
     source          the choice of data that it was trained on; None where it is not recorded
+    best            the round of the model, if it is the best one; None: it is the last one
     """
 
     model: Model
     own_test_part: Callable[[], Examples]
     source: Choice | None = None
+    best: BestRound | None = None
 
 
 def trained_models(named: Named) -> TrainedModels:
@@ -75,9 +80,8 @@ def trained_models(named: Named) -> TrainedModels:
     if path.is_file():
         return _of_peer(load_peer(path), named)
     if (path / "model.json").is_file():
-        return TrainedModels(
-            model=_of_state(path, _leave(named.allow_python)), own_test_part=lambda: _nowhere(named.where)
-        )
+        model, best = _of_state(path, _leave(named.allow_python), best=named.best)
+        return TrainedModels(model=model, own_test_part=lambda: _nowhere(named.where), best=best)
     return _of_run(named)
 
 
@@ -85,15 +89,27 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     file = config.file
     assert file.state is not None, "filled in by `load_peer`"
     code = imported if file.network is not None else _leave([*file.allow_python, *named.allow_python])
+    model, best = _of_state(Path(file.state), code, best=named.best)
     return TrainedModels(
-        model=_of_state(Path(file.state), code),
+        model=model,
         own_test_part=lambda: _own_test_part(file, config.federation),
         source=file.data.source,
+        best=best,
     )
 
 
-def _of_state(folder: Path, code: Loader) -> Model:
-    return load_model(folder / "model.safetensors", folder / "model.json", None, code)
+def _of_state(folder: Path, code: Loader, *, best: bool) -> tuple[Model, BestRound | None]:
+    """Return the model in a peer's state folder, and the round of the best one if that is wanted."""
+    chosen = best_round(folder / "best.json") if best else None
+    if best and chosen is None:
+        way_out = "write data: {validation: 0.1} into the peer's file, and train on"
+        raise _no_best(f"{folder} has no best model, since no examples are held out for validation; {way_out}")
+    name = "best.safetensors" if best else "model.safetensors"
+    return load_model(folder / name, folder / "model.json", None, code), chosen
+
+
+def _no_best(text: str) -> ConfigError:
+    return ConfigError("the command line", [ConfigProblem((), text, "--model")])
 
 
 def _of_run(named: Named) -> TrainedModels:
@@ -102,14 +118,23 @@ def _of_run(named: Named) -> TrainedModels:
     seed = settings["seeds"][0] if named.seed is None else named.seed
     tensors = run.models(named.method, seed)
     if not tensors.is_file():
-        stored = sorted(each.stem for each in tensors.parent.glob("*.safetensors"))
+        stored = sorted(each.stem for each in tensors.parent.glob("*.safetensors") if not each.stem.endswith("-best"))
         there = f"it has {', '.join(stored)}" if stored else "it was not finished"
         text = f"run {run.id} has no models of {named.method} with seed {seed}: {there}"
         raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
+    best = run.models(named.method, seed, best=True)
+    if named.best:
+        if not best.is_file():
+            way_out = "simulate again with simulation: {validation: 0.1} in the federation file"
+            raise _no_best(
+                f"run {run.id} has no best models, since no examples were held out for validation; {way_out}"
+            )
+        tensors = best
     model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
-
+    rounds = read_json(best.with_name(f"{best.stem}-rounds.json")) if named.best else {}
+    chosen = BestRound(**rounds[model.peer]) if named.best else None
     if settings.get("objects"):
-        return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id))
+        return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
     options = federation.simulation
 
@@ -120,7 +145,7 @@ def _of_run(named: Named) -> TrainedModels:
         number = list(model.card.peers).index(model.peer)
         return held(dataset, dataset_split(dataset, federation, seed), number, options.normalise).tested(dataset)
 
-    return TrainedModels(model=model, own_test_part=own_test_part, source=options.dataset)
+    return TrainedModels(model=model, own_test_part=own_test_part, source=options.dataset, best=chosen)
 
 
 def _leave(allowed: Sequence[str]) -> Loader:

@@ -30,6 +30,7 @@ _FORMULA, _NUMBER = (
 #: Standard input, or standard output.
 _STREAM = "-"
 _Form = Literal["safetensors", "pt2", "onnx"]
+_Which = Literal["last", "best"]
 RUN = "For a run"
 
 Where = Annotated[
@@ -52,6 +53,14 @@ _Out = Annotated[
         show_default=False,
     ),
 ]
+_Chosen = Annotated[
+    _Which,
+    typer.Option(
+        "--model",
+        help="The last model, or that of the best round on examples held out for validation.",
+        metavar="WHICH",
+    ),
+]
 _Allow = Annotated[
     list[str] | None,
     typer.Option(
@@ -61,11 +70,19 @@ _Allow = Annotated[
 
 
 def _trained(
-    where: str, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
+    where: str, which: _Which, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
 ) -> TrainedModels:
     from fedpeer.cli.trained import Named, trained_models
 
-    named = Named(where=where, method=method, peer=peer, seed=seed, runs=runs_folder(out), allow_python=allow or [])
+    named = Named(
+        where=where,
+        method=method,
+        peer=peer,
+        seed=seed,
+        runs=runs_folder(out),
+        allow_python=allow or [],
+        best=which == "best",
+    )
     return trained_models(named)
 
 
@@ -91,6 +108,7 @@ def evaluate_command(
             show_default=False,
         ),
     ] = None,
+    which: _Chosen = "last",
     method: _Method = "partial-averaging",
     peer: Peer = None,
     seed: _Seed = None,
@@ -115,7 +133,7 @@ def evaluate_command(
     if file is not None and data is not None:
         text = f"FILE {file} and --data {data} are both data to measure on; leave one out"
         raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
-    found = _trained(where, method, peer, seed, out, allow_python)
+    found = _trained(where, which, method, peer, seed, out, allow_python)
     choice = None if data is None else parse_choice(data)
     if file is not None:
         choice = like_its_own(file, found)
@@ -126,9 +144,12 @@ def evaluate_command(
     judged = judgement_of(model, x, y, [] if metrics is None else several(metrics))
     if as_json:
         facts = {"schema": 1, "peer": model.peer, measure: score, "loss": loss, "examples": len(x)}
+        facts |= {} if found.best is None else {"round": found.best.round}
         print(json.dumps(facts | judged.to_json(), allow_nan=False))
         return
     examples = f"{len(x):,} examples of {'its own test part' if choice is None else file or data}"
+    if found.best is not None:
+        examples += f"; the model of round {found.best.round}, the best on examples held out for validation"
     print(f"{model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
     for shown in judged.shown():
         Console().print(shown, highlight=False)
@@ -143,6 +164,7 @@ def predict(
         bool,
         typer.Option("--names-as-they-are", metavar="", help="Leave class names that look like formulas unchanged."),
     ] = False,
+    which: _Chosen = "last",
     method: _Method = "partial-averaging",
     peer: Peer = None,
     seed: _Seed = None,
@@ -157,7 +179,7 @@ def predict(
     from fedpeer.data.own.inputs import read_inputs
     from fedpeer.data.own.table import separator_of
 
-    model = _trained(where, method, peer, seed, out, allow_python).model
+    model = _trained(where, which, method, peer, seed, out, allow_python).model
     name = "standard input" if inputs == _STREAM else inputs
     with _reading(inputs) as file:
         x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
@@ -215,6 +237,7 @@ def export(
     to: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write; default: PEER.FORMAT.", show_default=False)
     ] = None,
+    which: _Chosen = "last",
     method: _Method = "partial-averaging",
     peer: Peer = None,
     seed: _Seed = None,
@@ -226,7 +249,7 @@ def export(
     from fedpeer.runs.disk import write_json
 
     form = _form(form, to)
-    model = _trained(where, method, peer, seed, out, allow_python).model
+    model = _trained(where, which, method, peer, seed, out, allow_python).model
     path = to or Path(f"{model.peer}.{form}")
     card = path.with_suffix(path.suffix + ".json")
     with writable(path, option="--to"):

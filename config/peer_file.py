@@ -75,6 +75,12 @@ class DataSettings(Strict):
         lt=1,
         description="fraction held out for testing; default: the data's own test part, else 0.25",
     )
+    validation: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="fraction of the training examples held out; the model best on them is kept beside the last one",
+    )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,
         description="scaling of the inputs; default: standard for your own files and for regression, else none",
@@ -86,7 +92,7 @@ class DataSettings(Strict):
         """Accept `{csv: ward3.csv, label: outcome, test_fraction: 0.25}`, or the same as one choice."""
         if isinstance(found, DataSettings) or (isinstance(found, Mapping) and "source" in found):
             return found
-        ours = ("test_fraction", "normalise")
+        ours = ("test_fraction", "validation", "normalise")
         if isinstance(found, Mapping) and len(found) > 1:
             name, *others = [key for key in found if key not in ours] or [""]
             if not isinstance(found.get(name), (str, int, float)):
@@ -100,7 +106,7 @@ class DataSettings(Strict):
 
     @model_serializer
     def _mapping(self) -> dict[str, Any]:
-        written = {"test_fraction": self.test_fraction, "normalise": self.normalise}
+        written = {"test_fraction": self.test_fraction, "validation": self.validation, "normalise": self.normalise}
         settings = {**self.source.settings, **{key: value for key, value in written.items() if value is not None}}
         if self.source.value is not None:
             return {self.source.name: self.source.value, **settings}
@@ -117,7 +123,8 @@ class DataSettings(Strict):
             number = plain_value(self.source.value)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError("simulation takes the number of a peer, 1 or more, such as simulation: 3")
-            if self.source.settings or self.test_fraction is not None or self.normalise is not None:
+            ours = (self.test_fraction, self.validation, self.normalise)
+            if self.source.settings or any(each is not None for each in ours):
                 raise ValueError("simulation takes only a number; write the other settings into the federation file")
         return self
 

@@ -53,10 +53,18 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
         *(call_choice(each, MODIFIERS, "change of a split") for each in changes),
     ]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
-    kept_back = federation.simulation.validation
-    if kept_back and dataset.task == "completion":
-        raise DataError(f"simulation.validation: patterns of {dataset.name} cannot be held out; write 0")
-    return split.keeping_back(kept_back, Draws(seed).numpy("validation")) if kept_back else split
+    return _kept_back(dataset, split, federation.simulation.validation, "simulation", Draws(seed).numpy("validation"))
+
+
+def _kept_back(
+    dataset: Dataset, split: Split, fraction: float | None, section: str, draws: np.random.Generator
+) -> Split:
+    """Return the split with a fraction of the training examples held out for validation; None, 0: with all of them."""
+    if fraction and dataset.task == "completion":
+        raise DataError(
+            f"{section}.validation: patterns of {dataset.name} cannot be held out; write 0, or leave it out"
+        )
+    return split.keeping_back(fraction, draws) if fraction else split
 
 
 def normalisation_of(dataset: Dataset, choice: Choice) -> str:
@@ -83,7 +91,9 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
     options = file.data.normalise if part is None else federation.simulation.normalise
     normalise = options or normalisation_of(dataset, choice)
     if part is None:
-        split = undivided(dataset, file.data.test_fraction, Draws(federation.seed).numpy("test part", file.id))
+        draws = Draws(federation.seed)
+        split = undivided(dataset, file.data.test_fraction, draws.numpy("test part", file.id))
+        split = _kept_back(dataset, split, file.data.validation, "data", draws.numpy("validation", file.id))
         return dataset, held(dataset, split, 0, normalise)
     split = dataset_split(dataset, federation, federation.seed)
     if part > len(split.shares):

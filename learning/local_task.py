@@ -52,6 +52,10 @@ class LocalData(Protocol):
     @property
     def test_y(self) -> NDArray[np.generic]: ...
     @property
+    def valid_M(self) -> NDArray[np.int64]: ...
+    @property
+    def valid_y(self) -> NDArray[np.generic]: ...
+    @property
     def feature_map_F(self) -> NDArray[np.int64] | None: ...
     @property
     def inputs(self) -> Scale | None: ...
@@ -103,6 +107,7 @@ class LocalTask:
     """One peer's data, network and stepper.
 
     device    where it trains and evaluates; arguments and results are on the CPU, float32
+    valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
     batch     examples in a local step
     steps     local steps in a round
@@ -113,6 +118,7 @@ class LocalTask:
     device: str
     train_part: Examples
     test_part: Examples
+    valid_part: Examples
     view: BatchView | None
     score_scale: float
     stepper: Stepper = field(repr=False)
@@ -133,6 +139,7 @@ class LocalTask:
             return Examples(x_NF, torch.from_numpy(index_M).to(device), torch.from_numpy(y_M).to(device))
 
         train_part, test_part = part(held.train_M, held.train_y), part(held.test_M, held.test_y)
+        valid_part = part(held.valid_M, held.valid_y)
         view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
@@ -156,6 +163,7 @@ class LocalTask:
             device=device,
             train_part=train_part,
             test_part=test_part,
+            valid_part=valid_part,
             view=view and BatchView(*(each if each is None else each.to(device) for each in view.fields())),
             score_scale=held.score_scale,
             stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
@@ -203,7 +211,10 @@ class LocalTask:
         """Return the key of the random streams of that round's training."""
         return self.assembly.draws.key("dropout", self.peer, round)
 
-    def evaluate(self, x_n: Tensor) -> tuple[float, float]:
-        """Return score and mean loss on the test part; the score is accuracy (0 to 1), or error in the data's units."""
-        x_n = x_n.to(self.device)
-        return evaluate(self.stepper, LOSSES[self.assembly.loss], x_n, self.test_part, self.view, self.score_scale)
+    def evaluate(self, x_n: Tensor, *, validation: bool = False) -> tuple[float, float]:
+        """Return score and mean loss on the test part, or on the examples held out for validation.
+
+        The score is accuracy (0 to 1), or error in the data's units.
+        """
+        x_n, part = x_n.to(self.device), self.valid_part if validation else self.test_part
+        return evaluate(self.stepper, LOSSES[self.assembly.loss], x_n, part, self.view, self.score_scale)

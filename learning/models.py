@@ -3,7 +3,8 @@
 A card is a small JSON file beside the parameters: the network, the shape of the data, the names of classes and
 features, and for each peer how it scales inputs and targets (fitted on its own training data). With it the network can
 be rebuilt on any machine without the data. A peer's state folder has `model.json` beside `model.safetensors`; a
-simulation's run has `models/<method>-seed<k>.json` beside the parameters of all its peers.
+simulation's run has `models/<method>-seed<k>.json` beside the parameters of all its peers. Where examples are held out
+for validation, `best.safetensors` has the parameters of the round that was best on them, and `best.json` that round.
 
 Files may come from other people: they are checked and never executed. Code that a card names
 (`python:module:function`) is imported by a loader that the caller passes.
@@ -12,6 +13,7 @@ Files may come from other people: they are checked and never executed. Code that
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,6 +119,35 @@ class Card(Strict):
         )
 
 
+class BestRound(Strict):
+    """A round and how good its model was on the examples held out for validation.
+
+    score   accuracy (0 to 1), or error
+    """
+
+    round: int
+    score: float
+    loss: float
+
+    @classmethod
+    def of(cls, round: int, score: float, loss: float) -> BestRound | None:
+        """Return a round that may be the best one; None if score or loss is no number, as after a divergence."""
+        return cls(round=round, score=score, loss=loss) if math.isfinite(score) and math.isfinite(loss) else None
+
+    def beats(self, other: BestRound | None, *, counts: bool) -> bool:
+        """Return whether it is better than another one; of equal scores the smaller loss.
+
+        Args:
+            other: None: there is none yet.
+            counts: whether the score is an accuracy, of which more is better.
+        """
+        return other is None or self._rank(counts=counts) > other._rank(counts=counts)
+
+    def _rank(self, *, counts: bool) -> tuple[float, float]:
+        """Return what is larger for a better round."""
+        return (self.score if counts else -self.score), -self.loss
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Model:
     """One peer's trained network.
@@ -190,10 +221,35 @@ def save(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout) -> None:
     Raises:
         OSError: the disk is full, read-only or failing; the previous model is kept.
     """
+    write_json(folder / "model.json", card.model_dump(mode="json"))
+    _write_parameters(folder / "model.safetensors", x_n, layout)
+
+
+def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: BestRound) -> bool:
+    """Write a peer's model as its best one, unless an earlier round was better; return whether it was written.
+
+    Raises:
+        OSError: as `save`.
+    """
+    if not found.beats(best_round(folder / "best.json"), counts=LOSSES[card.loss].counts):
+        return False
+    _write_parameters(folder / "best.safetensors", x_n, layout)
+    write_json(folder / "best.json", found.model_dump(mode="json"))
+    return True
+
+
+def best_round(path: Path) -> BestRound | None:
+    """Read the round of the best model; None: there is none, or the file is damaged."""
+    try:
+        return BestRound.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _write_parameters(path: Path, x_n: Tensor, layout: FlatLayout) -> None:
     from safetensors.torch import save as packed
 
-    write_json(folder / "model.json", card.model_dump(mode="json"))
-    with replacing(folder / "model.safetensors") as temporary:
+    with replacing(path) as temporary:
         temporary.write_bytes(packed({name: value.contiguous() for name, value in layout.unflatten(x_n).items()}))
 
 

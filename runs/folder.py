@@ -185,13 +185,17 @@ class RunFolder:
         """Write `<name>.json`, such as "split", "plan" or "graphs", for the report and for readers."""
         write_json(self.path / f"{name}.json", data)
 
-    def models(self, method: str, seed: int) -> Path:
-        """Return the path of the final parameters of all peers; their card is beside it, with the ending `.json`."""
-        return self.path / "models" / f"{method}-seed{seed}.safetensors"
+    def models(self, method: str, seed: int, *, best: bool = False) -> Path:
+        """Return the path of the final parameters of all peers; their card is beside it, with the ending `.json`.
 
-    def save_models(self, method: str, seed: int, tensors: Tensors, card: Data) -> Path:
+        Args:
+            best: instead of the final parameters those of each peer's best round on its validation examples.
+        """
+        return self.path / "models" / f"{method}-seed{seed}{'-best' * best}.safetensors"
+
+    def save_models(self, method: str, seed: int, tensors: Tensors, card: Data, *, best: bool = False) -> Path:
         """Write `models/<method>-seed<seed>.safetensors` with names such as "peer1/hidden1.weight", and the card."""
-        path = self.models(method, seed)
+        path = self.models(method, seed, best=best)
         path.parent.mkdir(exist_ok=True)
         write_json(path.with_suffix(".json"), card)
         _save(path, _arrays(tensors), {"run": self.id, "method": method, "seed": str(seed)})

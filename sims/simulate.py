@@ -22,6 +22,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Status
 from fedpeer.sims import record
+from fedpeer.sims.best_models import BestModels
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.footprint import footprint, footprint_text
@@ -203,6 +204,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
             engine.restore({name: tensor(value) for name, value in tensors.items()}, state["engine"])
             recorded, seconds = state["recorded"], state["seconds"]
         on_event(MethodStarted(method=cell.method, seed=cell.seed, rounds=learning.rounds, first_round=recorded + 1))
+        best = BestModels(run, world, cell.method, cell.seed, resumed=resumed is not None)
         saved, took = time.monotonic(), 0.0
         try:
             while recorded < learning.rounds:
@@ -213,6 +215,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                 row = record.record_row(world, engine, seconds, results)
                 if engine.round == learning.rounds:
                     row |= _metrics(stage, cell, engine)
+                best.consider(row, engine)
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:

@@ -258,6 +258,9 @@ class Node:
                 if event.server is not None:
                     text += f"; the server's model: score {event.server[0]:.4f}, loss {event.server[1]:.4f}"
                     fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
+                if event.validation is not None:
+                    text += f"; validation: score {event.validation[0]:.4f}, loss {event.validation[1]:.4f}"
+                    fields |= {"validation_score": event.validation[0], "validation_loss": event.validation[1]}
                 if event.metrics:
                     text += "".join(f", {name} {value:.4f}" for name, value in event.metrics.items())
                     fields["metrics"] = dict(event.metrics)

@@ -165,6 +165,13 @@ class LocalTrainer(Training):
         with unrounded(self.local_task.device):
             return self.local_task.evaluate(x_n)
 
+    def validate(self, x_n: Tensor) -> tuple[float, float] | None:
+        """Return (score, loss) of a model (n,) on the examples held out for validation; None: there are none."""
+        if not len(self.local_task.valid_part):
+            return None
+        with unrounded(self.local_task.device):
+            return self.local_task.evaluate(x_n, validation=True)
+
     def serve(self, job: RoundWork) -> RoundWorked:
         assert self.served is not None, "only an algorithm with a server asks for this"
         if isinstance(job, AggregateUpdates):  # beside a training, and without convolutions

@@ -1,4 +1,7 @@
-"""Jobs of the trainer's thread: local steps, the end of a round, and evaluations, whose model is saved."""
+"""Jobs of the trainer's thread: local steps, the end of a round, and evaluations, whose model is saved.
+
+If examples are held out for validation, the model that is best on them is kept beside the last one.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,16 @@ class JobRunner:
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)
-        if isinstance(job, Evaluate):
-            try:
-                models.save(self._folder, self._card, job.x_n, self._layout)
-            except OSError as problem:
-                self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
-        return self._measured(done, job) if isinstance(done, Evaluated) and isinstance(job, Evaluate) else done
+        if not (isinstance(job, Evaluate) and isinstance(done, Evaluated)):
+            return done
+        validation = self._trainer.validate(job.x_n)
+        try:
+            models.save(self._folder, self._card, job.x_n, self._layout)
+            if validation is not None and (found := models.BestRound.of(job.round, *validation)) is not None:
+                models.save_best(self._folder, self._card, job.x_n, self._layout, found)
+        except OSError as problem:
+            self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
+        return replace(self._measured(done, job), validation=validation)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
         """Add the metrics that the peer's own file names."""

@@ -75,6 +75,8 @@ class Rows:
                 row |= {self._score: event.score, "loss": event.loss}
                 if event.metrics:
                     row |= {"metrics": {name: finite(value) for name, value in event.metrics.items()}}
+                if event.validation is not None:
+                    row |= {f"validation_{self._score}": event.validation[0], "validation_loss": event.validation[1]}
                 if event.server is not None:
                     row |= {f"server_{self._score}": event.server[0], "server_loss": event.server[1]}
             self._write(row)

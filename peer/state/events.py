@@ -73,6 +73,7 @@ class Evaluated:
     score     accuracy as a fraction, or error; `loss`: mean loss
     server    (score, loss) of the server's model; None: there is none
     metrics   further metrics that this peer's own file names; NaN: not defined here
+    validation   (score, loss) on the examples held out for validation; None: there are none
     """
 
     round: int
@@ -80,6 +81,7 @@ class Evaluated:
     loss: float
     server: tuple[float, float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    validation: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,3 +262,44 @@ def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: 
         assert (nowhere.code, "--data" in nowhere.err) == (2, True)
     of_file = json.loads(fedpeer("evaluate", str(file), str(data), "--json").out)
     assert (of_file["peer"], of_file["examples"]) == ("peer1", 90)
+
+
+VALIDATED = """
+network: {mlp: {layers: [2, 5, 2]}}
+learning: {optimizer: {adam: {lr: 0.3}}, rounds: 6, steps_between_averaging: 3, batch_size: 8}
+simulation: {peers: 3, dataset: {csv: {path: ward.csv, label: outcome}}, validation: 0.3}
+"""
+
+
+def test_the_model_of_the_best_round_is_named_by_an_option(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    table(tmp_path / "ward.csv")
+    (tmp_path / "federation.yaml").write_text(VALIDATED)
+    assert fedpeer("simulate", "--config", "federation.yaml", "--algorithm", "fedavg", "--quiet").code == 0
+    [path] = tmp_path.glob("fedpeer-runs/*/metrics.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    chosen = set[int]()
+    for number, peer in enumerate(("peer1", "peer2", "peer3")):
+        history = [row for row in rows if row["method"] == "fedavg"]
+        best = max(history, key=lambda row: (row["validation_accuracy"][number], -row["validation_loss"][number]))
+        found = json.loads(
+            fedpeer("evaluate", "last", "--method", "fedavg", "--peer", peer, "--model", "best", "--json").out
+        )
+        assert found["round"] == best["round"]
+        assert found["accuracy"] == pytest.approx(best["accuracy"][number])
+        assert found["loss"] == pytest.approx(best["loss"][number], rel=1e-5)
+        chosen.add(best["round"])
+    assert chosen != {6}, "the last round is not the best one for all of them"
+    said = fedpeer("evaluate", "last", "--method", "fedavg", "--peer", "peer1", "--model", "best").out
+    assert "the best on examples held out for validation" in " ".join(said.split())
+    for command in (["predict", "last", "ward.csv"], ["export", "last", "--to", "best.safetensors"]):
+        options = ["--method", "fedavg", "--peer", "peer1", "--model", "best"]
+        assert fedpeer(*command, *options).code == 0
+    exported = load_file(tmp_path / "best.safetensors")
+    [stored] = tmp_path.glob("fedpeer-runs/*/models/fedavg-seed0-best.safetensors")
+    assert torch.equal(exported["output.weight"], load_file(stored)["peer1/output.weight"])
+
+
+def test_where_no_best_model_was_kept_the_way_out_is_named(run: Fedpeer) -> None:
+    refused = run("predict", "last", "ward.csv", "--peer", "peer1", "--model", "best")
+    assert refused.code == 2
+    assert "no examples were held out for validation; simulate again with" in " ".join(refused.err.split())

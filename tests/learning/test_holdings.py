@@ -66,6 +66,21 @@ def test_ones_own_file_is_divided_by_seed_and_id(tmp_path: Path) -> None:
     assert len(tested("peer3", 0, test_fraction=0.5)) == pytest.approx(60, abs=1)
 
 
+def test_a_part_of_the_training_examples_may_be_held_out(tmp_path: Path) -> None:
+    data = {"csv": table(tmp_path), "label": "outcome"}
+    _, usual = held_by(peer(data), Federation())
+    assert not len(usual.valid_M)
+    _, found = held_by(peer({**data, "validation": 0.2}), Federation())
+    assert np.array_equal(found.test_M, usual.test_M), "the test part is the same"
+    assert len(found.valid_M) == round(0.2 * len(usual.train_M))
+    assert sorted([*found.train_M, *found.valid_M]) == sorted(usual.train_M)
+    assert not np.array_equal(
+        found.valid_M, held_by(peer({**data, "validation": 0.2}, "peer4"), Federation())[1].valid_M
+    )
+    with pytest.raises(ValueError, match="simulation takes only a number"):
+        peer({"simulation": 3, "validation": 0.2})
+
+
 def test_ones_own_file_is_brought_to_a_common_scale_on_its_training_part(tmp_path: Path) -> None:
     made = outfit(peer({"csv": table(tmp_path), "label": "outcome"}), Federation(), "cpu")
     assert made.held.inputs is not None

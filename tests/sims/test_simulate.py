@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -172,6 +173,34 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(
     assert list(run_prepared(prepare_simulation(options), again)["methods"]) == ["local", "partial-averaging"]
     assert measured(again) == measured(whole)
     assert again.status == "finished"
+
+
+def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> None:
+    """A large learning rate makes rounds that are worse than earlier ones, so that the last is not always the best."""
+    settings = {"simulation__validation": 0.3, "learning__rounds": 8, "learning__optimizer": "sgd,lr=2"}
+    options = replace(request(**settings), seeds=(0,), methods=(parse_choice("partial-averaging"),))
+    complete, broken = folder(tmp_path / "complete", options), folder(tmp_path / "broken", options)
+    run_prepared(prepare_simulation(options), complete)
+    stop = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone) and event.round == 5:
+            stop.set()
+
+    run_prepared(prepare_simulation(options), broken, on_event, stop)
+    assert broken.status == "interrupted"
+    run_prepared(prepare_simulation(options), broken)
+    one, other = (run.models("partial-averaging", 0, best=True) for run in (complete, broken))
+    rounds = json.loads(one.with_name(f"{one.stem}-rounds.json").read_text())
+    assert rounds == json.loads(other.with_name(f"{other.stem}-rounds.json").read_text())
+    mine, theirs = load_file(one), load_file(other)
+    assert mine.keys() == theirs.keys()
+    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    rows = complete.rows()
+    for number, peer in enumerate(rounds):
+        best = max(rows, key=lambda row: (row["validation_accuracy"][number], -row["validation_loss"][number]))
+        assert rounds[peer]["round"] == best["round"]
+    assert len({found["round"] for found in rounds.values()}) > 1
 
 
 @pytest.mark.slow

@@ -54,6 +54,14 @@ def test_further_metrics_stand_in_their_round_and_null_is_what_is_not_defined(tm
     assert (row["error"], row["metrics"]) == (0.2, {"mae": 0.125, "python:own:r": None})
 
 
+def test_scores_on_examples_held_out_stand_beside_the_others(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / "metrics.jsonl", "accuracy", 1)
+    rows.evaluated(Evaluated(1, 0.75, 0.5, validation=(0.5, 0.875)))
+    rows.round(done(1))
+    (row,) = written(tmp_path / "metrics.jsonl")
+    assert (row["accuracy"], row["validation_accuracy"], row["validation_loss"]) == (0.75, 0.5, 0.875)
+
+
 @pytest.mark.parametrize("rounds", [WAITING_MAX, WAITING_MAX + 3])
 def test_no_more_than_so_many_rows_wait(tmp_path: Path, rounds: int) -> None:
     rows = Rows(tmp_path / "metrics.jsonl", "accuracy", 1)

@@ -227,3 +227,42 @@ def test_metrics_of_its_own_file_are_measured_and_one_that_fails_stops_nothing(
     assert np.isnan(evaluated.metrics["python:own_metric:broken"])
     assert [code for code, _ in warned] == ["metric_failed"]
     assert "KeyError" in warned[0][1]
+
+
+def test_the_model_of_the_best_round_is_kept_also_over_a_restart(prepared: Prepare, tmp_path: Path) -> None:
+    """What counts are the examples that were held out for it, and no test example."""
+    ann = prepared(simulation__validation=0.3)
+    dataset, held = ann.outfit.dataset, ann.outfit.held
+    assert len(held.valid_M)
+    assert not np.isin(held.valid_M, held.train_M).any()
+    folder, draws = tmp_path / "state", torch.Generator().manual_seed(0)
+    folder.mkdir()
+    start_n, found = ann.outfit.local_task.start(), list[tuple[float, float]]()
+    for round in range(1, 7):
+        if round in (1, 4):  # a new process
+            runner = JobRunner(ann, folder, initial_status(ann), lambda what, text: pytest.fail(text))
+        x_n = start_n + torch.randn(len(start_n), generator=draws)
+        evaluated = runner.work(Evaluate(round, x_n, None))
+        assert isinstance(evaluated, Evaluated)
+        assert evaluated.validation is not None
+        last = models.load_model(folder / "model.safetensors", folder / "model.json", None, pytest.fail)
+        by_hand = last.evaluate(dataset.x[held.valid_M], held.valid_y)
+        assert evaluated.validation == pytest.approx(by_hand, rel=1e-5)
+        found.append(evaluated.validation)
+        best = max(range(round), key=lambda each: (found[each][0], -found[each][1]))
+        kept = models.best_round(folder / "best.json")
+        assert kept == models.BestRound(round=best + 1, score=found[best][0], loss=found[best][1])
+        model = models.load_model(folder / "best.safetensors", folder / "model.json", None, pytest.fail)
+        assert model.evaluate(dataset.x[held.valid_M], held.valid_y) == pytest.approx(found[best], rel=1e-5)
+    assert len({found.index(max(found[:count])) for count in range(1, 7)}) > 1, "the draws are such that it changes"
+    assert max(found[3:]) != max(found), "the last process did not have the best round"
+
+
+def test_without_examples_for_it_no_best_model_is_kept(prepared: Prepare, tmp_path: Path) -> None:
+    ann = prepared()
+    (tmp_path / "state").mkdir()
+    runner = JobRunner(ann, tmp_path / "state", initial_status(ann), lambda what, text: pytest.fail(text))
+    evaluated = runner.work(Evaluate(1, ann.outfit.local_task.start(), None))
+    assert isinstance(evaluated, Evaluated)
+    assert evaluated.validation is None
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["model.json", "model.safetensors"]

@@ -1,0 +1,71 @@
+"""The model of each peer's best round of a simulation, chosen on the examples that are held out for validation.
+
+It is in the run's folder at each moment, so a run that is carried on has it, too. A run without such examples has none:
+chosen on test examples, it would say too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedpeer.learning.models import BestRound
+from fedpeer.runs.disk import RunError, read_json, write_json
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.engine import Engine
+from fedpeer.sims.record import card, models
+from fedpeer.sims.world import World
+
+
+class BestModels:
+    """Keeps the best models of one method with one seed."""
+
+    def __init__(self, run: RunFolder, world: World, method: str, seed: int, *, resumed: bool) -> None:
+        """
+        Args:
+            resumed: whether the run is carried on, with what was best so far.
+        """
+        self._run, self._world, self._cell = run, world, (method, seed)
+        self._path = run.models(method, seed, best=True)
+        self._rounds = self._path.with_name(f"{self._path.stem}-rounds.json")
+        self._measure = "error" if world.dataset.task == "regression" else "accuracy"
+        self._kept: dict[str, torch.Tensor] = {}
+        self._best: dict[str, BestRound] = {}
+        if resumed:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._rounds.exists():  # no round was evaluated yet
+            return
+        try:
+            self._best = {peer: BestRound(**found) for peer, found in read_json(self._rounds).items()}
+            self._kept = load_file(self._path)
+        except (OSError, ValueError, TypeError, SafetensorError, RunError):  # damaged: later rounds count alone
+            self._best, self._kept = {}, {}
+
+    def consider(self, row: Mapping[str, Any], engine: Engine) -> None:
+        """Keep the models of the peers for which this round is the best so far.
+
+        Args:
+            row: the round's row.
+        """
+        if row.get(f"validation_{self._measure}") is None:
+            return
+        counts, better = self._measure == "accuracy", dict[str, BestRound]()
+        scores = row[f"validation_{self._measure}"], row["validation_loss"]
+        for peer, score, loss in zip(self._world.peers, *scores, strict=True):
+            found = BestRound.of(row["round"], score, loss)
+            if found is not None and found.beats(self._best.get(peer), counts=counts):
+                better[peer] = found
+        if not better:
+            return
+        self._best |= better
+        for name, value in models(self._world, engine).items():
+            if name.partition("/")[0] in better:
+                self._kept[name] = value.clone()
+        self._run.save_models(*self._cell, self._kept, card(self._world), best=True)
+        write_json(self._rounds, {peer: each.model_dump(mode="json") for peer, each in self._best.items()})
