@@ -24,7 +24,7 @@ ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
-.PHONY: help install simulate check format quick test soak soak-hosts soak-faults bench gpu golden clean
+.PHONY: help install simulate check format quick test soak soak-hosts soak-faults bench site gpu golden clean
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -70,6 +70,10 @@ soak-faults: $(READY)
 
 bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks.run
+
+site: $(READY)   ## the documentation as a site, in build/site
+	$(BIN)/python docs/stage_site.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 gpu: $(READY)    ## CPU against CUDA, where there is a device
 	$(BIN)/python -m pytest -m gpu

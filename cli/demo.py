@@ -51,10 +51,10 @@ def associative_command(
     """Let peers complete patterns from halves; each never saw one of them, and two peers learnt another completion."""
     from rich.console import Console
 
-    from fedpeer.cli.progress import progress_display
     from fedpeer.cli.running import stopping
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.experiments.associative.demonstration import demonstrate
+    from fedpeer.sims.progress import progress_display
 
     wanted = [
         ConfigProblem((), "applies to the page only; add --web", name) for name in _of_the_page(port, show) if not page

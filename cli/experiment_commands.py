@@ -33,9 +33,9 @@ def list_experiments() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.cli.units import duration_text
     from fedpeer.data.registry import describe_dataset
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
+    from fedpeer.runs.units import duration_text
 
     console, missing, readers = Console(), False, [each for each in map(experiment, EXPERIMENTS) if each.reads]
     for paper, each_of in groupby(map(experiment, EXPERIMENTS), key=lambda each: each.source.partition(", ")[0]):

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from fedpeer.cli.progress import LINE_EVERY
-from fedpeer.cli.units import duration_text
 from fedpeer.experiments.events import Begun, CellDone, ExperimentEvent, OfRun
 from fedpeer.runs.summary import percent
+from fedpeer.runs.units import duration_text
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
+from fedpeer.sims.progress import LINE_EVERY
 
 #: Bars of running runs on a terminal.
 BARS_MAX = 8

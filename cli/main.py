@@ -24,6 +24,7 @@ from fedpeer.cli import (
     experiment_commands,
     federation_commands,
     init_command,
+    new_command,
     runs_commands,
     simulate,
     slices,
@@ -41,12 +42,12 @@ app = typer.Typer(
     name="fedpeer",
     help="Decentralized multi-task learning: peers keep their data and average slices of their neural networks.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.command("simulate", cls=WithDefaults)(simulate.simulate_command)
+app.command("new")(new_command.new)
 app.command("init")(init_command.init)
 app.command("invite")(federation_commands.invite_command)
 app.command("join")(federation_commands.join_command)
@@ -77,7 +78,10 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def fedpeer_options(
     _version: Annotated[
-        bool, typer.Option("--version", metavar="", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", metavar="", help="Print the version and commit.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Take the options of all commands; the help text is that of `app`."""
@@ -85,8 +89,11 @@ def fedpeer_options(
 
 @app.command()
 def version() -> None:
-    """Print the version."""
-    print(f"fedpeer {fedpeer.__version__}")
+    """Print the version and, if it is no release, the commit."""
+    from fedpeer.runs.environment import source_commit
+
+    commit = source_commit()
+    print(f"fedpeer {fedpeer.__version__}" + (f" (commit {commit})" if commit else ""))
 
 
 def main() -> None:

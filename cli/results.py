@@ -8,8 +8,8 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedpeer.cli.units import apart, duration_text
 from fedpeer.runs.summary import count_text, headline, measure_of, metric_text, score_text, server_score, spoken
+from fedpeer.runs.units import apart, duration_text
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
-from fedpeer.cli.progress import progress_display
 from fedpeer.cli.results import linear, metric_table, private, result_table, worth
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.progress import progress_display
 from fedpeer.sims.request import SimulationRequest
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ def list_runs(out: _Out = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedpeer.cli.units import duration_text
     from fedpeer.runs.index import Index
     from fedpeer.runs.summary import score_text, spoken
+    from fedpeer.runs.units import duration_text
 
     rows = Index(runs_folder(out)).rows() if runs_folder(out).is_dir() else []
     if not rows:
@@ -129,8 +129,8 @@ def report_command(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last",
 
 
 def _cell(measure: str, value: float | None) -> str:
-    from fedpeer.cli.units import apart, duration_text
     from fedpeer.runs.summary import count_text, percent
+    from fedpeer.runs.units import apart, duration_text
 
     if value is None:
         return "–"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -37,6 +37,23 @@ def read_number(text: Any) -> Any:
     from fedpeer.cli.yaml_marks import scalar
 
     return scalar(text) if isinstance(text, str) else text
+
+
+def completion_of(option: str, *, several: bool = False) -> Callable[[str], list[str]]:
+    """Return what completes an option's value in a shell: the names to choose from.
+
+    Args:
+        several: the value is a list, of which the last name is completed.
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        from fedpeer.config.registries import registry
+
+        before, comma, begun = incomplete.rpartition(",") if several else ("", "", incomplete)
+        _, known = registry(OPTIONS[option])
+        return [f"{before}{comma}{name}" for name in known if name.startswith(begun)]
+
+    return complete
 
 
 def number(help: str, metavar: str = "N", **more: Any) -> Any:

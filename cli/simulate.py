@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.files import runs_folder
-from fedpeer.cli.setting_options import number
+from fedpeer.cli.setting_options import completion_of, number
 
 if TYPE_CHECKING:
     from fedpeer.runs.folder import RunFolder
@@ -27,8 +27,8 @@ DATA, LEARN, GOSSIP, RUN = "Peers and data", "Learning", "Gossip", "The run"
 _BESIDE = ("config", "out", "as_json", "quiet")
 
 
-def _opt(help: str, panel: str, metavar: str) -> Any:
-    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=False)
+def _opt(help: str, panel: str, metavar: str, complete: Callable[[str], list[str]] | None = None) -> Any:
+    return typer.Option(help=help, rich_help_panel=panel, metavar=metavar, show_default=False, autocompletion=complete)
 
 
 def _number(help: str, panel: str, metavar: str = "N") -> Any:
@@ -38,12 +38,21 @@ def _number(help: str, panel: str, metavar: str = "N") -> Any:
 def simulate_command(
     context: typer.Context,
     peers: Annotated[int | None, _number("Number of peers; default 16, or as many as the split makes.", DATA)] = None,
-    dataset: Annotated[str | None, _opt("One of fedpeer data list, or csv:FILE,label=NAME.", DATA, "NAME")] = None,
+    dataset: Annotated[
+        str | None, _opt("One of fedpeer data list, or csv:FILE,label=NAME.", DATA, "NAME", completion_of("dataset"))
+    ] = None,
     split: Annotated[str | None, _opt("How the data are divided, such as dirichlet:0.3.", DATA, "RULE")] = None,
-    algorithm: Annotated[str | None, _opt("Compare this algorithm with local training.", LEARN, "NAME")] = None,
-    compare: Annotated[str | None, _opt("Algorithms to compare.", LEARN, "A,B,...")] = None,
+    algorithm: Annotated[
+        str | None, _opt("Compare this algorithm with local training.", LEARN, "NAME", completion_of("algorithm"))
+    ] = None,
+    compare: Annotated[
+        str | None, _opt("Algorithms to compare.", LEARN, "A,B,...", completion_of("algorithm", several=True))
+    ] = None,
     network: Annotated[
-        str | None, _opt("Such as mlp:64+300+100+10, cnn, lstm or python:module:function.", LEARN, "NAME")
+        str | None,
+        _opt(
+            "Such as mlp:64+300+100+10, cnn, lstm or python:module:function.", LEARN, "NAME", completion_of("network")
+        ),
     ] = None,
     rounds: Annotated[int | None, _number("Number of rounds.", LEARN)] = None,
     steps: Annotated[str | None, _number('Local steps per round, or "pass": all examples once.', LEARN)] = None,
@@ -57,9 +66,17 @@ def simulate_command(
         str | None, _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
     ] = None,
     metrics: Annotated[
-        str | None, _opt("Further metrics of the last models, such as auc,f1 or mae,r2.", LEARN, "A,B,...")
+        str | None,
+        _opt(
+            "Further metrics of the last models, such as auc,f1 or mae,r2.",
+            LEARN,
+            "A,B,...",
+            completion_of("metrics", several=True),
+        ),
     ] = None,
-    topology: Annotated[str | None, _opt("Communication graph of the peers.", GOSSIP, "NAME")] = None,
+    topology: Annotated[
+        str | None, _opt("Communication graph of the peers.", GOSSIP, "NAME", completion_of("topology"))
+    ] = None,
     protocol: Annotated[str | None, _opt("push-sum, push-pull, exact or coordinator.", GOSSIP, "NAME")] = None,
     tolerance: Annotated[float | None, _number("Disagreement left after an averaging.", GOSSIP, "X")] = None,
     exchanges: Annotated[int | None, _number("Exchanges per averaging, instead of a tolerance.", GOSSIP)] = None,

@@ -175,8 +175,8 @@ def _head(status: dict[str, Any]) -> RenderableType:
     """Return the peer, its state, progress, score and traffic."""
     from rich.console import Group
 
-    from fedpeer.cli.units import duration_text
     from fedpeer.runs.summary import count_text, score_text
+    from fedpeer.runs.units import duration_text
 
     points = status["scores"].get(status["peer"])
     name = status["score_name"]
@@ -302,7 +302,7 @@ def _table(headings: list[str]) -> Table:
 
 
 def _ago(seconds: float | None) -> str:
-    from fedpeer.cli.units import duration_text
+    from fedpeer.runs.units import duration_text
 
     if seconds is None:
         return "never"

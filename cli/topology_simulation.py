@@ -103,12 +103,12 @@ def sweep(
 
     from fedpeer.cli.files import writable, write_new_text
     from fedpeer.cli.running import stopping
-    from fedpeer.cli.units import duration_text
     from fedpeer.experiments.scalar_gossip import scale
     from fedpeer.experiments.scalar_gossip.simulation import simulate_scalar
     from fedpeer.runs.canvas import standalone
     from fedpeer.runs.disk import dumps, read_json
     from fedpeer.runs.environment import environment
+    from fedpeer.runs.units import duration_text
 
     with writable(to, option="--to"):
         to.mkdir(parents=True, exist_ok=True)
@@ -158,8 +158,8 @@ def _sweep_table(outcome: ScalarGossipOutcome, numbers: int) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from fedpeer.cli.units import duration_text
     from fedpeer.runs.summary import count_text
+    from fedpeer.runs.units import duration_text
 
     options, known = outcome.options, outcome.theory
     shown = Table(box=SIMPLE, show_header=False, pad_edge=False)

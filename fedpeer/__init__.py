@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.config.federation import Federation
     from fedpeer.config.problems import ConfigError
-    from fedpeer.sims.api import Results, simulate
+    from fedpeer.sims.api import simulate
+    from fedpeer.sims.results import Results
     from fedpeer.slicing.models import PartialModel
 
 #: Name -> module that defines it.
@@ -36,7 +37,7 @@ _PUBLIC = {
     "Dataset": "fedpeer.data.dataset",
     "Federation": "fedpeer.config.federation",
     "PartialModel": "fedpeer.slicing.models",
-    "Results": "fedpeer.sims.api",
+    "Results": "fedpeer.sims.results",
     "Share": "fedpeer.data.dataset",
     "Split": "fedpeer.data.dataset",
     "TrainingContext": "fedpeer.algorithms.training_context",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from typing import Any
 
 from fedpeer.version import __version__
 
+#: The folder in which the package `fedpeer` is: the checkout, or site-packages.
+_PLACE = Path(__file__).parents[2]
 #: Packages beside fedpeer whose version can change results.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
@@ -28,8 +32,24 @@ def environment(device: str, device_name: str | None = None) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "processors": os.cpu_count(),
-        "git": _revision(),
+        "git": _revision(Path()),
     }
+
+
+def source_commit() -> str | None:
+    """Return the commit of fedpeer's own code: of its checkout, or the one that pip installed; None for a release.
+
+    A checkout whose files differ from the commit is said to be changed.
+    """
+    if (_PLACE / ".git").exists():
+        found = _revision(_PLACE)
+        return None if found is None else found["commit"][:12] + ", changed" * found["changed"]
+    try:
+        installed = json.loads(distribution("fedpeer").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    commit = installed.get("vcs_info", {}).get("commit_id")
+    return None if commit is None else str(commit)[:12]
 
 
 def _version(name: str) -> str | None:
@@ -39,15 +59,17 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _revision() -> dict[str, Any] | None:
-    """Return the commit of the current folder and whether files differ from it; None without git or a checkout."""
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--untracked-files=no")
+def _revision(folder: Path) -> dict[str, Any] | None:
+    """Return the commit of a folder and whether files differ from it; None without git or a checkout."""
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--untracked-files=no")
     return None if commit is None else {"commit": commit, "changed": bool(changes)}
 
 
-def _git(*arguments: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        answer = subprocess.run(("git", *arguments), capture_output=True, text=True, timeout=5, check=True)
+        answer = subprocess.run(
+            ("git", "-C", str(folder), *arguments), capture_output=True, text=True, timeout=5, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()

@@ -29,6 +29,7 @@ class History:
     scores_SP        (S, P) accuracy (0 to 1), or error, at the last evaluated round; (0, 0) if there was none
     round_R          (R,) evaluated rounds, counted from 1
     score_RP         (R, P) mean over seeds
+    loss_RP          (R, P) mean loss on each peer's test part, mean over seeds; NaN if not recorded
     round_T          (T,) trained rounds
     bytes_T, messages_T   (T,) sums over peers, mean over seeds
     seconds_T        (T,) wall time of the round, mean over seeds
@@ -42,6 +43,7 @@ class History:
     scores_SP: Floats
     round_R: NDArray[np.int64]
     score_RP: Floats
+    loss_RP: Floats
     round_T: NDArray[np.int64]
     bytes_T: Floats
     messages_T: Floats
@@ -70,6 +72,10 @@ def _history(method: str, seeds: Mapping[int, Mapping[int, Mapping[str, Any]]]) 
     by_round = {number: [rounds[number] for rounds in full.values()] for number in trained}
     evaluated = [n for n, rows in by_round.items() if all(row.get(measure) is not None for row in rows)]
     score_RSP = [_floats([row[measure] for row in by_round[n]]) for n in evaluated]
+    loss_RSP = [
+        _floats([row.get("loss") or [None] * score_SP.shape[1] for row in by_round[n]])
+        for n, score_SP in zip(evaluated, score_RSP, strict=True)
+    ]
     return History(
         method=method,
         measure=measure,
@@ -77,6 +83,7 @@ def _history(method: str, seeds: Mapping[int, Mapping[int, Mapping[str, Any]]]) 
         scores_SP=score_RSP[-1] if evaluated else np.empty((0, 0)),
         round_R=np.array(evaluated, dtype=np.int64),
         score_RP=np.stack([score_SP.mean(axis=0) for score_SP in score_RSP]) if evaluated else np.empty((0, 0)),
+        loss_RP=np.stack([loss_SP.mean(axis=0) for loss_SP in loss_RSP]) if evaluated else np.empty((0, 0)),
         round_T=np.array(trained, dtype=np.int64),
         bytes_T=_totals(by_round.values(), "bytes_sent"),
         messages_T=_totals(by_round.values(), "messages_sent"),

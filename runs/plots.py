@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fedpeer.runs.canvas import INK, LINE, MARKERS, PALETTE, TEXT, draw_axes, end_labels, method_colour
 from fedpeer.runs.history import Floats, History
-from fedpeer.runs.summary import count_text, score_text
+from fedpeer.runs.summary import count_text, score_text, spoken
 
 #: Most peers with a row each; more are drawn as one curve, from the worst to the best.
 ROWS_MAX = 64
@@ -82,6 +82,21 @@ def curves(histories: Sequence[tuple[int, History]], label: str) -> str:
         end_labels(axes, ends)
 
     return draw_axes(draw, 250, label, right=52)
+
+
+def draw_scores(axes: Axes, histories: Sequence[History]) -> None:
+    """Draw mean score over peers by round, with its band, in the user's own style of matplotlib."""
+    for history in histories:
+        if len(history.round_R):
+            [line] = axes.plot(history.round_R, history.score_RP.mean(axis=1), label=spoken(history.method))
+            low_R, high_R, _ = band(history.score_RP)
+            axes.fill_between(history.round_R, low_R, high_R, color=line.get_color(), alpha=0.15, linewidth=0)
+    measure = histories[0].measure
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"{measure}, mean over peers")
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))
+    axes.legend()
 
 
 def _tick(value: float, measure: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -54,6 +55,13 @@ def learning(run: Facts) -> str:
             caption += " The first rounds are outside the picture."
         title = f"{measure.capitalize()} by round"
         stack.append(_figure(title, plots.curves(drawn, title), prose(caption), keys=keys))
+        losses = [(index, _losses(h)) for index, h in drawn if np.isfinite(h.loss_RP).all()]
+        if losses:
+            keys_of_losses = _keys(run, [history.method for _, history in losses])
+            text = "Mean loss on the peers' own test parts; where it rises while the score stays, answers get too sure."
+            stack.append(
+                _figure("Loss by round", plots.curves(losses, "Loss by round"), prose(text), keys=keys_of_losses)
+            )
         title = f"{measure.capitalize()} of each peer after its last round"
         beside = _figure(title, plots.per_peer(drawn, run.peers, title), prose(_gains(run)), keys=keys)
     steady = all(np.ptp(history.bytes_T) == 0 for _, history in sending)
@@ -69,6 +77,11 @@ def learning(run: Facts) -> str:
         return ""
     left = f"<div class=stack>{''.join(stack)}</div>" if stack else ""
     return f"<section><h2>Learning</h2><div class=grid>{left}{beside}</div>{same}</section>"
+
+
+def _losses(history: History) -> History:
+    """Return the history with losses instead of scores."""
+    return replace(history, measure="error", score_RP=history.loss_RP)
 
 
 def _steady(histories: Iterable[History]) -> str:

@@ -6,12 +6,13 @@ import copy
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
+import networkx as nx
+from rich.console import Console
 from torch import nn
 
 from fedpeer.config.choice import Choice, ChoiceError, parse_choice
@@ -24,46 +25,14 @@ from fedpeer.config.settings import EngineName, RunOptions
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
+from fedpeer.sims.events import Event
 from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.progress import ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.results import Results
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
-
-
-@dataclass(frozen=True)
-class Results:
-    """The results of a simulation.
-
-    summary    the object that `fedpeer simulate --json` prints
-    folder     the run's folder, with metrics, models and `report.html`
-    """
-
-    summary: Mapping[str, Any]
-    folder: Path
-
-    def score(self, method: str) -> float:
-        """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression."""
-        found = self.summary["methods"][method]
-        return float(found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"])
-
-    def state_dict(self, method: str, peer: str, seed: int | None = None) -> dict[str, torch.Tensor]:
-        """Return a peer's trained parameters; load them by `module.load_state_dict(..., strict=False)`.
-
-        Counters, such as those of batch normalisation, are not among them.
-
-        Args:
-            seed: one of the run's seeds; default: the first.
-
-        Raises:
-            KeyError: the run has no such peer.
-        """
-        seed = self.summary["seeds"][0] if seed is None else seed
-        stored = load_file(self.folder / "models" / f"{method}-seed{seed}.safetensors")
-        found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
-        if not found:
-            raise KeyError(f"{peer} is not in {self.folder.name}")
-        return found
 
 
 def simulate(
@@ -81,6 +50,7 @@ def simulate(
     shards: int | None = None,
     out: str | Path = "fedpeer-runs",
     resume: str | None = None,
+    progress: bool | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Results:
     """Train many peers on this machine by several methods on the same split of the data, and compare the methods.
@@ -89,7 +59,8 @@ def simulate(
         data: a `fedpeer.Dataset`, `(x, y)` arrays or tensors, a PyTorch data set, or a name such as "digits".
         network: an `nn.Module`, of which only the architecture counts (`learning.start` draws the initial parameters),
             or a name such as "mlp:64+30+10".
-        federation: the settings of `federation.yaml`, as a mapping or a `Federation`.
+        federation: the settings of `federation.yaml`, as a mapping or a `Federation`. In a mapping a topology may be an
+            undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ...
         methods: the algorithms to compare.
         seeds: each method runs once with each seed.
         device: "cpu", "cuda", "mps" or "auto" (the fastest available).
@@ -103,6 +74,7 @@ def simulate(
         out: folder in which the run's folder is made.
         resume: id of an interrupted run in that folder, or "last", to carry on; all other arguments must be those with
             which it was begun, but for device and workers.
+        progress: show progress, as bars in a notebook and on a terminal and as lines elsewhere; default: in a notebook.
         on_event: called with each `fedpeer.sims.events` event.
 
     Returns:
@@ -131,11 +103,22 @@ def simulate(
     else:
         run = continued_record(Path(out), resume, simulation, objects)
     try:
-        summary = carry_out(simulation, run, on_event)
+        with _display(progress) as display:
+
+            def tell(event: Event) -> None:
+                display(event)
+                on_event(event)
+
+            summary = carry_out(simulation, run, tell)
     finally:  # an interrupted run can be carried on by this process, such as a notebook's
         run.let_go()
     write_report(run)
     return Results(summary, run.path)
+
+
+def _display(progress: bool | None) -> ProgressDisplay:
+    console = Console(stderr=True)
+    return progress_display(console, quiet=not (console.is_jupyter if progress is None else progress))
 
 
 def _request(
@@ -157,7 +140,7 @@ def _request(
     """
     options, problems = typed(RunOptions, run_options)
     assert options is not None, "every option has a default"
-    settings = federation if isinstance(federation, Federation) else _written(federation)
+    settings = federation if isinstance(federation, Federation) else _written(federation, problems)
     found, more = (settings, []) if isinstance(settings, Federation) else typed(Federation, settings)
     problems += more
     chosen = [_choice((name,), text, problems) for name, text in names.items()]
@@ -185,8 +168,29 @@ def _request(
     return request
 
 
-def _written(federation: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return {} if federation is None else copy.deepcopy(dict(federation))
+def _written(federation: Mapping[str, Any] | None, problems: list[ConfigProblem]) -> Mapping[str, Any]:
+    """Return a copy of the settings, in which a graph of networkx is the choice `edges`."""
+    settings: dict[str, Any] = {} if federation is None else copy.deepcopy(dict(federation))
+    models = settings.get("partial_models")
+    for path, inside in (
+        ((), settings),
+        *((("partial_models", name), each) for name, each in (models.items() if isinstance(models, dict) else ())),
+    ):
+        gossip = inside.get("gossip") if isinstance(inside, dict) else None
+        if isinstance(gossip, dict) and isinstance(graph := gossip.get("topology"), nx.Graph):
+            gossip["topology"] = _edges(graph, (*path, "gossip", "topology"), problems)
+    return settings
+
+
+def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) -> dict[str, list[str]]:
+    """Return the edges of a graph whose nodes are peers' ids, or their numbers 0, 1, ..."""
+
+    def name(node: object) -> str:
+        return f"peer{int(node) + 1}" if isinstance(node, Integral) else str(node)
+
+    if graph.is_directed():
+        problems.append(ConfigProblem(path, "this graph is directed; make it undirected by graph.to_undirected()"))
+    return {"edges": [f"{name(one)}-{name(other)}" for one, other in graph.edges()]}
 
 
 def _choice(path: SettingPath, text: object, problems: list[ConfigProblem]) -> Choice | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_every_command_has_help(name: list[str], fedpeer: Fedpeer) -> None:
 
 
 def test_version(fedpeer: Fedpeer) -> None:
-    assert fedpeer("--version").out == fedpeer("version").out == f"fedpeer {package.__version__}\n"
+    shown = fedpeer("--version").out
+    assert shown == fedpeer("version").out
+    assert re.fullmatch(rf"fedpeer {package.__version__}( \(commit [0-9a-f]{{12}}(, changed)?\))?\n", shown)
 
 
 def test_our_own_mistake_ends_in_a_file(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

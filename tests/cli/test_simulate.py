@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedpeer.cli import running
-from fedpeer.cli.progress import NoProgress, ProgressDisplay
 from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.progress import NoProgress, ProgressDisplay
 from tests.cli.conftest import Fedpeer
 
 SMALL = ["simulate", "--peers", "4", "--rounds", "3", "--steps", "20", "--network", "mlp:64+20+10", "--workers", "1"]

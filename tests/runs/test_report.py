@@ -142,6 +142,20 @@ def test_bytes_are_drawn_only_where_they_differ_from_round_to_round(tmp_path: Pa
     assert "Bytes sent in each round" in page(run)[1].text
 
 
+def test_losses_are_drawn_for_methods_of_which_all_are_numbers(tmp_path: Path) -> None:
+    """The last loss, mean over peers, stands at the end of the curve, also where an algorithm has none."""
+    run = made(tmp_path, methods=("local", "fedavg"), rounds=1, finished=False)
+    run.record({**row("local", 2), "loss": [0.25, 0.5, 0.75, 1.0]})
+    run.record({**row("fedavg", 2), "loss": [0.25, 0.5, None, 1.0]})
+    text, parsed = page(run)
+    check(text, parsed)
+    figure = text[text.index("<h3>Loss by round</h3>") :].partition("</figure>")[0]
+    assert "0.625" in figure
+    assert "local only" in figure
+    assert "FedAvg" not in figure
+    assert "Loss by round" not in page(made(tmp_path / "none", methods=("local",), rounds=0))[1].text
+
+
 def test_the_report_shows_metrics_reliability_and_confusion(tmp_path: Path) -> None:
     run = made(tmp_path, methods=("local",), rounds=1, finished=False)
     run.record({**row("local", 2), "metrics": {"auc": [0.9, 0.8, None, None]}})
@@ -177,7 +191,7 @@ def test_light_dark_phone_and_paper_have_their_styles(report: Report) -> None:
         assert f"@media {query}" in text
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in parsed.tags
     pictures = [attributes for tag, attributes in parsed.tags if tag == "svg" and "aria-label" in attributes]
-    assert len(pictures) == 7  # curves, peers, a graph, and two pictures of gossip for each of two methods
+    assert len(pictures) == 8  # scores, losses, peers, a graph, and two pictures of gossip for each of two methods
     assert all("width" not in attributes and attributes["viewbox"] for attributes in pictures)
 
 

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpeer.config.problems import ConfigError
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.results import Results
 from tests.sims.worlds import same_bits
 
 X = np.random.default_rng(0).normal(size=(240, 6)).astype(np.float32)
@@ -56,12 +59,12 @@ def factory(bend: Callable[[Tensor], Tensor]) -> type[nn.Module]:
     return Inner
 
 
-def simulated(out: Path, network: nn.Module, **more: Any) -> api.Results:
+def simulated(out: Path, network: nn.Module, **more: Any) -> Results:
     given = {"federation": SETTINGS, "methods": ["partial-averaging"], "device": "cpu", "workers": 2, **more}
     return api.simulate((X, Y), network, out=out, **given)
 
 
-def weights(results: api.Results) -> list[Tensor]:
+def weights(results: Results) -> list[Tensor]:
     return [
         value
         for peer in range(1, 5)
@@ -146,3 +149,27 @@ def test_a_run_is_not_carried_on_with_other_settings(tmp_path: Path) -> None:
         simulated(tmp_path, seeded(Net), federation=longer, resume="last")
     with pytest.raises(RunError, match="there is no run"):
         simulated(tmp_path, seeded(Net), resume="nothing")
+
+
+def test_a_graph_of_networkx_is_a_topology(tmp_path: Path) -> None:
+    """Nodes are peers' ids or their numbers; a partial model may have a graph of its own."""
+    path, named = nx.path_graph(4), nx.relabel_nodes(nx.path_graph(4), {n: f"peer{n + 1}" for n in range(4)})
+    edges = "edges:peer1-peer2+peer2-peer3+peer3-peer4"
+    everyone, network = SETTINGS["partial_models"]["everyone"], Net()
+    found = [
+        simulated(tmp_path / str(number), network, federation={**SETTINGS, **changed}).score("partial-averaging")
+        for number, changed in enumerate(
+            [
+                {"gossip": {"topology": edges, "exchanges": 1}},
+                {"gossip": {"topology": path, "exchanges": 1}},
+                {"gossip": {"topology": named, "exchanges": 1}},
+                {"partial_models": {"everyone": {**everyone, "gossip": {"topology": path, "exchanges": 1}}}},
+            ]
+        )
+    ]
+    assert len(set(found)) == 1
+
+
+def test_a_directed_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="this graph is directed; make it undirected"):
+        simulated(tmp_path, Net(), federation={**SETTINGS, "gossip": {"topology": nx.DiGraph([(0, 1)])}})

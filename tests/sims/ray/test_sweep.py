@@ -20,7 +20,6 @@ import torch
 from safetensors.numpy import load_file
 
 from fedpeer.algorithms import steppers
-from fedpeer.cli.progress import ProgressTable
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.settings import EngineName
@@ -36,6 +35,7 @@ from fedpeer.sims.events import Event, MethodStarted, Remark, RoundDone, RunLost
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared
+from fedpeer.sims.tally import ProgressTable
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from tests.experiments.test_experiments import TINY, wanted
 from tests.sims.ray.conftest import Machines, vector

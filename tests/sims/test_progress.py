@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.progress import Bars, NoProgress, ProgressLines, ProgressTable, progress_display
-from fedpeer.cli.units import apart, duration_text
+from fedpeer.runs.units import apart, duration_text
 from fedpeer.sims.events import (
     Event,
     MethodDone,
@@ -24,6 +23,8 @@ from fedpeer.sims.events import (
     SimulationStarted,
     WorkerReplaced,
 )
+from fedpeer.sims.progress import Bars, NoProgress, ProgressLines, progress_display
+from fedpeer.sims.tally import ProgressTable
 
 ROUNDS = 30
 

@@ -1,4 +1,4 @@
-"""Durations and spreads as text; `runs/summary.py` formats bytes, counts and scores, as in the report."""
+"""Durations and spreads as text; `summary.py` formats bytes, counts and scores, as in the report."""
 
 from __future__ import annotations
 

@@ -1,27 +1,23 @@
-"""Progress of a simulation: bars on a terminal, at most one line a second elsewhere.
+"""Progress of a simulation: bars on a terminal and in a notebook, at most one line a second elsewhere.
 
-Both displays receive the events of `sims/events.py` in order and keep one `MethodTally` per method; they decide
-nothing. Progress goes to standard error, so that standard output has results only.
+All displays receive the events of `sims/events.py` in order and keep the tallies of `tally.py`; they decide nothing.
+Progress goes to standard error, or under the notebook's cell, so that standard output has results only.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from fedpeer.cli.units import apart, duration_text
-from fedpeer.runs.history import Measure
-from fedpeer.runs.summary import score_text
+from fedpeer.runs.units import duration_text
 from fedpeer.sims.events import (
     Event,
     MethodDone,
@@ -33,81 +29,12 @@ from fedpeer.sims.events import (
     SimulationStarted,
     WorkerReplaced,
 )
+from fedpeer.sims.tally import ProgressTable, lost_text, replaced_text
 
 #: Seconds between two lines of a log: slow enough to follow, and a long run's log stays short.
 LINE_EVERY = 1.0
-
-
-@dataclass
-class MethodTally:
-    """Progress of one method over all its seeds, which run one after the other or several at once.
-
-    rounds    rounds of each seed
-    seeds     number of seeds
-    done      seed -> finished rounds
-    running   seeds under way
-    seconds   duration of the last 20 rounds, in s
-    score     newest score: mean ± spread over the peers
-    seed      seed of the newest event
-    """
-
-    rounds: int
-    seeds: int
-    done: dict[int, int] = field(default_factory=dict)
-    running: set[int] = field(default_factory=set)
-    seconds: list[float] = field(default_factory=list)
-    score: str = ""
-    seed: int = 0
-
-    def begin(self, seed: int, done: int = 0) -> None:
-        self.running.add(seed)
-        self.done[seed], self.seed = done, seed
-
-    def add(self, event: RoundDone, measure: Measure) -> None:
-        self.done[event.seed], self.seed = event.round, event.seed
-        self.seconds = [*self.seconds[-19:], event.seconds]  # recent rounds only: the first ones include warm-up
-        if event.score_P:
-            mean, finite = statistics.fmean(event.score_P), all(map(math.isfinite, event.score_P))
-            spread = statistics.pstdev(event.score_P) if finite else math.nan  # it raises for NaN
-            self.score = f"{score_text(mean, measure)} ± {apart(spread, measure)}"
-
-    @property
-    def outlook(self) -> str:
-        """The time left, in words."""
-        if not self.running:
-            return "waiting"
-        return f"{duration_text(self.left)} left" if self.seconds else "starting"
-
-    def end(self, seed: int) -> None:
-        self.running.discard(seed)
-        self.done[seed], self.seed = self.rounds, seed
-
-    def lose(self, seed: int) -> None:
-        """Return a lost run to the waiting ones."""
-        self.running.discard(seed)
-        self.done[seed] = 0
-
-    @property
-    def rounds_done(self) -> int:
-        return sum(self.done.values())
-
-    @property
-    def rounds_total(self) -> int:
-        return self.rounds * self.seeds
-
-    @property
-    def finished(self) -> int:
-        """Number of finished seeds."""
-        return sum(done == self.rounds for seed, done in self.done.items() if seed not in self.running)
-
-    @property
-    def pace(self) -> float:
-        """Seconds per round: the median of the last rounds."""
-        return statistics.median(self.seconds) if self.seconds else 0.0
-
-    @property
-    def left(self) -> float:
-        return self.pace * (self.rounds_total - self.rounds_done) / max(1, len(self.running))
+#: Seconds between two drawings in a notebook, each of which is a message to the browser.
+DRAW_EVERY = 0.25
 
 
 class ProgressDisplay(Protocol):
@@ -118,59 +45,6 @@ class ProgressDisplay(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def __call__(self, event: Event) -> None: ...
-
-
-class ProgressTable:
-    """Tallies of all methods, and the texts that both displays share."""
-
-    def __init__(self) -> None:
-        self.tallies: dict[str, MethodTally] = {}
-        self.measure: Measure = "accuracy"
-        self.together = False
-
-    def start(self, event: SimulationStarted) -> str:
-        seeds = Counter(method for method, _ in event.cells)
-        self.tallies = {method: MethodTally(event.rounds, count) for method, count in seeds.items()}
-        self.measure, self.together = event.measure, event.at_once > 1
-        workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
-        size = f"{event.parameters:,} parameters each"
-        return f"{event.dataset}: {event.peers} peers, {size}, {event.rounds} rounds, {workers}; run {event.run}"
-
-    def on_event(self, event: Event) -> None:
-        match event:
-            case RunBegun():
-                self.tallies[event.method].begin(event.seed)
-            case MethodStarted():
-                self.tallies[event.method].begin(event.seed, event.first_round - 1)
-            case RoundDone():
-                self.tallies[event.method].add(event, self.measure)
-            case MethodDone():
-                self.tallies[event.method].end(event.seed)
-            case RunLost():
-                self.tallies[event.method].lose(event.seed)
-            case _:
-                pass
-
-    def name(self, method: str) -> str:
-        tally = self.tallies[method]
-        if len(tally.running) > 1:
-            return f"{method}, {len(tally.running)} seeds at once"
-        return f"{method}, seed {tally.seed}" if tally.seeds > 1 and tally.done else method
-
-    @property
-    def runs(self) -> tuple[int, int, int]:
-        """Numbers of finished, running and waiting runs."""
-        tallies = self.tallies.values()
-        finished, running = sum(each.finished for each in tallies), sum(len(each.running) for each in tallies)
-        return finished, running, sum(each.seeds for each in tallies) - finished - running
-
-
-def _lost(event: RunLost) -> str:
-    return f"{event.method}, seed {event.seed}: {event.words}"
-
-
-def _replaced(event: WorkerReplaced) -> str:
-    return f"{event.worker} died ({event.reason}) in round {event.round} of {event.method}; another took over its work"
 
 
 def _words(text: str, width: int) -> TextColumn:
@@ -218,7 +92,7 @@ class Bars:
                         method, total=tally.rounds_total, start=False, score="", pace="", left="waiting"
                     )
             case RunLost():
-                self._say(f"[yellow]{_lost(event)}")
+                self._say(f"[yellow]{lost_text(event)}")
                 self._draw(event.method)
             case RunBegun() | MethodStarted():
                 self.progress.start_task(self.tasks[event.method])
@@ -226,7 +100,7 @@ class Bars:
             case RoundDone() | MethodDone():
                 self._draw(event.method)
             case WorkerReplaced():
-                self._say(f"[yellow]{_replaced(event)}")
+                self._say(f"[yellow]{replaced_text(event)}")
             case Remark():
                 self._say(f"[dim]note: {event.text}")
 
@@ -274,9 +148,9 @@ class ProgressLines:
             case MethodDone():
                 self.write(self._line(event.method))
             case RunLost():
-                self.write(_lost(event))
+                self.write(lost_text(event))
             case WorkerReplaced():
-                self.write(_replaced(event))
+                self.write(replaced_text(event))
             case Remark():
                 self.write(f"note: {event.text}")
 
@@ -294,6 +168,54 @@ class ProgressLines:
         return f"{self.board.name(method)}: {', '.join(words)}"
 
 
+class NotebookBars:
+    """Progress under a notebook's cell: a table with one bar per method, redrawn in place; it needs no widgets."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock, self.board = clock, ProgressTable()
+        self.last = clock() - DRAW_EVERY
+        self.title = ""
+        self.notes: list[str] = []
+        self._ipython = import_module("IPython.display")
+        self._output: Any = None
+
+    def __enter__(self) -> Self:
+        self._output = self._ipython.display(self._ipython.HTML(""), display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._draw()
+
+    def __call__(self, event: Event) -> None:
+        self.board.on_event(event)
+        match event:
+            case SimulationStarted():
+                self.title = self.board.start(event)
+            case RunLost():
+                self.notes.append(lost_text(event))
+            case WorkerReplaced():
+                self.notes.append(replaced_text(event))
+            case Remark():
+                self.notes.append(event.text)
+            case _:
+                pass
+        if not isinstance(event, RoundDone) or self.clock() - self.last >= DRAW_EVERY:
+            self._draw()
+
+    def _draw(self) -> None:
+        self.last = self.clock()
+        rows = []
+        for method, tally in self.board.tallies.items():
+            done, total = tally.rounds_done, tally.rounds_total
+            bar = f"<progress value={done} max={total}></progress>"
+            left = "done" if done >= total else tally.outlook
+            cells = [escape(self.board.name(method)), bar, f"{done} of {total} rounds", tally.score, left]
+            rows.append("".join(f"<td>{cell}</td>" for cell in cells))
+        lines = [f"<p>{escape(text)}</p>" for text in (self.title, *self.notes) if text]
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        self._output.update(self._ipython.HTML(f"{''.join(lines)}<table>{table}</table>"))
+
+
 class NoProgress:
     """No progress at all (`--quiet`)."""
 
@@ -308,9 +230,11 @@ class NoProgress:
 
 
 def progress_display(console: Console, quiet: bool) -> ProgressDisplay:
-    """Return the display that suits the console: bars on a terminal, else lines, or none if `quiet`."""
+    """Return the display that suits the console: bars on a terminal or in a notebook, else lines; none if `quiet`."""
     if quiet:
         return NoProgress()
+    if console.is_jupyter:
+        return NotebookBars()
     if console.is_terminal:
         return Bars(console)
     return ProgressLines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
