@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
@@ -351,10 +353,13 @@ def test_every_command_of_the_container_file_is_real(capsys: pytest.CaptureFixtu
     text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Containerfile").read_text(encoding="utf-8"))
     steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     assert {name for name, _ in steps} <= {
-        "FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "CMD"
+        "ARG", "FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "CMD"
     }  # fmt: skip
     of = dict(steps)
-    version = re.search(r":(\d+)\.(\d+)-slim$", of["FROM"])
+    given = dict(value.split("=", 1) for name, value in steps if name == "ARG")
+    used = {name: text.count(f"${name}") + text.count(f"${{{name}}}") for name in given}
+    assert used == {"BASE": 1, "INDEX": 2, "TORCH_INDEX": 1}
+    version = re.search(r":(\d+)\.(\d+)-slim$", given["BASE"])
     assert version is not None
     assert (int(version[1]), int(version[2])) >= (3, 11), "what fedpeer requires"
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
@@ -371,6 +376,80 @@ def test_every_command_of_the_container_file_is_real(capsys: pytest.CaptureFixtu
         assert run([words[1], "--help"]) == 0
         told = capsys.readouterr().out.split()
         assert [word for word in words[2:] if word.startswith("--") and word not in told] == []
+
+
+def test_the_manifest_has_what_the_peers_folder_has(tmp_path: Path) -> None:
+    """Its parts are those of Kubernetes, and what it copies is what `fedpeer init` makes."""
+    service, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    for manifest, version in ((service, "v1"), (peers, "apps/v1")):
+        assert manifest["apiVersion"] == version
+        kubernetes_validate.validate(manifest, "1.32", strict=True)  # it raises
+    pod = peers["spec"]["template"]
+    assert service["spec"]["selector"] == peers["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert peers["spec"]["replicas"] == 1
+    assert run(["init", str(tmp_path / "wards"), "--peers", "2", "--hosts", "10.0.0.1,10.0.0.2"]) == 0
+    made = tmp_path / "wards" / "peer1"
+    given = tmp_path / "given"
+    given.mkdir()
+    for file in (*made.glob("*.*"), *(made / "keys").iterdir()):  # a secret made of two folders is flat
+        shutil.copy(file, given)
+    (copy,) = pod["spec"]["initContainers"]
+    copying = copy["command"][-1].replace("/given", str(given))
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for _ in range(2):
+        subprocess.run([*copy["command"][:-1], copying], cwd=mounted, check=True)
+    names = {file.relative_to(made) for file in made.rglob("*") if file.is_file()}
+    assert {file.relative_to(mounted) for file in mounted.rglob("*") if file.is_file()} == names
+    assert (mounted / "keys" / "peer1.key").stat().st_mode & 0o077 == 0
+    assert run(["config", "check", str(mounted / "peer1.yaml")]) == 0
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, False), (2, False), (1, True), (75, True)])
+def test_a_peer_in_a_set_is_started_again_only_where_that_helps(tmp_path: Path, code: int, again: bool) -> None:
+    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (peer,) = peers["spec"]["template"]["spec"]["containers"]
+    fake = tmp_path / "fedpeer"
+    fake.write_text(f"#!/bin/sh\nexit {code}\n")
+    fake.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(peer["command"], env=environment, stdout=subprocess.PIPE, text=True) as set_:
+        assert set_.stdout is not None
+        try:
+            if again:
+                assert set_.wait(timeout=PATIENCE_S) == code
+            else:
+                assert f"exit code {code}" in set_.stdout.readline()
+                set_.terminate()
+                assert set_.wait(timeout=PATIENCE_S) == code
+        finally:
+            set_.kill()
+
+
+def test_a_peer_in_a_set_is_paused_by_the_sets_signal(tmp_path: Path) -> None:
+    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (peer,) = peers["spec"]["template"]["spec"]["containers"]
+    fake = tmp_path / "fedpeer"
+    fake.write_text("#!/bin/sh\ntrap 'echo paused; exit 0' TERM\necho started\nwhile :; do sleep 0.05; done\n")
+    fake.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(peer["command"], env=environment, stdout=subprocess.PIPE, text=True) as set_:
+        assert set_.stdout is not None
+        try:
+            assert set_.stdout.readline() == "started\n"
+            set_.terminate()
+            assert set_.stdout.readline() == "paused\n"
+            assert set_.wait(timeout=PATIENCE_S) == 0
+        finally:
+            set_.kill()
+
+
+def test_the_compose_file_runs_the_container_file() -> None:
+    (peer,) = YAML(typ="safe").load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
+    assert (DEPLOY / peer["build"]["context"]).resolve() == ROOT
+    assert (ROOT / peer["build"]["dockerfile"]).is_file()
+    assert peer["network_mode"] == "host"
+    assert {place.split(":")[-2 if place.endswith(":ro") else -1] for place in peer["volumes"]} == {"/peer", "/data"}
 
 
 def service_signal() -> str:
