@@ -1,0 +1,51 @@
+"""The documentation as a site: no page is missing, no link is broken, and each public name is in the reference."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+import fedpeer
+from tests.docs.test_pages import loaded
+
+from .pages import PAGES, ROOT
+
+
+def nav(entries: list[object]) -> set[str]:
+    """Return the pages of a part of the navigation."""
+    found: set[str] = set()
+    for entry in entries:
+        assert isinstance(entry, dict)
+        (inside,) = entry.values()
+        found |= nav(inside) if isinstance(inside, list) else {inside}
+    return found
+
+
+def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    files = {str(path) for path in loaded(ROOT / "docs" / "stage_site.py").stage(tmp_path / "pages")}
+    pages = nav(YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
+    assert {str(page.relative_to(ROOT)) for page in PAGES} <= pages <= files
+    for file in files:
+        if file.endswith(".md"):
+            text = re.sub(r"^```.*?^```|`[^`\n]+`", "", (tmp_path / "pages" / file).read_text(), flags=re.M | re.S)
+            for link in re.findall(r"\]\(([^)#\s]+)", text):
+                if "://" not in link:
+                    assert (tmp_path / "pages" / file).parent.joinpath(link).is_file(), f"{file}: {link}"
+
+
+@pytest.mark.soak
+def test_the_site_is_built_and_has_every_public_name(tmp_path: Path) -> None:
+    loaded(ROOT / "docs" / "stage_site.py").stage(ROOT / "build" / "site-pages")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (built.returncode, built.stderr) == (0, "")
+    reference = (tmp_path / "docs" / "api.html").read_text(encoding="utf-8")
+    assert all(f'id="fedpeer.{name}"' in reference for name in fedpeer.__all__)
