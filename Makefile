@@ -73,7 +73,7 @@ bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.
 
 site: $(READY)   ## the documentation as a site, in build/site
 	$(BIN)/python docs/stage_site.py build/site-pages
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 gpu: $(READY)    ## CPU against CUDA, where there is a device
 	$(BIN)/python -m pytest -m gpu

@@ -144,7 +144,7 @@ def scale_page(rows: Sequence[_Row], command: str, facts: str) -> str:
 _INTRODUCTION = """\
 How many exchanges until all peers agree on the mean to a millionth, from a hundred peers to a million: one number a
 peer, drawn from a normal distribution, and no networks. In brackets what theory foretells for such a start without
-losses ([topology-and-gossip.md](../topology-and-gossip.md#crowds))."""
+losses ([topology-and-gossip.md](../topology-and-gossip.md#large-scale-simulation))."""
 
 _REMARKS = f"""\
 A dash: not played; it takes more than {_EXCHANGES_MAX:,} exchanges, or more work than was at hand. Theory is exact in
