@@ -58,7 +58,7 @@ _Chosen = Annotated[
     typer.Option(
         "--model",
         help="The last model, or that of the best round on examples held out for validation.",
-        metavar="WHICH",
+        metavar="last|best",
     ),
 ]
 _Allow = Annotated[
