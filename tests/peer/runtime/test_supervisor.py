@@ -20,7 +20,7 @@ import pytest
 PATIENCE = 60.0
 
 PARENT = """
-import os, signal, sys, time
+import os, signal, socket, sys, time
 from fedpeer.peer.runtime.supervisor import watch_over
 
 def said(*words):
@@ -33,13 +33,14 @@ def fails():
     raise RuntimeError("no such luck")
 
 def waits():
-    heard = []
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append("INT"))
-    signal.signal(signal.SIGTERM, lambda number, frame: heard.append("TERM"))
+    received, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, frame: None)
+    signal.set_wakeup_fd(wakes.fileno())
     said("ready", os.getpid(), os.getpgid(0) == os.getpid())
-    while not heard:
-        signal.pause()
-    said("heard", *heard)
+    # A signal that comes before we wait is not lost, as it would be with signal.pause().
+    said("heard", *(signal.Signals(number).name.removeprefix("SIG") for number in received.recv(64)))
     return 0
 
 def later():
