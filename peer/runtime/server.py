@@ -8,7 +8,6 @@ connection is closed if the body was not read. Or it asks for a connection that 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 import weakref
@@ -19,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from fedpeer.peer.runtime.admission import Host, MessageAdmission, Visit, rejected, within_bound
 from fedpeer.peer.runtime.buffers import BufferPool
+from fedpeer.peer.runtime.http_connection import SILENT, HttpConnection
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES, Limits
 from fedpeer.peer.runtime.listener import Listener
 from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX, TwoWayLink
@@ -34,8 +34,6 @@ _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
 _LINE_MAX, _HEADERS_MAX = 1024, 32
 #: Seconds that open requests get to finish when the server stops, and again to be cancelled; a peer has 5 in all.
 _STOP_S = 1.0
-#: Replaces aiohttp's log of what strangers do: the host counts rejections and logs them with limits.
-_SILENT = logging.Logger("fedpeer.http", logging.CRITICAL)
 #: HTTP status of a rejection by its code, if there is a better one than 400.
 _STATUS = {
     "unknown_peer": 403,
@@ -62,7 +60,7 @@ class PeerServer:
         self._started, self._encrypted = True, tls is not None
         self._web = web.Server(self._answer)
 
-        def speak() -> web.RequestHandler:
+        def speak() -> HttpConnection:
             return _Speaker(self._web, self.admission.host, self.admission.limits)
 
         self._listener = Listener(
@@ -186,7 +184,7 @@ async def _chunk(content: StreamReader) -> bytes:
         raise rejected("body_truncated", str(error)) from None
 
 
-class _Speaker(web.RequestHandler):
+class _Speaker(HttpConnection):
     """aiohttp's handler of one connection, with our limits; requests that are not HTTP are counted as well."""
 
     __slots__ = ("_host",)
@@ -196,8 +194,8 @@ class _Speaker(web.RequestHandler):
             server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=limits.idle_s,
-            access_log=_SILENT,  # not enabled for any level it uses
-            logger=_SILENT,
+            access_log=SILENT,
+            logger=SILENT,
             max_line_size=_LINE_MAX,
             max_field_size=_LINE_MAX,
             max_headers=_HEADERS_MAX,
@@ -206,18 +204,6 @@ class _Speaker(web.RequestHandler):
             auto_decompress=False,
         )
         self._host = host
-
-    def data_received(self, data: bytes) -> None:
-        """Let aiohttp parse these bytes; free them if they are not HTTP.
-
-        The error's traceback holds aiohttp's frame, which holds the bytes and the error: a megabyte for each such
-        connection, until the next search for garbage among all objects, which is rare in a process with many.
-        """
-        super().data_received(data)
-        for message, _ in self._messages:
-            error = getattr(message, "exc", None)
-            if isinstance(error, HttpProcessingError):
-                error.__traceback__ = None
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

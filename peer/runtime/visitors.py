@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import Any
+from functools import partial
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from fedpeer.peer.runtime.http_connection import SILENT, HttpConnection
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import Listener
 
@@ -41,18 +42,35 @@ class Visitors:
             self._busy.discard(transport)
 
     async def start(
-        self, app: web.Application, listening: socket.socket, tls: ssl.SSLContext | None, **settings: Any
+        self,
+        app: web.Application,
+        listening: socket.socket,
+        tls: ssl.SSLContext | None,
+        *,
+        keepalive_timeout: float,
+        shutdown_timeout: float,
     ) -> None:
-        """Accept connections from this socket until `stop`; `settings` are those of aiohttp's runner."""
+        """Accept connections from this socket until `stop`.
+
+        Args:
+            keepalive_timeout: seconds after which a silent connection is closed.
+            shutdown_timeout: seconds that open requests get to finish at the end.
+        """
         app.middlewares.insert(0, self._attend)
-        self._runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, auto_decompress=False, lingering_time=0, **settings
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=shutdown_timeout)
         await self._runner.setup()
-        speak = self._runner.server
-        assert speak is not None, "it is set up"
+        server = self._runner.server
+        assert server is not None, "it is set up"
         listener = Listener(
-            speak,
+            partial(
+                HttpConnection,
+                server,
+                loop=asyncio.get_running_loop(),
+                keepalive_timeout=keepalive_timeout,
+                access_log=SILENT,
+                auto_decompress=False,
+                lingering_time=0,
+            ),
             _address,
             lambda rejection: None,  # not reported: these are not peers
             tls,

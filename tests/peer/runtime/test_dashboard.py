@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import HttpProcessingError
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -404,3 +406,24 @@ async def test_who_holds_connections_keeps_nobody_out_and_ends_no_stream() -> No
         for reader, _ in lines[:80]:
             assert await reader.read() == b""
         assert len(board._visitors._runner.server.connections) <= limits.connections  # type: ignore[union-attr]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("said", [b"words\r\n\r\n", b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n"])
+async def test_what_is_not_http_is_freed_with_its_connection_and_fills_no_log(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:  # P11
+    """Strangers reach an invitation's listener, which is of the same kind."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with running() as board:
+            reader, writer = await asyncio.open_connection("127.0.0.1", board.listener.port)
+            writer.write(said)
+            with suppress(ConnectionError):
+                assert b"400 Bad Request" in await reader.read()
+            writer.close()
+        assert [each for each in gc.get_objects() if isinstance(each, HttpProcessingError)] == []
+    finally:
+        gc.enable()
+    assert caplog.records == []
