@@ -1,12 +1,13 @@
 """`fedpeer new`: a folder with data, a federation file and a notebook that run at once, to be changed step by step.
 
-The texts are in `templates/`, one folder for each template; the data come with scikit-learn and are written here.
+The texts are in `templates/`: a folder for each template, and the notebook of all, since what is learned stands in the
+federation file. The data come with scikit-learn and are written here.
 """
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,11 +51,9 @@ def new(
 def _make(folder: Path, template: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     called = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "federation"
-    for file in sorted((_TEXTS / template).iterdir()):
+    for file in [_TEXTS / "explore.ipynb", *(_TEXTS / template).iterdir()]:
         if file.is_file():
             (folder / file.name).write_text(file.read_text(encoding="utf-8").replace("NAME", called), encoding="utf-8")
-    notebook = json.dumps(_notebook(called), indent=1)
-    (folder / "explore.ipynb").write_text(notebook + "\n", encoding="utf-8")
     write_data, _ = _TEMPLATES[template]
     write_data(folder)
 
@@ -72,7 +71,7 @@ def _listed(folder: Path, template: str) -> list[str]:
 
 
 def _next(folder: Path) -> list[str]:
-    return ["Begin with:", "", f"  cd {folder}", "  fedpeer simulate --config federation.yaml"]
+    return ["Begin with:", "", f"  cd {shlex.quote(str(folder))}", "  fedpeer simulate --config federation.yaml"]
 
 
 # ------------------------------------------------------------------------------------------------------------ the data
@@ -138,51 +137,3 @@ _TEMPLATES: dict[str, tuple[Callable[[Path], None], list[tuple[str, str]]]] = {
         ],
     ),
 }
-
-
-# -------------------------------------------------------------------------------------------------------- the notebook
-
-
-_SIMULATED = """\
-from pathlib import Path
-
-from ruamel.yaml import YAML
-
-import fedpeer
-
-federation = YAML(typ="safe").load(Path("federation.yaml"))
-results = fedpeer.simulate(federation=federation, seeds=[0, 1, 2])
-results"""
-_EACH_PEER = """\
-last = results.frame().query("round == round.max()")
-score = "accuracy" if "accuracy" in last else "error"
-last.pivot_table(index="peer", columns="method", values=score)"""
-
-
-def _notebook(called: str) -> dict[str, object]:
-    """Return the notebook, which is the same for all templates, since `federation.yaml` says what is learned."""
-    cells = [
-        ("markdown", f"# {called}\n\nEach peer alone, by partial averaging and by full averaging, with three seeds."),
-        ("code", _SIMULATED),
-        ("code", "results.plot();"),
-        ("markdown", "Which peers gain, and which lose:"),
-        ("code", _EACH_PEER),
-    ]
-    return {
-        "cells": [
-            {
-                "cell_type": kind,
-                "id": f"cell{number}",
-                "metadata": {},
-                "source": text.splitlines(keepends=True),
-                **({"execution_count": None, "outputs": []} if kind == "code" else {}),
-            }
-            for number, (kind, text) in enumerate(cells, start=1)
-        ],
-        "metadata": {
-            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }

@@ -38,6 +38,7 @@ def test_each_command_of_a_templates_page_runs(
     folder = tmp_path / "My Study"
     shown = {line.split()[0] for line in made.out.splitlines() if line.startswith("  ") and "federation" not in line}
     assert {name.name for name in folder.iterdir()} - {"federation.yaml"} == shown - {"cd"}
+    assert "  cd 'My Study'\n" in made.out
     monkeypatch.chdir(folder)
     commands = [
         shlex.split(line[2:])

@@ -108,7 +108,7 @@ def test_wheel_and_source_archive_have_all_of_it_and_run(tmp_path: Path) -> None
     (archive,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")
     assert archive.name == f"fedpeer-{fedpeer.__version__}.tar.gz"
     packages = sorted(each.name for each in (ROOT / "fedpeer").iterdir() if each.is_symlink())
-    kinds = {".py", ".css", ".html", ".js", ".typed", ".yaml", ".md"}
+    kinds = {".py", ".css", ".html", ".js", ".typed", ".yaml", ".md", ".ipynb"}
     expected = {
         f"fedpeer/{path.relative_to(ROOT)}"
         for name in packages
