@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class ReleaseError(Exception):
-    """What has to be mended before a release."""
+    """A release cannot be made yet; the message says why."""
 
 
 def dated(changelog: str, version: str, date: datetime.date) -> str:

@@ -230,6 +230,7 @@ def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: 
 
     Raises:
         OSError: as `save`.
+        ModelError: how good the earlier one was cannot be read.
     """
     if not found.beats(best_round(folder / "best.json"), counts=LOSSES[card.loss].counts):
         return False
@@ -239,11 +240,18 @@ def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: 
 
 
 def best_round(path: Path) -> BestRound | None:
-    """Read the round of the best model; None: there is none, or the file is damaged."""
+    """Read the round of the best model; None: there is none.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
     try:
         return BestRound.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise ModelError(f"{path} is damaged ({reason}); remove it: the next evaluated round begins anew") from None
 
 
 def _write_parameters(path: Path, x_n: Tensor, layout: FlatLayout) -> None:

@@ -44,8 +44,8 @@ class BestModels:
         try:
             self._best = {peer: BestRound(**found) for peer, found in read_json(self._rounds).items()}
             self._kept = load_file(self._path)
-        except (OSError, ValueError, TypeError, SafetensorError, RunError):  # damaged: later rounds count alone
-            self._best, self._kept = {}, {}
+        except (OSError, ValueError, TypeError, SafetensorError):
+            raise RunError(f"the best models in {self._path} are damaged; begin the run again") from None
 
     def consider(self, row: Mapping[str, Any], engine: Engine) -> None:
         """Keep the models of the peers for which this round is the best so far.

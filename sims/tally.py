@@ -1,4 +1,4 @@
-"""What the displays of a simulation's progress show: rounds, pace and newest score of each method."""
+"""A simulation's progress, as its displays show it: rounds, pace and newest score of each method."""
 
 from __future__ import annotations
 

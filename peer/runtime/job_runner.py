@@ -61,6 +61,8 @@ class JobRunner:
                 models.save_best(self._folder, self._card, job.x_n, self._layout, found)
         except OSError as problem:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
+        except models.ModelError as problem:
+            self._warn("model_not_kept", str(problem))
         return replace(self._measured(done, job), validation=validation)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:

@@ -230,7 +230,7 @@ def test_metrics_of_its_own_file_are_measured_and_one_that_fails_stops_nothing(
 
 
 def test_the_model_of_the_best_round_is_kept_also_over_a_restart(prepared: Prepare, tmp_path: Path) -> None:
-    """What counts are the examples that were held out for it, and no test example."""
+    """Only the examples held out for validation decide; test examples do not."""
     ann = prepared(simulation__validation=0.3)
     dataset, held = ann.outfit.dataset, ann.outfit.held
     assert len(held.valid_M)
@@ -256,6 +256,19 @@ def test_the_model_of_the_best_round_is_kept_also_over_a_restart(prepared: Prepa
         assert model.evaluate(dataset.x[held.valid_M], held.valid_y) == pytest.approx(found[best], rel=1e-5)
     assert len({found.index(max(found[:count])) for count in range(1, 7)}) > 1, "the draws are such that it changes"
     assert max(found[3:]) != max(found), "the last process did not have the best round"
+
+
+def test_a_damaged_note_of_the_best_round_is_told_and_not_overwritten(prepared: Prepare, tmp_path: Path) -> None:
+    ann, folder, warned = prepared(simulation__validation=0.3), tmp_path / "state", list[str]()
+    folder.mkdir()
+    (folder / "best.json").write_text('{"round": 3, "sco')
+    runner = JobRunner(ann, folder, initial_status(ann), lambda code, text: warned.append(text))
+    evaluated = runner.work(Evaluate(7, ann.outfit.local_task.start(), None))
+    assert isinstance(evaluated, Evaluated)
+    assert evaluated.validation is not None
+    assert "best.json is damaged" in warned[0]
+    assert (folder / "best.json").read_text() == '{"round": 3, "sco'
+    assert (folder / "model.safetensors").exists(), "the last model is kept all the same"
 
 
 def test_without_examples_for_it_no_best_model_is_kept(prepared: Prepare, tmp_path: Path) -> None:
