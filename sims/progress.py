@@ -184,7 +184,7 @@ class NotebookBars:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._draw()
+        """Do nothing: the last picture stays."""
 
     def __call__(self, event: Event) -> None:
         self.board.on_event(event)

@@ -18,7 +18,7 @@ from fedpeer.cli import main
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.cli.results import linear
 from fedpeer.learning.holdings import outfit
-from fedpeer.learning.models import Card, save
+from fedpeer.learning.models import BestRound, Card, save, save_best
 from fedpeer.runs.summary import score_text
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
@@ -262,6 +262,32 @@ def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: 
         assert (nowhere.code, "--data" in nowhere.err) == (2, True)
     of_file = json.loads(fedpeer("evaluate", str(file), str(data), "--json").out)
     assert (of_file["peer"], of_file["examples"]) == ("peer1", 90)
+
+
+def test_the_best_model_of_a_peers_file_and_of_its_folder(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    data = table(tmp_path / "ward.csv")
+    file = federation_on_disk(tmp_path / "wards", data={"csv": str(data), "label": "outcome", "validation": 0.2})
+    config = load_peer(file)
+    made = outfit(config.file, config.federation, "cpu")
+    assert config.file.state is not None
+    folder, layout = Path(config.file.state), made.assembly.layout
+    folder.mkdir()
+    card, best_n = Card.of(made.assembly, made.dataset, {config.file.id: made.held}), made.local_task.start()
+    save(folder, card, -best_n, layout)
+    refused = fedpeer("evaluate", str(file), "--model", "best")
+    assert (refused.code, "has no best model" in " ".join(refused.err.split())) == (2, True)
+    assert save_best(folder, card, best_n, layout, BestRound(round=4, score=0.5, loss=0.75))
+    assert not save_best(folder, card, -best_n, layout, BestRound(round=5, score=0.5, loss=0.8))
+    best = json.loads(fedpeer("evaluate", str(file), "--model", "best", "--json").out)
+    score, loss = made.local_task.evaluate(best_n)
+    assert (best["round"], best["accuracy"]) == (4, pytest.approx(score))
+    assert best["loss"] == pytest.approx(loss, rel=1e-5)
+    last = json.loads(fedpeer("evaluate", str(file), "--json").out)
+    assert "round" not in last
+    assert last["loss"] == pytest.approx(made.local_task.evaluate(-best_n)[1], rel=1e-5)
+    by_file, by_folder = (fedpeer("predict", str(where), str(data), "--model", "best").out for where in (file, folder))
+    assert by_file == by_folder
+    assert by_file != fedpeer("predict", str(file), str(data)).out
 
 
 VALIDATED = """

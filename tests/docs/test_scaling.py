@@ -393,6 +393,7 @@ def test_the_manifest_has_what_the_peers_folder_has(tmp_path: Path) -> None:
     given.mkdir()
     for file in (*made.glob("*.*"), *(made / "keys").iterdir()):  # a secret made of two folders is flat
         shutil.copy(file, given)
+        (given / file.name).chmod(0o644)  # as in a mounted secret
     (copy,) = pod["spec"]["initContainers"]
     copying = copy["command"][-1].replace("/given", str(given))
     mounted = tmp_path / "mounted"

@@ -184,7 +184,7 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
     stop = threading.Event()
 
     def on_event(event: Event) -> None:
-        if isinstance(event, RoundDone) and event.round == 5:
+        if isinstance(event, RoundDone) and event.round == 7:
             stop.set()
 
     run_prepared(prepare_simulation(options), broken, on_event, stop)
@@ -200,7 +200,7 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
     for number, peer in enumerate(rounds):
         best = max(rows, key=lambda row: (row["validation_accuracy"][number], -row["validation_loss"][number]))
         assert rounds[peer]["round"] == best["round"]
-    assert len({found["round"] for found in rounds.values()}) > 1
+    assert min(found["round"] for found in rounds.values()) < 8, "for some the best was before the stop"
 
 
 @pytest.mark.slow

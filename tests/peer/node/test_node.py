@@ -249,6 +249,16 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"
 
 
+def test_an_evaluation_is_told_with_what_examples_held_out_say() -> None:
+    _, node, _ = met(2)
+    effects = node.step(Evaluated(1, 0.9, 0.25, validation=(0.75, 0.5)))
+    (note,) = [each for each in effects if isinstance(each, Note) and each.what == "evaluated"]
+    assert note.text == "round 1: score 0.9000, loss 0.2500; validation: score 0.7500, loss 0.5000"
+    assert note.fields == {
+        "round": 1, "score": 0.9, "loss": 0.25, "validation_score": 0.75, "validation_loss": 0.5
+    }  # fmt: skip
+
+
 def test_an_evaluation_is_told_with_all_its_metrics() -> None:
     _, node, _ = met(2)
     effects = node.step(Evaluated(1, 0.9, 0.25, metrics={"f1": 0.875}))
