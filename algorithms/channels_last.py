@@ -8,10 +8,10 @@ of known layers, images stay as they are: a user's own forward pass may call `vi
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
+
+from fedpeer.slicing import flat
 
 #: Layers that give the same for either order: elementwise ones, and those that index an image by its dimensions.
 _KNOWN = (
@@ -32,7 +32,7 @@ _KNOWN = (
 
 def copied(module: nn.Module) -> nn.Module:
     """Return a copy of a module, for training or evaluation, with its images channels last where that is faster."""
-    module = copy.deepcopy(module)
+    module = flat.copied(module)
     if _indifferent(module):
         module.register_forward_pre_hook(_reordered)
     return module

@@ -110,8 +110,6 @@ class Loop:
     def _bind(self, x_n: Tensor) -> None:
         """Make the module's tensors views of x_n, so that a step writes straight into the row."""
         views = self._layout.unflatten(x_n)
-        for name, parameter in self._module.named_parameters():
-            parameter.data = views[name]
-        for name, buffer in self._module.named_buffers():
-            if name in views:
-                buffer.data = views[name]
+        for name, tensor in [*self._module.named_parameters(), *self._module.named_buffers()]:
+            if name in views:  # frozen parameters are not
+                tensor.data = views[name]

@@ -22,6 +22,7 @@ _CLASSES: Mapping[str, str] = {
     "fedavg": "fedpeer.algorithms.servers.fedavg:FedAvg",
     "fedprox": "fedpeer.algorithms.servers.fedprox:FedProx",
     "scaffold": "fedpeer.algorithms.servers.scaffold:Scaffold",
+    "flexlora": "fedpeer.algorithms.servers.flexlora:FlexLora",
     "fedper": "fedpeer.algorithms.servers.fedper:FedPer",
     "fedrep": "fedpeer.algorithms.servers.fedrep:FedRep",
     "ifca": "fedpeer.algorithms.servers.ifca:Ifca",

@@ -13,7 +13,6 @@ batches of the round. It changes x_Bn and s_Bk in place, and keeps no state betw
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice
 from fedpeer.algorithms.own_rule import OwnRule, check_gradients, learns, rate_of
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.flat import FlatLayout, copied
 
 
 class Stepper(Protocol):
@@ -221,13 +220,14 @@ def _even(peers: int, most: int) -> int:
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
     """Return whether `Mapped` gives the results of `Loop` for this module, by a probe with two peers and one batch.
 
-    It is not tried where the flat vector holds what must not be stepped: buffers and frozen parameters. The probe finds
+    It is not tried where the flat vector holds what must not be stepped: buffers. The probe finds
     what vmap has no rule for: LSTM and GRU, counters, dropout (which would need a mask for every peer). It runs on the
     CPU: the rules are the same on all devices, and a GPU's own kernels may differ in more digits than a probe allows.
     """
-    if layout.n != layout.n_parameters or not all(p.requires_grad for p in module.parameters()):
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if layout.n != layout.n_parameters or trained != {tensor.name for tensor in layout.tensors}:
         return False
-    module, example, target = copy.deepcopy(module).cpu(), example.cpu(), target.cpu()
+    module, example, target = copied(module, "cpu"), example.cpu(), target.cpu()
     plain = OptimizerChoice("SGD", {"lr": 1.0})
     loop, mapped = Loop(module, layout, loss, plain), Mapped(module, layout, loss, plain)
     start_n = layout.flatten(module)

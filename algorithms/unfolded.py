@@ -7,18 +7,19 @@ unfolded images takes about as long, gives float32's numbers, and gives the same
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpeer.slicing.flat import copied
+
 
 def copied_for_block(module: nn.Module) -> nn.Module:
     """Return a copy of a module, for a block of peers; on an NVIDIA GPU its plain convolutions unfold images."""
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
-    return unfolded(module) if on_gpu else copy.deepcopy(module)
+    return unfolded(module) if on_gpu else copied(module)
 
 
 def unfolded(module: nn.Module) -> nn.Module:
@@ -27,7 +28,7 @@ def unfolded(module: nn.Module) -> nn.Module:
     >>> [type(each).__name__ for each in unfolded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())).children()]
     ['UnfoldedConv2d', 'ReLU']
     """
-    module = copy.deepcopy(module)
+    module = copied(module)
     if type(module) is nn.Conv2d:
         return UnfoldedConv2d(module) if _plain(module) else module
     for name, layer in list(module.named_modules()):

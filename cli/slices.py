@@ -82,7 +82,7 @@ def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
     from fedpeer.learning.holdings import dataset_split, load_dataset
     from fedpeer.sims.world import build_world
 
-    layers = written_layers(federation.network)
+    layers = None if federation.learning.changes_network else written_layers(federation.network)
     if layers is not None:
         network, count = _traced(federation.network, layers), federation.simulation.peers
         if count is None:

@@ -249,7 +249,7 @@ def export(
     from fedpeer.runs.disk import write_json
 
     form = _form(form, to)
-    model = _trained(where, which, method, peer, seed, out, allow_python).model
+    model = _trained(where, which, method, peer, seed, out, allow_python).model.standalone()
     path = to or Path(f"{model.peer}.{form}")
     card = path.with_suffix(path.suffix + ".json")
     with writable(path, option="--to"):

@@ -67,6 +67,7 @@ KEYS: Mapping[str, Key] = {
     "partial_models.*.depends_on": Key("slices", False, _SHAPE),
     "partial_models.*.neurons": Key("slices", False, _SHAPE),
     "partial_models.*.modules": Key("slices", False, _SHAPE),
+    "partial_models.*.parameters": Key("slices", False, _SHAPE, since="0.3"),
     "partial_models.*.gossip": Key("average", True, _SHARES, since="0.3"),
     "partial_models.*.outer": Key("average", True, _OUTER, since="0.3"),
     "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
@@ -79,6 +80,8 @@ KEYS: Mapping[str, Key] = {
     "learning.evaluate_every": Key("conduct", True, _NEXT),
     "learning.weights": Key("average", False, _WEIGHTS),
     "learning.buffers": Key("slices", False, _SHAPE),
+    "learning.frozen": Key("slices", False, _SHAPE, since="0.3", neutral=[]),
+    "learning.lora": Key("slices", False, _SHAPE, since="0.3"),
     "learning.optimizer_state": Key("training", True, _NEXT),
     "learning.outer": Key("average", True, _OUTER, since="0.3", neutral="none"),
     "learning.start": Key("training", False, _BEGUN),
@@ -112,6 +115,8 @@ KEYS: Mapping[str, Key] = {
 EARLIER, EARLIER_OF_SLICES = "earlier", "earlier_of_slices"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)
+#: Settings beside the partial models that determine which parameters are averaged.
+_SHAPING = ("network", "learning.buffers", "learning.frozen", "learning.lora")
 #: Settings of a partial model that say how it is averaged; earlier releases have none of them.
 _AVERAGED_AS = ("gossip", "outer")
 #: Settings of `gossip` whose default follows from others, and those others.
@@ -138,6 +143,8 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
         for name in _AVERAGED_AS:
             if model[name] is None:
                 del model[name]
+        if not model["parameters"]:
+            del model["parameters"]
         if "gossip" in model:
             model["gossip"] = {name: value for name, value in model["gossip"].items() if value is not None}
     return contract
@@ -204,7 +211,7 @@ def part(contract: Contract, group: str, *, served: bool) -> bytes:
     found = {
         path: _at(contract, path)
         for path, key in KEYS.items()
-        if (key.concerns in concerns or path in ("network", "learning.buffers"))
+        if (key.concerns in concerns or path in _SHAPING)
         and not (key.since and _at(contract, path) == key.neutral)  # a release without this setting leaves it out
     }
     found |= {EARLIER: contract[EARLIER]} if EARLIER in contract else {}  # shares are read by it

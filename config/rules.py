@@ -376,7 +376,7 @@ def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
     """Return what is wrong with the models and their members, and for a `plain_network` with their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
-    network = plain_network(federation.network)
+    network = None if federation.learning.changes_network else plain_network(federation.network)
     if found or network is None:
         return found
     graph = ModelGraph(models)
@@ -426,7 +426,7 @@ def _seeking(options: Combination) -> Iterator[_Broken]:
 
 def _shares_nothing(options: Combination, name: str) -> bool:
     model = options.federation.partial_models[name]
-    return len(options.federation.partial_models) > 1 and not model.neurons and not model.modules
+    return len(options.federation.partial_models) > 1 and not (model.neurons or model.modules or model.parameters)
 
 
 def _namesakes(options: Combination) -> Iterator[_Broken]:
@@ -860,7 +860,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "members to be found for a model that owns nothing",
-        ("partial_models.*.members", "partial_models.*.neurons", "partial_models.*.modules"),
+        (
+            "partial_models.*.members",
+            "partial_models.*.neurons",
+            "partial_models.*.modules",
+            "partial_models.*.parameters",
+        ),
         NOTHING_TO_SHARE,
         lambda options: _members(options, lambda name: _shares_nothing(options, name)),
     ),

@@ -129,9 +129,13 @@ class PartialModelSettings(Strict):
     depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
     neurons: dict[str, Neurons] | Literal["all"] = Field(
         default={},
-        description='for each part a number of neurons, "all", or a list of indices; "all" alone: all parts',
+        description='for each part, or a pattern such as "*.lora_A", a number of neurons, "all", or a list of indices; '
+        '"all" alone: all parts',
     )
     modules: list[str] = Field(default=[], description="names of modules that it owns whole, sliceable or not")
+    parameters: list[str] = Field(
+        default=[], description='names of parameters that it owns whole, or patterns such as "*.bias"'
+    )
     members: list[str] | Literal["all"] | _Assigned = Field(
         default="all",
         description='ids of the peers that implement it; "all"; or alike,after=20: the peers find groups themselves, '
@@ -150,6 +154,23 @@ class PartialModelSettings(Strict):
     def automatic(self) -> bool:
         """True if the peers are to find its members themselves."""
         return isinstance(self.members, str) and self.members != "all"
+
+
+class LoraSettings(Strict):
+    """Low-rank adapters of some layers, which are frozen (LoRA, Hu et al. 2022)."""
+
+    rank: int = Field(default=8, ge=1, le=100_000, description="rank of each adapter")
+    alpha: float | None = Field(
+        default=None, gt=0, le=1e6, description="factor of an adapter times its rank; default: the rank, a factor of 1"
+    )
+    targets: list[str] = Field(
+        min_length=1, description='names of layers, or patterns such as "encoder.*"; an attention has four adapters'
+    )
+
+    @property
+    def scale(self) -> float:
+        """Factor of each adapter."""
+        return 1.0 if self.alpha is None else self.alpha / self.rank
 
 
 class LearningSettings(Strict):
@@ -196,6 +217,13 @@ class LearningSettings(Strict):
     )
     buffers: Literal["average", "local"] = Field(
         default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"
+    )
+    frozen: list[str] = Field(
+        default=[],
+        description='names of parameters that nobody trains, averages or sends, or patterns such as "encoder.*"',
+    )
+    lora: LoraSettings | None = Field(
+        default=None, description="low-rank adapters of layers, which are frozen: rank, alpha, targets"
     )
     optimizer_state: Literal["keep", "reset"] = Field(
         default="keep", description="what happens to momentum and the like after an averaging"
@@ -268,6 +296,11 @@ class LearningSettings(Strict):
         description="seconds without an answer from any other peer after which a peer completes the remaining rounds "
         "by itself and finishes; null: it waits forever (in a simulation at most 600: finished peers stay away)",
     )
+
+    @property
+    def changes_network(self) -> bool:
+        """True if parameters of the network are frozen, or layers have adapters."""
+        return bool(self.frozen) or self.lora is not None
 
     def evaluated(self, round: int) -> bool:
         """Return whether models are scored after this round (1, 2, ...)."""
@@ -431,6 +464,7 @@ class FederationSettings(Strict):
                 each.neurons if each.neurons == "all" else {part: _claim(of) for part, of in each.neurons.items()},
                 tuple(each.modules),
                 "all" if isinstance(each.members, str) else tuple(each.members),
+                tuple(each.parameters),
             )
             for name, each in self.partial_models.items()
             if not each.automatic

@@ -9,6 +9,7 @@ passes a loader for the function of a user's own network (`python:module:functio
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Mapping
@@ -28,8 +29,9 @@ from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, own_function
 from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
+from fedpeer.networks.lora import adapt, freeze
 from fedpeer.networks.registry import NETWORKS, NetworkError
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.flat import FlatLayout, frozen_parameters
 from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
@@ -152,22 +154,20 @@ def assemble(
     Raises:
         ChoiceError, NetworkError, SlicingError: the user's mistakes, with the place and the way out.
     """
-    loss = wanted_loss(federation.learning, shape)
+    learning = federation.learning
+    loss = wanted_loss(learning, shape)
     outputs = outputs_of(loss, shape)
     choice = network or federation.network or (None if module is not None else _default_network(shape))
     own = module is not None or (choice is not None and choice.name == "python")
     if module is None:
         assert choice is not None
         module = build_network(choice, shape, outputs, Draws(seed), load)
-    if trained is not None:
-        try:
-            put_into(module, trained)
-        except ValueError as problem:
-            raise NetworkError(f"learning.start: {federation.learning.start}: {problem}") from None
+    module = prepared(module, learning, Draws(seed), trained)
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
-    filled = {"loss": loss, "start": federation.learning.start or _default_start(module, own)}
+    own = own or learning.lora is not None  # an adapter begins as it was made: without effect
+    filled = {"loss": loss, "start": learning.start or _default_start(module, own)}
     models = federation.partial_models or {model.name: _settings(model) for model in default_models(map_n)}
     return Assembly(
         options=federation,
@@ -175,7 +175,7 @@ def assemble(
             update={
                 "network": choice,
                 "partial_models": models,
-                "learning": federation.learning.model_copy(update=filled),
+                "learning": learning.model_copy(update=filled),
             }
         ),
         seed=seed,
@@ -184,6 +184,46 @@ def assemble(
         network=map_n,
         layout=FlatLayout.of(map_n),
     )
+
+
+def prepared(
+    module: nn.Module, learning: LearningSettings, draws: Draws, trained: Mapping[str, Tensor] | None
+) -> nn.Module:
+    """Return a network with the values of a trained model, with what the settings freeze, and with adapters.
+
+    Raises:
+        NetworkError: the trained model does not fit, a name is unknown, or nothing is left to train.
+    """
+    problem = None
+    if learning.changes_network:
+        module = copy.deepcopy(module)
+    if trained is not None:
+        problem = _put(module, trained)
+    freeze(module, learning.frozen)
+    if learning.lora is not None:
+        with guarded(draws.key("lora")):
+            module = adapt(module, learning.lora.targets, learning.lora.rank, learning.lora.scale)
+        if trained is not None and _put(module, trained) is None:  # a model that has adapters itself
+            problem = None
+    if problem is not None:
+        raise NetworkError(f"learning.start: {learning.start}: {problem}")
+    if learning.changes_network and not any(parameter.requires_grad for parameter in module.parameters()):
+        raise NetworkError("learning.frozen: nothing is left to train; freeze less, or add learning.lora")
+    if trained is None and learning.start is not None and learning.start.name == "file" and frozen_parameters(module):
+        raise NetworkError(
+            "learning.start: the file with the frozen parameters is needed in each process; name it, as in "
+            "file:model.safetensors"
+        )
+    return module
+
+
+def _put(module: nn.Module, trained: Mapping[str, Tensor]) -> str | None:
+    """Put a trained model into a module; return why it does not fit, or None."""
+    try:
+        put_into(module, trained)
+    except ValueError as problem:
+        return str(problem)
+    return None
 
 
 def wanted_loss(learning: LearningSettings, shape: DataShape) -> str:

@@ -97,8 +97,8 @@ def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> 
     Normalisation without running statistics is averaged like other modules.
     """
     norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
-    before = {module: None for model in models if model.name == LOCAL for module in model.modules}
-    private = PartialModel(LOCAL, modules=(*before, *(norm for norm in norms if norm not in before)))
+    own = next((model for model in models if model.name == LOCAL), PartialModel(LOCAL))
+    private = replace(own, modules=tuple(dict.fromkeys([*own.modules, *norms])))
     return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
 
 

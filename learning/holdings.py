@@ -21,7 +21,7 @@ from fedpeer.algorithms.start import STARTS
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, bind_settings, call_choice, own_function, parse_choice
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.config.settings import FederationSettings
+from fedpeer.config.settings import FederationSettings, LearningSettings
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
@@ -101,13 +101,13 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
     return dataset, held(dataset, split, part - 1, normalise)
 
 
-def trained_of(federation: FederationSettings) -> dict[str, Tensor] | None:
+def trained_of(learning: LearningSettings) -> dict[str, Tensor] | None:
     """Load the tensors of the model that `learning.start: file:PATH` names; None if it names no file.
 
     Raises:
         DataError: the file cannot be read.
     """
-    start = federation.learning.start
+    start = learning.start
     if start is None or start.name != "file":
         return None
     path = str(bind_settings(start, STARTS["file"]).get("path", ""))
@@ -155,7 +155,12 @@ def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfi
 
     load = imported if file.network is not None else loader_of(file)
     assembly = assemble(
-        federation, DataShape.of(dataset), federation.seed, load, network=file.network, trained=trained_of(federation)
+        federation,
+        DataShape.of(dataset),
+        federation.seed,
+        load,
+        network=file.network,
+        trained=trained_of(federation.learning),
     )
     local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device)
     return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)

@@ -8,7 +8,6 @@ No state is kept between calls: they may come from any thread, one at a time, an
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,6 +28,7 @@ from fedpeer.config.building import optimizer_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.networks.registry import NetworkError
+from fedpeer.slicing.flat import copied
 
 
 class Scale(Protocol):
@@ -76,7 +76,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
     Raises:
         NetworkError: the forward pass failed.
     """
-    module = copy.deepcopy(module).train()
+    module = copied(module).train()
     with guarded(0), torch.no_grad(), unrounded(inputs.device.type):
         try:
             module(inputs)
@@ -143,7 +143,7 @@ class LocalTask:
         view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
-        module = copy.deepcopy(assembly.module).to(device)
+        module = copied(assembly.module, device)
         check_step(module, train_part.between(0, batch).inputs())
         loss, optimizer = LOSSES[assembly.loss], optimizer_of(learning.optimizer)
         two = train_part.between(0, 2)

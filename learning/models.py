@@ -12,7 +12,6 @@ Files may come from other people: they are checked and never executed. Code that
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,15 +34,17 @@ from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.config.building import Loader
 from fedpeer.config.peer_id import is_id
-from fedpeer.config.settings import ChoiceField, Strict
-from fedpeer.data.dataset import Dataset
+from fedpeer.config.settings import ChoiceField, LearningSettings, LoraSettings, Strict
+from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.held import PeerExamples
 from fedpeer.data.normalise import Normaliser
-from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of
+from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of, prepared
+from fedpeer.learning.holdings import trained_of
 from fedpeer.learning.local_task import flat_scale
 from fedpeer.learning.program import Program
+from fedpeer.networks.lora import merged
 from fedpeer.runs.disk import replacing, write_json
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.flat import FlatLayout, copied, frozen_parameters
 
 
 class ModelError(Exception):
@@ -83,6 +84,9 @@ class Card(Strict):
     network     choice of the network; None: it was passed as a Python object
     loss        loss of the training, which decides how outputs become probabilities
     seed        the federation's seed, for whatever the network's builder draws
+    frozen      patterns of the parameters that were not trained, and are not in the file of the tensors
+    lora        adapters of the network
+    start       file of the model whose parameters were frozen; None: the network's builder makes them
     classes     names in the order of the outputs
     features    names in the order of the inputs; empty: the data has none
     peers       scales by peer id
@@ -96,6 +100,9 @@ class Card(Strict):
     classes: tuple[str, ...]
     features: tuple[str, ...]
     peers: dict[str, PeerScales]
+    frozen: tuple[str, ...] = ()
+    lora: LoraSettings | None = None
+    start: ChoiceField | None = None
 
     @field_validator("peers")
     @classmethod
@@ -108,6 +115,8 @@ class Card(Strict):
 
     @classmethod
     def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, PeerExamples]) -> Card:
+        learning = assembly.federation.learning
+        based = learning.start is not None and learning.start.name == "file" and frozen_parameters(assembly.module)
         return cls(
             network=assembly.federation.network,
             loss=assembly.loss,
@@ -116,6 +125,9 @@ class Card(Strict):
             classes=dataset.classes,
             features=dataset.feature_names,
             peers={peer: PeerScales.of(held, assembly.shape) for peer, held in holdings.items()},
+            frozen=tuple(learning.frozen),
+            lora=learning.lora,
+            start=learning.start if based else None,
         )
 
 
@@ -162,7 +174,7 @@ class Model:
     @classmethod
     def of(cls, card: Card, peer: str, module: nn.Module, layout: FlatLayout, x_n: Tensor) -> Model:
         """Return a peer's model with these parameters (n,); `module` stays as it is."""
-        own = copy.deepcopy(module).cpu().eval()
+        own = copied(module, "cpu").eval()
         own.load_state_dict(layout.unflatten(x_n.cpu()), strict=False)  # counters are each peer's own and not kept
         return cls(card=card, peer=peer, module=own)
 
@@ -174,6 +186,11 @@ class Model:
     def own_card(self) -> Card:
         """Card of this peer alone."""
         return self.card.model_copy(update={"peers": {self.peer: self.scales}})
+
+    def standalone(self) -> Model:
+        """Return the model as a plain network: adapters are added into their layers, and no parameters are left out."""
+        card = self.own_card.model_copy(update={"frozen": (), "lora": None, "start": None})
+        return Model(card=card, peer=self.peer, module=merged(self.module))
 
     @property
     def loss(self) -> Loss:
@@ -281,7 +298,13 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
         names = ", ".join(known[:8]) + (" ..." if len(known) > 8 else "")
         raise ModelError(f"{card}: {advice}; it has {names}")
     outputs = outputs_of(described.loss, described.shape)
-    module = build_network(described.network, described.shape, outputs, Draws(described.seed), code).eval()
+    draws = Draws(described.seed)
+    learning = LearningSettings(frozen=list(described.frozen), lora=described.lora, start=described.start)
+    module = build_network(described.network, described.shape, outputs, draws, code)
+    try:
+        module = prepared(module, learning, draws, trained_of(learning)).eval()
+    except DataError as problem:
+        raise ModelError(f"{card}: its frozen parameters cannot be read: {problem}") from None
     wanted = {tensor.name: tensor.shape for tensor in FlatLayout.of(module).tensors}
     prefix = f"{whose}/"
     try:

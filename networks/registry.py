@@ -141,6 +141,44 @@ def lstm(
     )
 
 
+def transformer(
+    input_shape: tuple[int, ...],
+    outputs: int,
+    *,
+    width: int = 64,
+    heads: int = 4,
+    layers: int = 2,
+    hidden: int | None = None,
+    vocabulary: int = 0,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Transformer over a sequence, then a dense layer on its last place; `hidden` units (2 x width) in each block."""
+    from fedpeer.networks.transformer import Transformer
+
+    if len(input_shape) not in (1, 2):
+        raise NetworkError(
+            f"transformer needs sequences (T,) of tokens or (T, F) of features, and one example here has shape "
+            f"{input_shape}; choose cnn or mlp, or load the data as sequences (kind=features)"
+        )
+    hidden = 2 * width if hidden is None else hidden
+    if min(width, heads, layers, hidden) < 1 or width % heads:
+        raise NetworkError(
+            f"transformer: width {width}, heads {heads}, layers {layers}, hidden {hidden}: give sizes of 1 or more, "
+            "and a width that the heads divide"
+        )
+    return Transformer(
+        None if len(input_shape) == 1 else input_shape[1],
+        vocabulary or outputs,
+        input_shape[0],
+        outputs,
+        width=width,
+        heads=heads,
+        hidden=hidden,
+        layers=layers,
+        dropout=_share(dropout, "dropout"),
+    )
+
+
 def associative_network(
     input_shape: tuple[int, ...], outputs: int, *, hidden: int = 400, threshold: float = 0.5
 ) -> nn.Module:
@@ -178,5 +216,6 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear_network,
     "cnn": cnn,
     "lstm": lstm,
+    "transformer": transformer,
     "associative": associative_network,
 }

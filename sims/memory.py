@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from fedpeer.learning.outer import outer_rules
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
+from fedpeer.slicing.flat import copied
 from fedpeer.slicing.plan import Plan
 
 
@@ -56,7 +56,7 @@ def job_of(world: World, device: str) -> Job:
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
     optimizer = optimizer_of(learning.optimizer)
-    module = copy.deepcopy(world.module).to(device)
+    module = copied(world.module, device)
     check_step(module, _example(world, holdings[0], min(batches))[0].to(device))
     inputs, targets = (each.to(device) for each in _example(world, holdings[0], 2))
     way, block = choose(

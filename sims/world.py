@@ -42,7 +42,7 @@ def build_world(federation: FederationSettings, dataset: Dataset, seed: int, mod
     """Split the data, build the network (unless `module` is given), trace it, and fill in open settings."""
     split = dataset_split(dataset, federation, seed)
     assembly = assemble(
-        federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation)
+        federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation.learning)
     )
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
     options = federation.simulation

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.slicing.models import Claim, ModelGraph, SlicingError
+from fedpeer.slicing.models import LOCAL, Claim, ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import Ints, NetworkMap, Part
 
 #: Index in an `Assignment` for what no partial model has, and is therefore the peer's own.
@@ -73,26 +74,33 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
 def _wishes(
     network: NetworkMap, graph: ModelGraph, names: Sequence[str]
 ) -> tuple[dict[str, dict[int, Claim]], list[str]]:
-    """Return each model's claims by index of the part, and the mistakes in names of parts."""
+    """Return each model's claims by index of the part, and the mistakes in names of parts.
+
+    A part that is named follows its own claim, whatever pattern matches it, too.
+    """
     wishes: dict[str, dict[int, Claim]] = {}
     mistakes = []
     for name in names:
         claims = graph.models[name].neurons
-        by_part: dict[int, Claim] = {}
         if claims == "all":
-            by_part = dict.fromkeys(range(len(network.parts)), "all")
-        else:
-            for part, claim in claims.items():
-                try:
-                    at = network.part(part)
-                except SlicingError as error:
-                    mistakes.append(f"partial_models.{name}.neurons.{part}: {error}")
+            wishes[name] = dict.fromkeys(range(len(network.parts)), "all")
+            continue
+        by_pattern: dict[int, Claim] = {}
+        by_name: dict[int, Claim] = {}
+        for part, claim in claims.items():
+            place = f"partial_models.{name}.neurons.{part}"
+            try:
+                if "*" in part:
+                    by_pattern |= dict.fromkeys(network.matching_parts(part), claim)
                     continue
-                if at in by_part:
-                    own = network.parts[at].name
-                    mistakes.append(f'partial_models.{name}.neurons.{part}: "{part}" is "{own}"; name it once')
-                by_part[at] = claim
-        wishes[name] = by_part
+                at = network.part(part)
+            except SlicingError as error:
+                mistakes.append(f"{place}: {error}")
+                continue
+            if at in by_name:
+                mistakes.append(f'{place}: "{part}" is "{network.parts[at].name}"; name it once')
+            by_name[at] = claim
+        wishes[name] = {**by_pattern, **by_name}
     return wishes, mistakes
 
 
@@ -148,30 +156,45 @@ def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner
 def _whole_tensors(network: NetworkMap, graph: ModelGraph, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
     """Return the owners of tensors owned whole, and the mistakes.
 
-    Unsliceable tensors that no model names belong to the model that claims "all", if there is one.
+    Parameters that a model names are stronger than modules. Unsliceable tensors that no model names belong to the model
+    that claims "all", if there is one.
     """
-    owner: dict[int, int] = {}
-    mistakes = []
-    claims = [("local", LOCAL_INDEX, graph.local_modules)]
-    claims += [(name, graph.order.index(name), graph.models[name].modules) for name in names]
-    for name, model, modules in claims:
-        for module in modules:
-            place = f"partial_models.{name}.modules"
-            try:
-                tensors = network.module_tensors(module)
-            except SlicingError as error:
-                mistakes.append(f"{place}: {error}")
-                continue
-            for tensor in tensors:
-                if owner.setdefault(tensor, model) != model:
-                    other = "local" if owner[tensor] == LOCAL_INDEX else graph.order[owner[tensor]]
-                    mistakes.append(
-                        f"{place}: {network.tensors[tensor].name} is claimed by {other} too; "
-                        "a module can have one model only"
-                    )
-                    break
+    claimants = [(LOCAL_INDEX, graph.local)]
+    claimants += [(graph.order.index(name), graph.models[name]) for name in names]
+    modules, mistakes = _claimed(network, graph, "modules", claimants)
+    parameters, more = _claimed(network, graph, "parameters", claimants)
+    owner = {**modules, **parameters}
     everything = [graph.order.index(name) for name in names if graph.models[name].neurons == "all"]
     if everything:
         sliceless = {int(t) for t in np.unique(network.tensor_n[network.out_part_n < 0])}
         owner |= dict.fromkeys(sliceless - owner.keys(), everything[0])
+    return owner, [*mistakes, *more]
+
+
+def _claimed(
+    network: NetworkMap,
+    graph: ModelGraph,
+    key: Literal["modules", "parameters"],
+    claimants: Sequence[tuple[int, PartialModel]],
+) -> tuple[dict[int, int], list[str]]:
+    """Return the owner of each tensor that some model names under `key`, and the mistakes."""
+    owner: dict[int, int] = {}
+    mistakes = []
+    find = network.module_tensors if key == "modules" else network.matching_tensors
+    for index, model in claimants:
+        place = f"{model.place}.{key}"
+        for name in getattr(model, key):
+            try:
+                tensors = find(name)
+            except SlicingError as error:
+                mistakes.append(f"{place}: {error}")
+                continue
+            twice = [tensor for tensor in tensors if owner.setdefault(tensor, index) != index]
+            if twice:
+                held = owner[twice[0]]
+                other = LOCAL if held == LOCAL_INDEX else graph.order[held]
+                mistakes.append(
+                    f"{place}: {network.tensors[twice[0]].name} is claimed by {other} too; "
+                    f"a {key[:-1]} can have one model only"
+                )
     return owner, mistakes

@@ -71,18 +71,21 @@ class NetworkMapBuilder:
         self._births: dict[str, int] = {}
         self._birth = np.zeros(0, dtype=np.int64)  # for each neuron the number of the name that it was created under
         self._loose = np.zeros(0, dtype=bool)
+        self._statistic = np.zeros(0, dtype=bool)
         self._into_n: Ids = np.full(n, NONE)
         self._source_n: Ids = np.full(n, NONE)
 
-    def born(self, name: str, count: int, *, loose: bool = False) -> Ids:
+    def born(self, name: str, count: int, *, loose: bool = False, statistic: bool = False) -> Ids:
         """Create neurons of the part of that name.
 
         Loose ones are values that may yet turn out to be one neuron's (the pixels of an image: a convolution unites
-        those of each channel, a linear layer leaves them apart).
+        those of each channel, a linear layer leaves them apart). Statistics are numbers about several neurons, such as
+        the mean by which a norm divides.
         """
         number = self._births.setdefault(name, len(self._births))
         self._birth = np.concatenate([self._birth, np.full(count, number)])
         self._loose = np.concatenate([self._loose, np.full(count, loose)])
+        self._statistic = np.concatenate([self._statistic, np.full(count, statistic)])
         return self._neurons.grow(count)
 
     def knows(self, name: str) -> bool:
@@ -99,6 +102,11 @@ class NetworkMapBuilder:
         """Return whether none of these has been united with a neuron that a layer produced."""
         held = self.find(np.flatnonzero(~self._loose))
         return not np.isin(self.find(neurons[neurons >= 0]), held).any()
+
+    def statistics(self, neurons: Ids) -> bool:
+        """Return whether all of these, and at least one, are statistics of other neurons."""
+        found = self.find(neurons[neurons >= 0])
+        return bool(len(found)) and bool(self._statistic[found].all())
 
     def agree(self, rows_MK: Ids) -> Ids:
         """Return the neurons that all M positions have in common, (K,); loose ones are united if they differ.

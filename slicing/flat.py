@@ -1,11 +1,15 @@
 """A module's flat vector in torch: flatten it, view it as the module's tensors, gather and scatter a group.
 
-The scalars are in the order of `NetworkMap.tensors`. Functions take leading dimensions, so that one peer's (n,) and
-many peers' (P, n) use the same code. Nothing here knows partial models.
+The scalars are in the order of `NetworkMap.tensors`. Frozen parameters are not among them: they stay in the module.
+Functions take leading dimensions, so that one peer's (n,) and many peers' (P, n) use the same code. Nothing here knows
+partial models.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,16 +52,50 @@ class FlatLayout:
 
 
 def tensor_specs(module: nn.Module) -> list[TensorSpec]:
-    """Return the tensors of a module's flat vector in order: parameters, then float buffers, each in module order."""
+    """Return the tensors of a module's flat vector in order: parameters, then float buffers, each in module order.
+
+    Frozen parameters (`requires_grad` False) are left out, and buffers that the module's `state_dict` leaves out.
+    """
     tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
-        (name, tensor, "parameter") for name, tensor in module.named_parameters()
+        (name, tensor, "parameter") for name, tensor in module.named_parameters() if tensor.requires_grad
     ]
-    tensors += [(name, tensor, "buffer") for name, tensor in module.named_buffers() if tensor.is_floating_point()]
+    kept = module.state_dict(keep_vars=True).keys()
+    tensors += [
+        (name, tensor, "buffer")
+        for name, tensor in module.named_buffers()
+        if tensor.is_floating_point() and name in kept
+    ]
     specs, offset = [], 0
     for name, tensor, kind in tensors:
         specs.append(TensorSpec(name, tuple(tensor.shape), offset, kind, name.rpartition(".")[0]))
         offset += tensor.numel()
     return specs
+
+
+def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that nobody trains (`requires_grad` False), by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the BLAKE2b-256 digest of tensors with their names, types and shapes, in hex; "" if there are none."""
+    hashed = hashlib.blake2b(digest_size=32)
+    for name, tensor in sorted(tensors.items()):
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        hashed.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest() if tensors else ""
+
+
+def copied(module: nn.Module, device: str | None = None) -> nn.Module:
+    """Return a copy of a module that has the same frozen parameters, so that a process holds them once.
+
+    Args:
+        device: where the copy is; frozen parameters that are elsewhere are copied, too. None: where the module is.
+    """
+    frozen = frozen_parameters(module).values()
+    here = [each for each in frozen if device is None or each.device.type == torch.device(device).type]
+    made = copy.deepcopy(module, {id(each): each for each in here})
+    return made if device is None else made.to(device)
 
 
 def gather_group(x_n: Tensor, index_D: Tensor) -> Tensor:

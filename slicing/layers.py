@@ -7,18 +7,16 @@ follow the operation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedpeer.slicing.cells import Ids, MixedError
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, tensor_leaves
 
 
-def _bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
+def bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
     for index in weights.indices if weights else ():
         call.builder.bind(index.numpy(), into, source)
 
@@ -36,25 +34,25 @@ def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> No
         attach(call, each and each.reshaped(-1), things)
 
 
-def _known(input: Any, weight: Any) -> None:
+def known(input: Any, weight: Any) -> None:
     if not isinstance(input, Neurons) or not isinstance(weight, Weights):
         raise MixedError("it is used in a way that slicing does not support")
 
 
 def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
     """Create a neuron for each output; each input feature is one neuron, the same at every position."""
-    _known(input, weight)
+    known(input, weight)
     source = call.builder.agree(input.last())
     into = call.builder.born(call.name, weight.shape[0])
-    _bind(call, weight, into[:, None], source)
-    _bind(call, bias, into)
+    bind(call, weight, into[:, None], source)
+    bind(call, bias, into)
     return call.across(into)
 
 
-def matmul(call: TracedCall, input: Neurons, other: Weights) -> Shadow:
-    """Follow `x @ w` as a linear layer without bias."""
-    _known(input, other)
-    return trace_linear(call, input, Weights(tuple(index.T for index in other.indices)))
+def addmm(call: TracedCall, bias: Any, input: Neurons, other: Weights, **_: Any) -> Shadow:
+    """Follow `bias + x @ w` as a linear layer."""
+    known(input, other)
+    return trace_linear(call, input, other.transposed(), bias if isinstance(bias, Weights) else None)
 
 
 def conv(
@@ -68,7 +66,7 @@ def conv(
     groups: int = 1,
 ) -> Shadow:
     """Create a neuron for each output channel; a depthwise convolution keeps the neurons of its input channels."""
-    _known(input, weight)
+    known(input, weight)
     source = call.builder.agree(input.channels())
     channels, per_group = weight.shape[:2]
     if groups == channels == len(source) > 1 and (source >= 0).all():
@@ -77,8 +75,31 @@ def conv(
         into = call.builder.born(call.name, channels)
         group = np.arange(channels) // (channels // groups)
         sources = source[group[:, None] * per_group + np.arange(per_group)][..., None]
-    _bind(call, weight.reshaped(channels, per_group, -1), into[:, None, None], sources)
-    _bind(call, bias, into)
+    bind(call, weight.reshaped(channels, per_group, -1), into[:, None, None], sources)
+    bind(call, bias, into)
+    return call.across(into, dim=1)
+
+
+def transposed_conv(
+    call: TracedCall,
+    input: Neurons,
+    weight: Weights,
+    bias: Weights | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Shadow:
+    """Create a neuron for each output channel of a transposed convolution."""
+    known(input, weight)
+    source = call.builder.agree(input.channels())
+    channels, per_group = weight.shape[:2]
+    into = call.builder.born(call.name, per_group * groups)
+    group = np.arange(channels) // (channels // groups)
+    reached = into[group[:, None] * per_group + np.arange(per_group)]
+    bind(call, weight.reshaped(channels, per_group, -1), reached[..., None], source[:, None, None])
+    bind(call, bias, into)
     return call.across(into, dim=1)
 
 
@@ -89,7 +110,7 @@ def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any)
     tokens, columns = weight.shape
     source = call.builder.born(f"{call.name}.input" if call.builder.knows("input") else "input", tokens)
     into = call.builder.born(call.name, columns)
-    _bind(call, weight, into, source[:, None])
+    bind(call, weight, into, source[:, None])
     return call.across(into)
 
 
@@ -100,16 +121,34 @@ def scale_channels(call: TracedCall, input: Neurons, *weights: Weights | None) -
 
 
 def batch_norm(
-    call: TracedCall, input: Neurons, mean: Any, var: Any, weight: Any = None, bias: Any = None, *_: Any
+    call: TracedCall,
+    input: Neurons,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *_: Any,
+    **__: Any,
 ) -> Shadow:
-    return scale_channels(call, input, mean, var, weight, bias)
+    """Give running statistics, scale and shift of a channel to the channel's neuron."""
+    return scale_channels(call, input, running_mean, running_var, weight, bias)
 
 
-def group_norm(call: TracedCall, input: Neurons, groups: int, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+def group_norm(
+    call: TracedCall, input: Neurons, num_groups: int, weight: Any = None, bias: Any = None, *_: Any, **__: Any
+) -> Shadow:
+    """Give scale and shift of a channel to the channel's neuron."""
     return scale_channels(call, input, weight, bias)
 
 
-def layer_norm(call: TracedCall, input: Neurons, shape: Any, weight: Any = None, bias: Any = None, *_: Any) -> Shadow:
+def rms_norm(call: TracedCall, input: Neurons, normalized_shape: Any, weight: Any = None, *_: Any, **__: Any) -> Shadow:
+    """Give the scale of a feature to the feature's neuron."""
+    return layer_norm(call, input, normalized_shape, weight)
+
+
+def layer_norm(
+    call: TracedCall, input: Neurons, normalized_shape: Any, weight: Any = None, bias: Any = None, *_: Any, **__: Any
+) -> Shadow:
     """Give scale and shift of a feature to the feature's neuron."""
     if weight is not None:
         _attach_rows(call, input.ids.reshape(-1, weight.shape.numel()).numpy(), weight, bias)
@@ -117,34 +156,42 @@ def layer_norm(call: TracedCall, input: Neurons, shape: Any, weight: Any = None,
 
 
 def recurrent(
-    call: TracedCall, module: nn.RNNBase, own: Mapping[str, Weights], input: Neurons, start: Any = None
+    call: TracedCall,
+    input: Any,
+    start: Any,
+    weights: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *_: Any,
 ) -> Shadow:
     """Create a neuron for each hidden unit with all its gates; each layer and direction is a part of its own."""
-    if module.proj_size:
-        raise MixedError("a projection of its hidden state (proj_size) mixes the units")
-    if not isinstance(input, Neurons):
+    if not isinstance(input, Neurons) or not isinstance(has_biases, bool):
         raise MixedError("its input is not a plain sequence")
-    directions = ["", "_reverse"] if module.bidirectional else [""]
-    gates = own["weight_hh_l0"].shape[0] // module.hidden_size
-    source, units = call.builder.agree(input.last()), []
-    for layer in range(module.num_layers):
+    directions = ["", "_reverse"] if bidirectional else [""]
+    per_unit = len(weights) // (num_layers * len(directions))
+    if per_unit != (4 if has_biases else 2):
+        raise MixedError("a projection of its hidden state (proj_size) mixes the units")
+    units_in, units_out, *_ = weights[1].shape[::-1]
+    source, units, given = call.builder.agree(input.last()), [], iter(weights)
+    for layer in range(num_layers):
         for direction in directions:
-            where = f"l{layer}{direction}"
-            single = module.num_layers * len(directions) == 1
-            born = call.builder.born(call.name if single else f"{call.name}.{where}", module.hidden_size)
-            into = np.tile(born, gates)
-            _bind(call, own[f"weight_ih_{where}"], into[:, None], source)
-            _bind(call, own[f"weight_hh_{where}"], into[:, None], born)
-            _bind(call, own.get(f"bias_ih_{where}"), into)
-            _bind(call, own.get(f"bias_hh_{where}"), into)
+            single = num_layers * len(directions) == 1
+            born = call.builder.born(call.name if single else f"{call.name}.l{layer}{direction}", units_in)
+            into = np.tile(born, units_out // units_in)
+            bind(call, next(given), into[:, None], source)
+            bind(call, next(given), into[:, None], born)
+            for _bias in range(per_unit - 2):
+                bind(call, next(given), into)
             units.append(born)
         source = np.concatenate(units[-len(directions) :])
-    outputs, states = call.value
-    shape = states[0].shape if isinstance(states, tuple) else states.shape
-    final = Neurons(torch.from_numpy(np.stack(units))[:, None].expand(shape))
-    for given in tensor_leaves(start):
-        if isinstance(given, Neurons):
-            call.builder.unite(given.ids.numpy().ravel(), final.ids.numpy().ravel())
-        elif isinstance(given, Weights):
-            attach(call, given, final)
-    return call.across(source, outputs), (final, final) if isinstance(states, tuple) else final
+    outputs, *states = call.value
+    final = Neurons(torch.from_numpy(np.stack(units))[:, None].expand(states[0].shape))
+    for leaf in tensor_leaves(start):
+        if isinstance(leaf, Neurons):
+            call.builder.unite(leaf.ids.numpy().ravel(), final.ids.numpy().ravel())
+        elif isinstance(leaf, Weights):
+            attach(call, leaf, final)
+    return call.across(source, outputs), *[final] * len(states)

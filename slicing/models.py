@@ -22,7 +22,8 @@ import networkx as nx
 #: Neurons of one part: a number of them, all that are free, or exactly these indices.
 Claim = int | Literal["all"] | tuple[int, ...]
 
-#: Name for modules that are declared local, which unsliceable ones must be; whatever no model claims is local anyway.
+#: Name for modules and parameters that are declared local, which unsliceable ones must be; whatever no model claims is
+#: local anyway.
 LOCAL = "local"
 
 #: Separators of models in the id of an averaging group.
@@ -51,9 +52,11 @@ class PartialModel:
     Attributes:
         name: unique among the models; `local` is reserved (see `LOCAL`).
         depends_on: names of models; the models that these depend on are included.
-        neurons: for each part (or `output`, the part that ends the network) a `Claim`; "all": everything free in
-            every part and every module.
+        neurons: for each part (or `output`, the part that ends the network), or for a pattern of parts' names such as
+            "*.lora_A", a `Claim`; "all": everything free in every part and every module.
         modules: dotted names of modules, or single parameters, that the model owns whole.
+        parameters: names of parameters that the model owns whole, or patterns such as "*.bias"; they are stronger than
+            modules, as modules are stronger than neurons.
         members: ids of the peers that implement it.
     """
 
@@ -62,6 +65,7 @@ class PartialModel:
     neurons: Mapping[str, Claim] | Literal["all"] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     members: tuple[str, ...] | Literal["all"] = "all"
+    parameters: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -101,7 +105,7 @@ def _name_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
         if times > 1:
             found.append(ModelMistake(place, f"{times} partial models have this name; give each its own"))
     return found + [
-        ModelMistake(model.place, f'"{LOCAL}" is reserved for modules that stay local; give it only modules')
+        ModelMistake(model.place, f'"{LOCAL}" is reserved for what stays local; give it only modules and parameters')
         for model in models
         if model.name == LOCAL and (model.depends_on or model.neurons or model.members != "all")
     ]
@@ -197,8 +201,8 @@ class ModelGraph:
         self.order: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._arrows.reverse()))
         by_name = {model.name: model for model in given}
         self.models: Mapping[str, PartialModel] = {name: by_name[name] for name in self.order}
-        #: Modules that the user declared local.
-        self.local_modules: tuple[str, ...] = by_name[LOCAL].modules if LOCAL in by_name else ()
+        #: What the user declared local.
+        self.local = by_name.get(LOCAL, PartialModel(LOCAL))
 
     def closure(self, name: str) -> frozenset[str]:
         """Return all models on which this one depends, directly or through others."""

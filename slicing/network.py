@@ -8,6 +8,7 @@ it for a torch module.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,6 +71,7 @@ class NetworkMap:
         out_part_n, out_neuron_n: (n,) int32, the neuron that owns the scalar, into which a weight leads.
         in_part_n, in_neuron_n: (n,) int32, the neuron from which a weight comes; -1 for biases and the like.
         aliases: other names of parts, such as `output`.
+        base: digest in hex of the frozen parameters, which are not in the vector; empty: there are none.
     """
 
     parts: tuple[Part, ...]
@@ -79,6 +81,7 @@ class NetworkMap:
     in_part_n: Ints
     in_neuron_n: Ints
     aliases: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
 
     @property
     def n(self) -> int:
@@ -121,6 +124,30 @@ class NetworkMap:
                 f'the network has no part "{name}"; {nearest_model(name, index)} (neurons of each: {sizes})'
             )
         return index[name]
+
+    def matching_parts(self, pattern: str) -> tuple[int, ...]:
+        """Return the indices of the parts whose names match that pattern, such as "*.lora_A".
+
+        Raises:
+            SlicingError: there is none.
+        """
+        found = tuple(i for i, part in enumerate(self.parts) if fnmatch.fnmatchcase(part.name, pattern))
+        if not found:
+            names = ", ".join(part.name for part in self.parts) or "none"
+            raise SlicingError(f'no part of the network matches "{pattern}" (parts: {names})')
+        return found
+
+    def matching_tensors(self, pattern: str) -> tuple[int, ...]:
+        """Return the indices of the tensors with that name, or whose names match that pattern, such as "*.bias".
+
+        Raises:
+            SlicingError: there is none.
+        """
+        names = [tensor.name for tensor in self.tensors]
+        found = tuple(i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern))
+        if not found:
+            raise SlicingError(f'the network has no parameter "{pattern}"; {nearest_model(pattern, names)}')
+        return found
 
     def module_tensors(self, name: str) -> tuple[int, ...]:
         """Return the indices of the tensors of that module and its submodules, or of the one parameter of that name.

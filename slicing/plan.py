@@ -227,6 +227,7 @@ class _Slice:
         keys_3D: for each scalar the neuron it leads into, the neuron it comes from, and its tensor and place there.
         parts, tensors, models: the names whose indices are in the keys. Parts and tensors are only those that occur, so
             that two peers get equal keys for the scalars they share whatever else their networks hold.
+        base: digest of the network's frozen parameters: what is trained beside others cannot be averaged.
     """
 
     index_D: Indices
@@ -234,10 +235,11 @@ class _Slice:
     parts: tuple[str, ...]
     tensors: tuple[str, ...]
     models: tuple[str, ...]
+    base: str
 
     @cached_property
     def digest(self) -> str:
-        names = json.dumps([self.parts, self.tensors, self.models])
+        names = json.dumps([self.parts, self.tensors, self.models, *filter(None, [self.base])])
         hashed = hashlib.blake2b(names.encode(), digest_size=32)
         hashed.update(self.keys_3D.astype("<i8").tobytes())
         return hashed.hexdigest()
@@ -259,7 +261,7 @@ class _Sliced:
     """The scalars of one (network, assignment), sorted once by the models they are averaged under, then canonically."""
 
     def __init__(self, network: NetworkMap, graph: ModelGraph, assignment: Assignment) -> None:
-        self.models = graph.order
+        self.models, self._base = graph.order, network.base
         assert len(self.models) <= 0xFFF, "the keys of scalars count 4,095 models"
         code_n, self.sets = reduced_sets(network, graph, assignment)
         keys_3n, self.parts, self.tensors = _keys(network, assignment)
@@ -276,7 +278,7 @@ class _Sliced:
             keys_3D = self._keys[:, span].copy()
             parts = _recount(keys_3D[:2], self.parts)
             tensors = _recount(keys_3D[2:], self.tensors)
-            self._slices[models] = _Slice(self._index[span], keys_3D, parts, tensors, self.models)
+            self._slices[models] = _Slice(self._index[span], keys_3D, parts, tensors, self.models, self._base)
         return self._slices[models]
 
 
@@ -317,6 +319,11 @@ def _compare(id: str, peer: str, mine: _Slice, other: str, theirs: _Slice) -> No
     """Raise a `SlicingError` if two peers' slices of the same models are not the same scalars."""
     if mine is theirs or mine.digest == theirs.digest:
         return
+    if mine.base != theirs.base:
+        raise SlicingError(
+            f'{peer} and {other} cannot average "{id}": their frozen parameters differ; begin with the same file '
+            "(learning.start: file:MODEL.safetensors), or build the network from the same one"
+        )
     nothing = "nothing more"
     pairs = zip_longest(mine.spelled(), theirs.spelled(), fillvalue=nothing)
     a, b = next((a, b) for a, b in pairs if a != b)

@@ -6,7 +6,7 @@ by position; pooling keeps them. An operation without a rule raises `MixedError`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,18 +16,21 @@ from torch import Tensor, nn
 
 from fedpeer.slicing.cells import Ids, MixedError
 from fedpeer.slicing.layers import (
+    addmm,
     attach,
     batch_norm,
     conv,
     embedding,
     group_norm,
     layer_norm,
-    matmul,
     recurrent,
+    rms_norm,
     scale_channels,
     trace_linear,
+    transposed_conv,
 )
 from fedpeer.slicing.network import NONE
+from fedpeer.slicing.products import dot_product_attention, einsum, matmul, multi_head_attention
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
 
@@ -40,7 +43,10 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
 
 
 def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
-    """Reduce positions of the same neuron, by a mean for example, which keeps the neuron."""
+    """Reduce positions of the same neuron, by a mean for example, which keeps the neuron.
+
+    Of different neurons it is a statistic, which stays the same when they are exchanged, and has neurons of its own.
+    """
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not support")
     ids = torch.from_numpy(call.builder.find(input.ids.numpy()))
@@ -49,7 +55,8 @@ def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args
     dims = list(range(ids.dim())) if dim is None else dim
     low, high = ids.amin(dims, keepdim), ids.amax(dims, keepdim)
     if not torch.equal(low, high):
-        raise MixedError("it combines different neurons")
+        born = call.builder.born(call.name, high.numel(), loose=True, statistic=True)
+        high = torch.from_numpy(born).reshape(high.shape)
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
 
 
@@ -95,9 +102,11 @@ def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
 def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
     """Return whether a broadcast neuron meets several neurons.
 
-    Pixels that may yet be united count as one, unless a single broadcast neuron meets them all.
+    Pixels that may yet be united count as one, unless a statistic or a single broadcast neuron meets them all.
     """
     both = (narrow >= 0) & (wide >= 0)
+    if call.builder.statistics(narrow[both]):
+        return True
     pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
     kinds, meets = np.unique(pairs >> 32, return_counts=True)
     several = bool((meets > 1).any())
@@ -126,7 +135,8 @@ def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwarg
 
     def id_of(leaf: Any) -> Any:
         if isinstance(leaf, Neurons):
-            return leaf.ids.contiguous()  # a view of the real value may ask for it
+            # A copy, which the operation may change in place; a view of the real value may ask for it contiguous.
+            return leaf.ids.clone(memory_format=torch.contiguous_format)
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             return torch.full(leaf.shape, NONE)
         return leaf
@@ -140,40 +150,67 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _gated(call: TracedCall, input: Neurons, dim: int = -1) -> Shadow:
+    """Unite each neuron of the first half with the one of the second half that scales it (a gated linear unit)."""
+    first, second = input.ids.chunk(2, dim)
+    return Neurons(_united(call, first, second))
+
+
+def assigned(target: Any, index: Any, value: Any) -> Shadow:
+    """Return the shadow of a tensor after `target[index] = value`."""
+    if not isinstance(target, (Neurons, Tensor)):
+        raise MixedError("a parameter is written into")
+    ids = target.ids.clone() if isinstance(target, Neurons) else torch.full(target.shape, NONE)
+    ids[index] = value.ids if isinstance(value, Neurons) else NONE
+    return Neurons(ids)
+
+
 #: Functions and methods by name; `x.relu_()` and `x += y` count as `relu` and `add`.
 _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "linear": trace_linear,
-    "matmul": matmul,
-    "mm": matmul,
+    "addmm": addmm,
+    **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
+    "einsum": einsum,
+    "scaled_dot_product_attention": dot_product_attention,
+    "multi_head_attention_forward": multi_head_attention,
+    **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], recurrent),
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], conv),
+    **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], transposed_conv),
     "embedding": embedding,
-    "batch_norm": batch_norm,
+    **dict.fromkeys(["batch_norm", "instance_norm"], batch_norm),
     "group_norm": group_norm,
     "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "glu": _gated,
     "pad": _padded,
     "prelu": scale_channels,
     **{f"{kind}_pool{d}d": pooled for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg") for d in (1, 2, 3)},
+    "max_pool2d_with_indices": pooled,
     "interpolate": pooled,
 }
 
 _ELEMENTWISE = _words("""
-    abs add addcmul alpha_dropout atan celu clamp clip clone contiguous cos detach div divide double dropout
+    abs add addcmul alpha_dropout atan bfloat16 celu clamp clip clone contiguous cos detach div divide double dropout
     dropout1d dropout2d dropout3d elu eq erf exp expm1 feature_alpha_dropout fill float floordiv ge gelu gt half
-    hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log1p log_softmax logsigmoid lt maximum
-    minimum mish mul multiply nan_to_num ne neg normalize positive pow reciprocal relu relu6 rrelu rsqrt rsub
+    hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log1p log_softmax logsigmoid lt masked_fill
+    maximum minimum mish mul multiply nan_to_num ne neg normalize positive pow reciprocal relu relu6 rrelu rsqrt rsub
     selu sigmoid sign silu sin softmax softmin softplus softshrink softsign sqrt square sub subtract tanh
-    tanhshrink threshold to true_divide truediv type where xlogy
+    tanhshrink threshold tril triu true_divide truediv where xlogy
 """)
 
 _MOVES = _words("""
-    cat chunk concat concatenate expand expand_as flatten flip getattr getitem hsplit hstack movedim narrow
-    permute ravel repeat repeat_interleave reshape roll select split split_with_sizes squeeze stack swapaxes
-    swapdims t tensor_split tile transpose unbind unflatten unsqueeze view view_as vsplit vstack
+    H T cat channel_shuffle chunk concat concatenate data expand expand_as flatten flip gather getitem hsplit hstack
+    index_select mH mT movedim narrow permute pixel_shuffle pixel_unshuffle ravel real repeat repeat_interleave reshape
+    roll select split split_with_sizes squeeze stack swapaxes swapdims t take_along_dim tensor_split tile transpose
+    unbind unflatten unsqueeze view view_as vsplit vstack
 """)
 
 _REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
+
+#: Functions that change the type of their first argument, perhaps to that of another one.
+_CASTS = _words("to type type_as")
 
 #: Functions that take only a shape from their arguments.
 _CONSTANTS = _words("""
@@ -181,66 +218,40 @@ _CONSTANTS = _words("""
     zeros_like
 """)
 
-_MOVING_MODULES = (nn.Flatten, nn.Unflatten, nn.Identity, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+
+def plain_name(function: Callable[..., Any]) -> str:
+    """Return the name by which an operation has its rule.
+
+    >>> plain_name(Tensor.__iadd__), plain_name(Tensor.relu_), plain_name(Tensor.__rsub__), plain_name(Tensor.T.__get__)
+    ('add', 'relu', 'sub', 'T')
+    """
+    name = function.__name__
+    if name == "__get__":
+        return str(getattr(function, "__self__").__name__)  # noqa: B009 - the getter of a property, `x.T`
+    name = name.strip("_")
+    return name[1:] if name[:1] in ("i", "r") and name[1:] in _OPERATORS else name
+
+
+#: Operators that Python also has in place (`iadd`) or with the operands exchanged (`radd`).
+_OPERATORS = _words("add div floordiv matmul mul pow sub truediv")
 
 
 def call_function(call: TracedCall, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
-    """Apply the rule of a function or method, found by its name.
+    """Apply the rule of a function or method, found by its name (`plain_name`).
 
     Raises:
         MixedError: there is no rule, or it cannot follow the call.
     """
-    if name in _CONSTANTS or not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((args, kwargs))):
+    if name in _CONSTANTS:
         return None
-    if name == "getitem" and isinstance(args[0], (tuple, list)):
-        return args[0][args[1]]
-    if not any(isinstance(leaf, Tensor) for leaf in tensor_leaves(call.value)):
-        return None
-    plain = name.rstrip("_")
-    plain = plain[1:] if plain[:1] == "i" and plain[1:] in _ELEMENTWISE else plain
+    if name in _CASTS:
+        return args[0] if isinstance(args[0], (Neurons, Weights)) else None
     if name in _MOVES:
         return _trace_moved(call, function, *args, **kwargs)
-    if plain in _ELEMENTWISE:
+    if name in _ELEMENTWISE:
         return _elementwise(call, *args, **kwargs)
     if name in _REDUCTIONS:
         return _reduced(call, function, *args, **kwargs)
-    if plain in _FUNCTIONS:
-        return _FUNCTIONS[plain](call, *args, **kwargs)
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name](call, *args, **kwargs)
     raise MixedError(f"slicing does not support the operation {name}")
-
-
-def call_module(call: TracedCall, module: nn.Module, own: Mapping[str, Weights], args: Any, kwargs: Any) -> Shadow:
-    """Apply the rule of a torch layer; `own` are its parameters and float buffers.
-
-    Raises:
-        MixedError: there is no rule, or it cannot follow the call.
-    """
-    unknown = f"slicing does not support the layer {type(module).__name__}"
-    if getattr(module, "parametrizations", None):
-        raise MixedError("its parameters are computed from others")
-    if isinstance(module, nn.RNNBase):
-        return recurrent(call, module, own, *args, **kwargs)
-    if isinstance(module, nn.Embedding):
-        return embedding(call, *args, own["weight"])
-    if isinstance(module, _MOVING_MODULES):
-        return _trace_moved(call, module, *args)
-    if len(args) != 1 or kwargs or not isinstance(args[0], Neurons):
-        raise MixedError(unknown)
-    [input] = args
-    weight, bias = own.get("weight"), own.get("bias")
-    if isinstance(module, nn.Linear):
-        return trace_linear(call, input, own["weight"], bias)
-    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        return conv(call, input, own["weight"], bias, groups=module.groups)
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-        return layer_norm(call, input, None, weight, bias)
-    if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.PReLU)):
-        return scale_channels(call, input, *own.values())
-    if isinstance(module, nn.modules.padding._ConstantPadNd):
-        return _padded(call, input, module.padding)
-    where = type(module).__module__
-    if where in ("torch.nn.modules.pooling", "torch.nn.modules.upsampling"):
-        return pooled(call, input)
-    if where in ("torch.nn.modules.activation", "torch.nn.modules.dropout") and call.value.shape == input.ids.shape:
-        return _elementwise(call, input)
-    raise MixedError(unknown)

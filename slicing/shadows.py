@@ -47,6 +47,14 @@ class Weights:
     def reshaped(self, *shape: int) -> Weights:
         return Weights(tuple(index.reshape(shape) for index in self.indices))
 
+    def transposed(self) -> Weights:
+        """Return it with the last two dimensions exchanged."""
+        return Weights(tuple(index.mT for index in self.indices))
+
+    def rows(self, first: int, after: int) -> Weights:
+        """Return some of its rows."""
+        return Weights(tuple(index[first:after] for index in self.indices))
+
 
 Shadow = Any  # Neurons, Weights, None (nothing is known), or tuples and lists of them
 

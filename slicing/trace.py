@@ -1,37 +1,38 @@
 """Tracing: find the neurons of a torch module, and the weights between them, by following its forward pass.
 
-The module is traced symbolically (torch.fx) and run once with an example. Each value is accompanied by its *shadow*: an
-integer tensor of the same shape that holds, for each element, the neuron it comes from. `layers.py` and `rules.py`
-define the effect of each operation on neurons. A layer that cannot be sliced is marked with the reason, and tracing
-continues: it is an error only if a partial model asks for a slice of that layer.
+The module is run once with an example, and each of torch's functions that it calls is seen (`TorchFunctionMode`), so
+that its forward pass may be any Python. Each tensor is accompanied by its *shadow*: an integer tensor of the same shape
+that holds, for each element, the neuron it comes from. `layers.py`, `products.py` and `rules.py` define the effect of
+each operation on neurons. A layer that cannot be sliced is marked with the reason, and tracing continues: it is an
+error only if a partial model asks for a slice of that layer.
 
 The user's module is not changed: a copy is run, in evaluation mode, on the CPU.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
-from torch.fx.node import map_arg
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedpeer.slicing.cells import Ids, MixedError, NetworkMapBuilder
-from fedpeer.slicing.flat import tensor_specs
+from fedpeer.slicing.flat import copied, digest_of, frozen_parameters, tensor_specs
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
-from fedpeer.slicing.rules import call_function, call_module
-from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, parameters_in, tensor_leaves
+from fedpeer.slicing.rules import assigned, call_function, plain_name
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, parameters_in, replaced, tensor_leaves
 
 
 def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     """Map each scalar of a module's flat vector to its neurons.
 
-    Floating-point buffers (running statistics) are part of the vector, after the parameters; integer counters are not.
+    Floating-point buffers (running statistics) are part of the vector, after the parameters; frozen parameters,
+    integer counters and buffers that `state_dict` leaves out are not.
 
     Args:
         module: any module; layers that cannot be sliced are marked, and can be owned whole.
@@ -40,79 +41,98 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     Raises:
         SlicingError: the module does not accept such an input.
     """
-    module = copy.deepcopy(module).cpu().eval()
+    module = copied(module, "cpu").eval()
     builder = NetworkMapBuilder(tensor_specs(module))
-    tied = _tied(module)
-    for first, others in tied.items():
+    for first, others in _tied(module).items():
         builder.spoil([first], f"it is the same tensor as {', '.join(others)}")
+    for path, layer in module.named_modules():
+        if getattr(layer, "parametrizations", None):
+            builder.spoil(_under(builder, path), "its parameters are computed from others", path)
+    follower = _Follower(module, builder)
+    example = example_input[:1].cpu()
     # A forward pass that draws random numbers must not change those of the caller.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        graph, untraceable = _symbolic(module)
-        for path, reason in untraceable.items():
-            builder.spoil(_under(builder, path), f"its forward pass cannot be traced: {reason}", path)
-        if graph is None:
-            return builder.network(np.zeros(0, dtype=np.int64))
-        walker = _Walker(graph, builder, {other: first for first, others in tied.items() for other in others})
-        walker.run(example_input[:1].cpu())
-    return builder.network(walker.outputs)
+        outputs = follower.run(example)
+    return replace(builder.network(outputs), base=digest_of(frozen_parameters(module)))
 
 
-class _Walker(fx.Interpreter):
-    """An interpreter that runs the graph and computes the shadow of each value."""
+class _Follower(TorchFunctionMode):
+    """Computes the shadow of each tensor while the forward pass makes it."""
 
-    def __init__(self, graph: fx.GraphModule, builder: NetworkMapBuilder, tied: Mapping[str, str]) -> None:
-        super().__init__(graph)
-        self.extra_traceback = False
-        self.outputs: Ids = np.zeros(0, dtype=np.int64)
-        self._builder, self._tied = builder, tied
+    def __init__(self, module: nn.Module, builder: NetworkMapBuilder) -> None:
+        super().__init__()
+        self._module, self._builder = module, builder
         self._spans = {tensor.name: tensor for tensor in builder.tensors}
-        self._shadows: dict[fx.Node, Shadow] = {}
+        #: By the id of a tensor: the tensor, so that no other one gets its id, and its shadow.
+        self._shadows: dict[int, tuple[Tensor, Shadow]] = {}
+        #: The modules whose forward pass is under way, outermost first.
+        self._running: list[tuple[str, nn.Module]] = []
+        for name, parameter in module.named_parameters():
+            self._remember(parameter, self._weights(name, parameter))
+        for name, tensor in module.named_buffers():
+            if name in self._spans:
+                self._remember(tensor, self._weights(name, tensor))
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run(self, example: Tensor) -> Ids:
+        """Run the module, and return the neurons of its outputs."""
+        for path, layer in self._module.named_modules():
+            layer.register_forward_pre_hook(self._entering(path))
+            layer.register_forward_hook(self._leaving)
+        self._remember(example, self._input(example))
         try:
-            value = super().run_node(n)
+            with self:
+                outputs = self._module(example)
         except Exception as error:  # a user's network may raise anything
-            at = f" at {n.target}" if n.op == "call_module" else ""
+            at = f" at {self._running[-1][0]}" if self._running and self._running[-1][0] else ""
             raise SlicingError(
                 f"the network does not accept an example of the data: {_first_line(error)}{at}; "
                 "choose a network and data that fit each other"
             ) from error
-        self._shadows[n] = self._follow(n, value)
+        shadows = [self._shadow(leaf) for leaf in tensor_leaves(outputs)]
+        ends = [shadow.ids.numpy().ravel() for shadow in shadows if isinstance(shadow, Neurons)]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *ends])
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        value = func(*args, **(kwargs or {}))
+        self._follow(func, args, dict(kwargs or {}), value)
         return value
 
-    def _follow(self, node: fx.Node, value: Any) -> Shadow:
-        if node.op == "placeholder":
-            return self._input(value) if isinstance(value, Tensor) else None
-        if node.op == "get_attr":
-            return self._weights(str(node.target), value) if isinstance(value, Tensor) else None
-        args, kwargs = map_arg((node.args, node.kwargs), self._shadow)
-        if node.op == "output":
-            ends = [leaf.ids.numpy().ravel() for leaf in tensor_leaves(args) if isinstance(leaf, Neurons)]
-            self.outputs = np.concatenate([self.outputs, *ends])
-            return None
-        call = TracedCall(self._builder, self._name(node, args), value)
+    def _follow(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], value: Any) -> None:
+        """Give the results of an operation their shadows."""
+        seen, named = replaced((args, kwargs), self._shadow)
+        if not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((seen, named))):
+            return
+        name = plain_name(func)
+        if name == "setitem":
+            self._remember(args[0], assigned(*seen))
+            return
+        if not any(isinstance(leaf, Tensor) for leaf in tensor_leaves(value)):
+            return
+        call = TracedCall(self._builder, self._part_name(func, seen), value)
         try:
-            if node.op == "call_module":
-                module = self.module.get_submodule(str(node.target))
-                own = self._own(str(node.target), module)
-                return call_module(call, module, own, args, kwargs)
-            if node.op == "call_method":
-                name = str(node.target)
-                return call_function(call, name, lambda x, *a, **k: getattr(x, name)(*a, **k), args, kwargs)
-            assert callable(node.target)
-            return call_function(call, node.target.__name__, node.target, args, kwargs)
-        except (MixedError, RuntimeError, TypeError, ValueError) as why:
-            # The last three come from a call with arguments that its rule does not expect.
-            if node.op == "call_module":
-                path = str(node.target)
-                self._builder.spoil(_under(self._builder, path), _first_line(why), path)
-            self._builder.spoil(self._owners((args, kwargs)), _first_line(why))
-            return fresh(call)
+            self._remember(value, call_function(call, name, func, seen, named))
+        except (MixedError, RuntimeError, TypeError, ValueError, IndexError) as why:
+            # All but the first come from a call with arguments that its rule does not expect.
+            self._builder.spoil(self._owners((seen, named)), _first_line(why))
+            self._remember(value, fresh(call))
 
-    def _shadow(self, node: fx.Node) -> Any:
-        """Return the shadow of an argument, or its value if it has no shadow."""
-        shadow = self._shadows[node]
-        return self.env[node] if shadow is None else shadow
+    def _shadow(self, leaf: Any) -> Any:
+        """Return the shadow of a tensor, or what was given if it has no shadow."""
+        known = self._shadows.get(id(leaf)) if isinstance(leaf, Tensor) else None
+        return leaf if known is None else known[1]
+
+    def _remember(self, value: Any, shadow: Shadow) -> None:
+        """Keep the shadow of a tensor, or of each tensor of a result of several."""
+        if isinstance(value, Tensor):
+            if shadow is None:
+                self._shadows.pop(id(value), None)
+            else:
+                self._shadows[id(value)] = (value, shadow)
+        elif isinstance(value, (tuple, list)) and isinstance(shadow, (tuple, list)):
+            for one, its in zip(value, shadow, strict=True):
+                self._remember(one, its)
 
     def _input(self, value: Tensor) -> Neurons:
         # Tokens are indices of neurons, not neurons; an embedding creates those.
@@ -120,73 +140,33 @@ class _Walker(fx.Interpreter):
         return Neurons(torch.from_numpy(self._builder.born(name, value.numel(), loose=True)).reshape(value.shape))
 
     def _weights(self, name: str, value: Tensor) -> Weights:
-        spec = self._spans.get(self._tied.get(name, name))
+        spec = self._spans.get(name)
         if spec is None or spec.name in self._builder.unsliceable:
             return Weights((torch.full(value.shape, NONE),))
         return Weights((torch.arange(spec.offset, spec.offset + spec.size).reshape(spec.shape),))
-
-    def _own(self, path: str, module: nn.Module) -> dict[str, Weights]:
-        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-        return {
-            name: self._weights(f"{path}.{name}", tensor)
-            for name, tensor in tensors.items()
-            if tensor.is_floating_point()
-        }
 
     def _owners(self, tree: Any) -> list[str]:
         """Return the names of the tensors whose parameters are among these shadows."""
         places = [index.ravel().numpy() for index in parameters_in(tree)]
         return self._builder.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
 
-    def _name(self, node: fx.Node, args: Any) -> str:
-        """Return the name of the part that the operation produces: its module's path, or that of its weight's owner."""
-        if node.op == "call_module":
-            return str(node.target)
+    def _part_name(self, func: Callable[..., Any], args: Any) -> str:
+        """Return the name of the part that the operation makes: its layer's path, or that of its weight's owner."""
+        path, layer = self._running[-1] if self._running else ("", self._module)
+        if type(layer).__module__.startswith("torch.nn.") and path:
+            return path
         owners = self._owners(args)
-        return (self._spans[owners[0]].module or owners[0]) if owners else node.name
+        return (self._spans[owners[0]].module or owners[0]) if owners else func.__name__
 
+    def _entering(self, path: str) -> Callable[[nn.Module, Any], None]:
+        def hook(layer: nn.Module, _: Any) -> None:
+            self._running.append((path, layer))
 
-class _Tracer(fx.Tracer):
-    """A tracer through the user's own modules, except the opaque ones, that remembers the first one that failed."""
+        return hook
 
-    def __init__(self, opaque: Mapping[str, str]) -> None:
-        super().__init__()
-        self._opaque = opaque
-        self.failed: str | None = None
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return module_qualified_name in self._opaque or super().is_leaf_module(m, module_qualified_name)
-
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        except Exception:
-            self.failed = self.failed if self.failed is not None else self.path_of_module(m)
-            raise
-
-
-def _symbolic(module: nn.Module) -> tuple[fx.GraphModule | None, dict[str, str]]:
-    """Return the graph of the forward pass, and the modules that cannot be traced through, with the reason for each.
-
-    The graph is None if the module itself cannot be traced.
-    """
-    opaque: dict[str, str] = {}
-    defaults = {
-        name: parameter.default
-        for name, parameter in list(inspect.signature(module.forward).parameters.items())[1:]
-        if parameter.default is not inspect.Parameter.empty
-    }
-    while True:
-        tracer = _Tracer(opaque)
-        try:
-            return fx.GraphModule(module, tracer.trace(module, concrete_args=defaults)), opaque
-        except Exception as error:  # a user's forward pass may raise anything when it is given symbols for numbers
-            path = tracer.failed or ""
-            if path in opaque:
-                return None, {"": opaque[path]}
-            opaque[path] = _first_line(error)
-            if not path:
-                return None, opaque
+    def _leaving(self, layer: nn.Module, args: Any, result: Any) -> None:
+        while self._running.pop()[1] is not layer:  # those inside it that ended with an error, which it has caught
+            pass
 
 
 def _tied(module: nn.Module) -> dict[str, list[str]]:

@@ -51,6 +51,14 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
     ),
     "images": (IMAGES, {"network": "cnn,channels=2,hidden=6,norm=batch", "simulation__normalise": "minmax"}),
     "tokens": (TOKENS, {"network": "lstm,hidden=5,embedding=3"}),
+    "adapters": (
+        DIGITS,
+        {
+            "learning__lora": {"rank": 2, "targets": ["hidden1"]},
+            "learning__frozen": ["output.bias"],
+            "learning__optimizer": "adam,lr=0.01",
+        },
+    ),
 }
 
 

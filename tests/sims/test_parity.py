@@ -91,6 +91,11 @@ CASES = {
     "coordinators of several groups": federation(
         LED, "weights: samples", SEMI_LOCAL, data="dataset: digits, split: 'slicing:10'"
     ),
+    "adapters over frozen layers": federation(
+        FEW,
+        "optimizer: 'adam,lr=0.01', lora: {rank: 3, targets: [hidden1]}, frozen: [output.weight]",
+        "partial_models: {everyone: {neurons: {'*': all, '*.lora_A': 2}}, local: {parameters: ['*.bias']}}",
+    ),
     "associative": federation(
         FEW, network="associative: {hidden: 40}", data=f"dataset: 'associative,users={PEERS},train=20'"
     ),

@@ -46,6 +46,12 @@ def test_a_part_without_claims_and_what_is_left_are_local() -> None:
     assert [owner.tolist() for owner in found.model_of_neuron] == [[-1] * 4, [-1] * 6, [0, 0, -1]]
 
 
+def test_a_pattern_claims_of_all_parts_that_no_name_claims() -> None:
+    found = assign(NET, ModelGraph([model("m", {"*": "all", "0": 2}), model("n", {"[01]*": 1})]), "p")
+    owned = [[int((owner == at).sum()) for at in (0, 1)] for owner in found.model_of_neuron]
+    assert owned == [[4, 0], [2, 1], [2, 1]]
+
+
 def test_only_models_that_the_peer_implements_claim() -> None:
     graph = ModelGraph([model("m", {"0": 2}), PartialModel("other", neurons={"0": 6}, members=("q",))])
     assert (assign(NET, graph, "p").model_of_neuron[NET.part("0")] >= 0).sum() == 2
@@ -67,6 +73,12 @@ def test_only_models_that_the_peer_implements_claim() -> None:
         ([PartialModel("a", modules=("5",))], 'partial_models.a.modules: the network has no module "5"'),
         ([PartialModel("a", modules=("0",)), PartialModel("b", modules=("0.bias",))], "0.bias is claimed by a too"),
         ([PartialModel("local", modules=("0",)), PartialModel("b", modules=("0",))], "claimed by local too"),
+        ([PartialModel("a", parameters=("*.scale",))], r'a.parameters: the network has no parameter "\*.scale"'),
+        (
+            [PartialModel("local", parameters=("*.bias",)), PartialModel("b", parameters=("0.*",))],
+            "partial_models.b.parameters: 0.bias is claimed by local too; a parameter can have one model only",
+        ),
+        ([model("a", {"hid*": 1})], r'no part of the network matches "hid\*" \(parts: input, 0, 1\)'),
     ],
 )
 def test_a_mistake_is_one_clear_message(models: list[PartialModel], message: str) -> None:

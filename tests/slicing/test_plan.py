@@ -21,7 +21,7 @@ from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan
 from fedpeer.slicing.trace import trace
 from tests.golden.adapters import averaged
-from tests.slicing.zoo import ZOO, Attention
+from tests.slicing.zoo import ZOO, Bilinear
 
 PEERS = ("p1", "p2", "p3", "p4")
 SIZES = {"p1": (3, 7, 6, 2), "p2": (3, 5, 8, 2), "p3": (3, 7, 6, 2), "p4": (3, 9, 9, 2)}
@@ -252,18 +252,47 @@ def test_two_peers_who_compile_alone_agree_on_the_digest_and_on_the_order() -> N
 
 
 def test_a_module_can_be_owned_whole_and_is_what_its_layer_holds() -> None:
-    network = trace(Attention(), torch.zeros(1, 6, 5))
+    network = trace(Bilinear(), torch.zeros(1, 5))
     networks = dict.fromkeys(("a", "b", "c"), network)
     models = [
-        PartialModel("base", modules=("into", "attention")),
+        PartialModel("base", modules=("into", "pairs")),
         PartialModel("head-ab", neurons={}, modules=("head",), members=("a", "b")),
     ]
     plan = compile_plan(networks, ModelGraph(models))
     held = {group.id: {network.tensors[t].name for t in network.tensor_n[group.indices["a"]]} for group in plan.groups}
     assert held["head-ab"] == {"head.weight", "head.bias"}
-    assert {name.split(".")[0] for name in held["base"]} == {"into", "attention"}
+    assert {name.split(".")[0] for name in held["base"]} == {"into", "pairs"}
     assert len(plan.local["a"]) == 0
-    assert len(plan.local["c"]) == 8 * 3 + 3
+    assert len(plan.local["c"]) == 4 * 3 + 3
+
+
+def test_parameters_are_owned_by_name_or_pattern_and_are_stronger_than_modules_and_neurons() -> None:
+    network = trace(mlp(3, 7, 6, 2), torch.zeros(1, 3))
+    networks = dict.fromkeys(("a", "b"), network)
+    models = [
+        PartialModel("all", neurons="all"),
+        PartialModel("middle", modules=("2",), depends_on=("all",)),
+        PartialModel("local", parameters=("*.bias",)),
+    ]
+    plan = compile_plan(networks, ModelGraph(models))
+    held = {group.id: {network.tensors[t].name for t in network.tensor_n[group.indices["a"]]} for group in plan.groups}
+    assert held == {"all": {"0.weight", "4.weight"}, "middle": {"2.weight"}}
+    local = {network.tensors[t].name for t in network.tensor_n[plan.local["a"]]}
+    assert local == {"0.bias", "2.bias", "4.bias"}
+
+
+def test_peers_whose_frozen_parameters_differ_cannot_average() -> None:
+    def network(seed: int) -> NetworkMap:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = mlp(3, 7, 6, 2)
+        module[0].requires_grad_(False)
+        return trace(module, torch.zeros(1, 3))
+
+    same = compile_plan({"a": network(0), "b": network(0)}, ModelGraph([PartialModel("m", neurons="all")]))
+    assert same.groups[0].length == 6 * 7 + 6 + 2 * 6 + 2
+    with pytest.raises(SlicingError, match='a and b cannot average "m": their frozen parameters differ'):
+        compile_plan({"a": network(0), "b": network(1)}, ModelGraph([PartialModel("m", neurons="all")]))
 
 
 def test_a_module_owned_whole_lines_up_whoever_owns_its_neurons() -> None:
@@ -286,14 +315,14 @@ def test_a_module_owned_whole_lines_up_whoever_owns_its_neurons() -> None:
 
 
 def test_what_cannot_be_sliced_and_nobody_claims_is_an_error_with_both_ways_out() -> None:
-    networks = dict.fromkeys(("a", "b"), trace(Attention(), torch.zeros(1, 6, 5)))
+    networks = dict.fromkeys(("a", "b"), trace(Bilinear(), torch.zeros(1, 5)))
     neurons = PartialModel("m", neurons={"into": 3})
-    with pytest.raises(SlicingError, match=r"attention cannot be sliced .*modules: \[attention\].*local: \{modules"):
+    with pytest.raises(SlicingError, match=r"pairs cannot be sliced .*modules: \[pairs\].*local: \{modules"):
         compile_plan(networks, ModelGraph([neurons]))
-    kept = compile_plan(networks, ModelGraph([neurons, PartialModel("local", modules=("attention",))]))
+    kept = compile_plan(networks, ModelGraph([neurons, PartialModel("local", modules=("pairs",))]))
     assert kept.groups[0].length == 3
-    owned = compile_plan(networks, ModelGraph([PartialModel("m", neurons={"into": 3}, modules=("attention",))]))
-    assert owned.groups[0].length == 3 + 4 * 8 * 8 + 4 * 8
+    owned = compile_plan(networks, ModelGraph([PartialModel("m", neurons={"into": 3}, modules=("pairs",))]))
+    assert owned.groups[0].length == 3 + 4 * 8 * 8 + 4
 
 
 def test_a_thousand_alike_peers_share_the_work_and_the_arrays() -> None:

@@ -12,7 +12,7 @@ from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
-from tests.slicing.zoo import ZOO, Attention, Branching, Specimen
+from tests.slicing.zoo import ZOO, Bilinear, Branching, Specimen
 
 
 def made(name: str) -> tuple[Specimen, nn.Module, NetworkMap]:
@@ -57,6 +57,7 @@ def test_the_parts_are_found(name: str) -> None:
     assert {part.name: part.size for part in network.parts} == specimen.parts
     assert not [tensor.name for tensor in network.tensors if tensor.unsliceable]
     assert network.parts[network.part("output")].name == list(specimen.parts)[-1]
+    assert sum(part.size for part in network.parts) == sum(specimen.parts.values())
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -134,21 +135,39 @@ def test_running_statistics_belong_to_their_channel_and_counters_to_nobody() -> 
 
 
 def test_a_layer_that_cannot_be_sliced_is_marked_and_the_others_are_sliced() -> None:
-    network = trace(Attention(), torch.zeros(2, 6, 5))
-    marked = {tensor.module for tensor in network.tensors if tensor.unsliceable}
-    assert marked == {"attention"}
-    assert "MultiheadAttention" in network.tensors[2].unsliceable
-    assert {part.name: part.size for part in network.parts} == {"input": 5, "into": 8, "head": 3}
+    network = trace(Bilinear(), torch.zeros(2, 5))
+    marked = {tensor.module: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert marked == {"pairs": "slicing does not support the operation bilinear"}
+    assert {part.name: part.size for part in network.parts} == {"input": 5, "into": 8, "pairs": 4, "head": 3}
 
 
-def test_an_untraceable_module_is_marked_alone_or_is_all_there_is() -> None:
-    inside = trace(nn.Sequential(nn.Linear(4, 5), Branching(), nn.Linear(8, 2)), torch.ones(2, 4))
-    assert {tensor.module for tensor in inside.tensors if tensor.unsliceable} == {"1"}
-    assert {part.name for part in inside.parts} == {"input", "0", "1", "2"}
-    alone = trace(Branching(), torch.ones(2, 5))
-    assert all("cannot be traced" in tensor.unsliceable for tensor in alone.tensors)
-    assert alone.parts == ()
-    assert (alone.out_part_n == -1).all()
+def test_a_forward_pass_may_be_any_python_and_layers_that_it_did_not_reach_are_marked() -> None:
+    network = trace(nn.Sequential(nn.Linear(4, 5), Branching(), nn.Linear(8, 2)), torch.ones(2, 4))
+    reached = {True: "1.other", False: "1.inner"}[bool(network.tensors[2].unsliceable)]
+    assert {tensor.module for tensor in network.tensors if tensor.unsliceable} == {
+        "1.inner" if reached == "1.other" else "1.other"
+    }
+    head = next(tensor for tensor in network.tensors if tensor.name == "2.weight")
+    assert (network.in_part_n[head.span].reshape(head.shape)[:, :4] == network.part(reached)).all()
+    assert (network.in_part_n[head.span].reshape(head.shape)[:, 4:] == -1).all()
+
+
+def test_frozen_parameters_are_in_no_vector_and_their_digest_is_kept() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    network = trace(module, torch.zeros(2, 3))
+    assert [tensor.name for tensor in network.tensors] == ["2.weight", "2.bias"]
+    assert {part.name: part.size for part in network.parts} == {"0": 4, "2": 2}
+    again = trace(module, torch.zeros(2, 3))
+    with torch.no_grad():
+        module[0].bias[1] += 1e-6
+    assert network.base == again.base != trace(module, torch.zeros(2, 3)).base
+    assert trace(nn.Linear(3, 4), torch.zeros(2, 3)).base == ""
+
+
+def test_buffers_that_are_not_saved_are_in_no_vector() -> None:
+    _, _, network = made("grouped")
+    assert "angles" not in {tensor.name for tensor in network.tensors}
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")

@@ -183,12 +183,12 @@ class Noisy(nn.Module):
 
 
 class Attention(nn.Module):
-    """A user's module with an attention that cannot be sliced."""
+    """Torch's own attention, between two layers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.into = nn.Linear(5, 8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 4, batch_first=True)
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -198,15 +198,156 @@ class Attention(nn.Module):
         return result
 
 
+class CrossAttention(nn.Module):
+    """Queries, keys and values of different sizes, a mask, and biases of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 6), nn.Linear(4, 5)
+        self.attention = nn.MultiheadAttention(6, 3, kdim=5, vdim=4, add_bias_kv=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        masked = torch.ones(3, 3, dtype=torch.bool).triu(1)
+        mixed, scores = self.attention(self.left(x), self.right(x), x, attn_mask=masked)
+        result: Tensor = self.head(mixed[-1] * (1 + scores.sum()))
+        return result
+
+
+class Transformer(nn.Module):
+    """Tokens, learned positions, torch's encoder and decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.position = nn.Parameter(torch.randn(6, 8))
+        encoder = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, activation="gelu")
+        self.encoder = nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoderLayer(8, 4, 10, batch_first=True, norm_first=True)
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.embed(tokens) + self.position
+        seen = self.encoder(h, mask=nn.Transformer.generate_square_subsequent_mask(6).to(h), is_causal=True)
+        result: Tensor = self.head(self.decoder(h, seen)[:, -1])
+        return result
+
+
+class RootMeanSquare(nn.Module):
+    """The norm of LLaMA, written by hand."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Grouped(nn.Module):
+    """A block as in LLaMA: grouped queries, rotary positions, a gated feed-forward layer, norms by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.groups, self.size = 4, 2, 4
+        self.norm, self.after = RootMeanSquare(10), RootMeanSquare(10)
+        self.q, self.k, self.v = (nn.Linear(10, heads * self.size, bias=False) for heads in (4, 2, 2))
+        self.o = nn.Linear(16, 10, bias=False)
+        self.gate, self.up, self.down = nn.Linear(10, 7), nn.Linear(10, 7), nn.Linear(7, 10)
+        angles = torch.arange(5)[:, None] / 10 ** (torch.arange(2) / 2)
+        self.register_buffer("angles", torch.cat([angles, angles], -1), persistent=False)
+
+    def turned(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self.angles.cos() + torch.cat((-second, first), -1) * self.angles.sin()
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        h = self.norm(x)
+        q = self.turned(self.q(h).view(batch, length, self.heads, self.size).transpose(1, 2))
+        k, v = (layer(h).view(batch, length, self.groups, self.size).transpose(1, 2) for layer in (self.k, self.v))
+        k = self.turned(k)
+        if self.groups < self.heads:
+            k, v = (each.repeat_interleave(self.heads // self.groups, 1) for each in (k, v))
+        scores = q @ k.transpose(-2, -1) / self.size**0.5
+        scores = scores.masked_fill(torch.ones(length, length).triu(1) > 0, float("-inf"))
+        mixed = scores.softmax(-1) @ v
+        x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
+        h = self.after(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Fused(nn.Module):
+    """Queries, keys and values from one layer, torch's kernel, and products as `einsum` writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(5, 8)
+        self.qkv = nn.Linear(8, 24)
+        self.out = nn.Parameter(torch.randn(4, 2, 8))
+        self.q2, self.k2 = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.v2 = nn.Parameter(torch.randn(8, 2, 4))
+        self.o2 = nn.Linear(8, 8)
+        self.nearness = nn.Parameter(torch.randn(4, 1, 3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given, x = x, self.into(x)
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 2).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, self.nearness)
+        mixed = mixed + F.scaled_dot_product_attention(q, k, v, (given[:, None, None, :, 0] > 0).to(q))
+        x = x + torch.einsum("bhtd,hde->bte", mixed, self.out)
+        q, k = (layer(x).unflatten(-1, (2, 4)) for layer in (self.q2, self.k2))
+        v = torch.einsum("bte,ehd->bthd", x, self.v2)
+        scores = torch.einsum("bthd,bshd->bhts", q, k).softmax(-1)
+        x = x + self.o2(torch.einsum("bhts,bshd->bthd", scores, v).flatten(2))
+        result: Tensor = self.head(x.sum(1))
+        return result
+
+
+class Single(nn.Module):
+    """An attention without heads, whose features can be exchanged in pairs, and a pooling by attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(5, 6), nn.Linear(5, 6), nn.Linear(5, 4)
+        self.score = nn.Linear(4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.bmm((self.q(x) @ self.k(x).mT).softmax(-1), self.v(x))
+        pooled = torch.bmm(self.score(h).softmax(1).mT, h)
+        result: Tensor = self.head(pooled.squeeze(1))
+        return result
+
+
 class Branching(nn.Module):
-    """A module whose forward pass depends on the values, so it cannot be traced."""
+    """A module whose forward pass depends on the values and writes into a tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(5, 8)
+        self.other = nn.Linear(5, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.inner(x) if x.sum() >= 0 else -self.inner(x)
+        result = torch.zeros(len(x), 8, dtype=x.dtype)
+        result[:, :4] = (self.inner(x) if x.sum() >= 0 else self.other(x))[:, :4]
+        return result
+
+
+class Bilinear(nn.Module):
+    """A layer for which slicing has no rule, between others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(5, 8)
+        self.pairs = nn.Bilinear(8, 8, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.into(x)
+        result: Tensor = self.head(self.pairs(h, h))
         return result
 
 
@@ -288,5 +429,44 @@ ZOO = {
     "gated": Specimen(Gated, (6,), {"input": 6, "body": 5, "gate": 1, "head": 2}),
     "padded-shortcut": Specimen(PaddedShortcut, (2, 4, 4), {"input": 2, "stem": 5, "head": 4}, same=((0, 1), (3, 4))),
     "mean-and-spread": Specimen(Noisy, (5,), {"input": 5, "mean": 4, "head": 2}),
+    "attention": Specimen(Attention, (6, 5), {"input": 5, "into": 8, "attention": 4, "head": 3}),
+    "cross-attention": Specimen(
+        CrossAttention,
+        (3, 4),
+        {"input": 4, "left": 6, "right": 5, "attention": 3, "attention.out_proj": 6, "head": 2},
+    ),
+    "transformer": Specimen(
+        Transformer,
+        (6,),
+        {
+            "input": 11,
+            "embed": 8,
+            "encoder.layers.0.self_attn": 2,
+            "encoder.layers.0.linear1": 12,
+            "encoder.layers.1.self_attn": 2,
+            "encoder.layers.1.linear1": 12,
+            "decoder.self_attn": 4,
+            "decoder.multihead_attn": 4,
+            "decoder.linear1": 10,
+            "head": 11,
+        },
+        tokens=11,
+    ),
+    "grouped": Specimen(Grouped, (5, 10), {"q": 2, "gate": 7, "input": 10}),
+    "fused": Specimen(Fused, (3, 5), {"input": 5, "into": 8, "qkv": 4, "q2": 2, "head": 3}),
+    "single": Specimen(Single, (4, 5), {"input": 5, "q": 6, "v": 4, "score": 1, "head": 3}),
+    "transposed": Specimen(
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(2, 6, 3, stride=2, groups=2),
+            nn.ReLU(),
+            nn.Conv2d(6, 4, 3),
+            nn.GLU(1),
+            nn.Flatten(),
+            nn.Linear(2 * 25, 3),
+        ),
+        (2, 3, 3),
+        {"input": 2, "0": 6, "2": 2, "5": 3},
+        same=((0, 1), (-1, -2)),
+    ),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }

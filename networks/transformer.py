@@ -1,0 +1,79 @@
+"""The transformer: blocks of attention and a feed-forward layer over a sequence, then a dense layer on its last place.
+
+Parts: embedding (all that is added along the sequence), blockN.q (a head with its queries, keys and values is a
+neuron), blockN.up (a unit of the feed-forward layer), output.
+
+Source: Vaswani et al., Attention Is All You Need, NeurIPS 2017; norms before the layers as in Xiong et al., On Layer
+Normalization in the Transformer Architecture, ICML 2020.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to what it was given.
+
+    width   numbers at each place
+    heads   heads of the attention; they divide the width
+    hidden  units of the feed-forward layer
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_layer = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, width) to the same shape."""
+        seen = self.before_attention(x)
+        q, k, v = (layer(seen).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
+        x = x + self.dropout(self.o((weights @ v).transpose(1, 2).flatten(2)))
+        result: Tensor = x + self.dropout(self.down(functional.gelu(self.up(self.before_layer(x)))))
+        return result
+
+
+class Transformer(nn.Module):
+    """The transformer.
+
+    features    numbers at each place of the sequence; None: tokens 0..vocabulary-1
+    vocabulary  number of tokens, if inputs are tokens
+    length      places of the sequence
+    outputs     number of logits
+    layers      blocks
+    """
+
+    def __init__(
+        self,
+        features: int | None,
+        vocabulary: int,
+        length: int,
+        outputs: int,
+        *,
+        width: int,
+        heads: int,
+        hidden: int,
+        layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width) if features is None else nn.Linear(features, width)
+        self.position = nn.Parameter(0.02 * torch.randn(length, width))
+        for number in range(1, layers + 1):
+            self.add_module(f"block{number}", Block(width, heads, hidden, dropout))
+        self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs)."""
+        h = self.embedding(x) + self.position
+        for block in self.children():
+            h = block(h) if isinstance(block, Block) else h
+        logits: Tensor = self.output(self.norm(h[:, -1]))
+        return logits

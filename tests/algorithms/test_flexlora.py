@@ -1,0 +1,78 @@
+"""FlexLoRA: the adapters' mean product, cut to their rank, against a dense singular value decomposition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.flexlora import FlexLora, best_factors
+from fedpeer.algorithms.servers.models import Local, ServerModel
+from fedpeer.algorithms.training_context import TrainingContext
+from fedpeer.networks.lora import Adapted, adapt
+
+
+def context(module: nn.Module) -> TrainingContext:
+    return TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.1}))
+
+
+def adapted() -> nn.Module:
+    module = nn.Sequential(nn.Embedding(9, 6), nn.Conv1d(4, 5, 3), nn.Flatten(), nn.Linear(20, 7), nn.Linear(7, 3))
+    return adapt(module, ["0", "1", "3"], rank=2, scale=1.0)
+
+
+def clients(n: int, count: int = 3) -> Local:
+    drawn = torch.randn(count, n, generator=torch.Generator().manual_seed(5))
+    return Local(drawn, torch.tensor([10, 30, 60])[:count])
+
+
+def products(module: nn.Module, own: TrainingContext, x_n: Tensor) -> dict[str, Tensor]:
+    module.load_state_dict(own.layout.unflatten(x_n), strict=False)
+    return {
+        name: layer.change().detach().double().flatten(1)
+        for name, layer in module.named_modules()
+        if isinstance(layer, Adapted)
+    }
+
+
+def test_the_server_has_the_best_approximation_of_the_mean_product() -> None:
+    module = adapted()
+    own = context(module)
+    updates, server = clients(own.layout.n), ServerModel(torch.zeros(own.layout.n))
+    found_n = FlexLora(own).close(server, updates).model_n
+    plain_n = FedAvg(own).close(server, updates).model_n
+    each = [products(module, own, x_n) for x_n in updates.model_n]
+    found, plain = products(module, own, found_n), products(module, own, plain_n)
+    assert len(found) == 3
+    for name, product in found.items():
+        mean = 0.1 * each[0][name] + 0.3 * each[1][name] + 0.6 * each[2][name]
+        u, values, vt = torch.linalg.svd(mean, full_matrices=False)
+        torch.testing.assert_close(product, (u[:, :2] * values[:2]) @ vt[:2], rtol=1e-4, atol=1e-5)
+        assert (product - mean).norm() < (plain[name] - mean).norm()
+    rest = torch.cat([found_n[t.span] for t in own.layout.tensors if "lora" not in t.name])
+    torch.testing.assert_close(
+        rest, torch.cat([plain_n[t.span] for t in own.layout.tensors if "lora" not in t.name]), rtol=0, atol=0
+    )
+
+
+def test_of_one_client_it_is_what_that_client_sent() -> None:
+    left, right = torch.randn(1, 7, 2, dtype=torch.float64), torch.randn(1, 2, 5, dtype=torch.float64)
+    found = best_factors(torch.ones(1, dtype=torch.float64), left, right)
+    torch.testing.assert_close(found[0] @ found[1], left[0] @ right[0])
+
+
+def test_more_clients_than_a_layer_has_rows_are_no_difficulty() -> None:
+    left, right = torch.randn(9, 4, 2, dtype=torch.float64), torch.randn(9, 2, 3, dtype=torch.float64)
+    shares = torch.full((9,), 1 / 9, dtype=torch.float64)
+    u, values, vt = torch.linalg.svd((left @ right).mean(0), full_matrices=False)
+    first, second = best_factors(shares, left, right)
+    torch.testing.assert_close(first @ second, (u[:, :2] * values[:2]) @ vt[:2])
+
+
+def test_without_adapters_it_says_what_to_write() -> None:
+    with pytest.raises(AlgorithmError, match=r"flexlora needs a network with adapters; write learning.lora"):
+        FlexLora(context(nn.Linear(3, 2)))

@@ -1,0 +1,135 @@
+"""Adapters: they begin without effect, their sum with the layer is a plain layer again, and the layers stay frozen."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpeer.networks.lora import Adapted, ProjectedAttention, adapt, freeze, merged
+from fedpeer.networks.registry import NetworkError
+from fedpeer.slicing.flat import FlatLayout, copied
+from fedpeer.slicing.trace import trace
+
+
+class Encoder(nn.Module):
+    """Tokens, two layers of torch's encoder, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1]).to(self.head.weight)
+        seen = self.encoder(self.embed(tokens), mask, src_key_padding_mask=(tokens == 0).to(mask) * -30)
+        result: Tensor = self.head(seen[:, -1])
+        return result
+
+
+def images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1, stride=2), nn.ReLU(), nn.Conv2d(6, 4, (1, 2), bias=False), nn.Flatten(),
+        nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+CASES = {
+    "linear": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), ["0", "2"], torch.randn(4, 5)),
+    "images": (images, ["*"], torch.randn(4, 2, 6, 5)),
+    "encoder": (Encoder, ["embed", "encoder.layers.*"], torch.tensor([[3, 1, 4, 1], [5, 8, 2, 0]])),
+    "alone": (lambda: nn.Linear(5, 3), [""], torch.randn(4, 5)),
+}
+
+
+def with_effect(module: nn.Module) -> nn.Module:
+    """Fill all adapters with random numbers, so that they change something."""
+    for each in module.modules():
+        if isinstance(each, Adapted):
+            nn.init.normal_(each.lora_B.weight)  # type: ignore[arg-type]
+    return module
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_adapters_begin_without_effect_and_are_the_sum_of_two_weights(name: str, training: bool) -> None:
+    build, targets, x = CASES[name]
+    plain = build().train(training)
+    adapted = adapt(copy.deepcopy(plain), targets, rank=2, scale=0.5).train(training)
+    torch.testing.assert_close(adapted(x), plain(x))
+    answers = with_effect(adapted)(x)
+    assert not torch.allclose(answers, plain(x))
+    again = merged(adapted).train(training)
+    torch.testing.assert_close(again(x), answers, rtol=1e-4, atol=1e-5)
+    assert {name: each.shape for name, each in again.state_dict().items()} == {
+        name: each.shape for name, each in plain.state_dict().items()
+    }
+
+
+def test_a_factor_s_product_is_what_is_added() -> None:
+    layer = nn.Linear(5, 7)
+    adapted = with_effect(Adapted(copy.deepcopy(layer), 2, 0.25))
+    assert isinstance(adapted, Adapted)
+    a, b = adapted.lora_A.weight, adapted.lora_B.weight
+    torch.testing.assert_close(adapted.change(), 0.25 * b @ a)
+    assert torch.linalg.matrix_rank(adapted.change().detach()) == 2
+
+
+def test_only_the_factors_are_in_the_vector_and_a_copy_has_the_same_base() -> None:
+    module = adapt(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), ["0"], 2, 1.0)
+    assert [tensor.name for tensor in FlatLayout.of(module).tensors] == [
+        "0.lora_A.weight", "0.lora_B.weight", "2.weight", "2.bias"
+    ]  # fmt: skip
+    twin = copied(module)
+    assert twin[0].base.weight is module[0].base.weight  # type: ignore[index, union-attr]
+    assert twin[0].lora_A.weight is not module[0].lora_A.weight  # type: ignore[index, union-attr]
+
+
+def test_dimensions_of_the_rank_are_neurons_and_heads_stay_what_they_are() -> None:
+    linear = trace(adapt(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), ["0"], 2, 1.0), torch.zeros(1, 5))
+    assert {part.name: part.size for part in linear.parts} == {"input": 5, "0.lora_A": 2, "0.lora_B": 7, "2": 3}
+    encoder = trace(adapt(Encoder(), ["encoder.layers.0.self_attn"], 2, 1.0), torch.ones(1, 4, dtype=torch.long))
+    sizes = {part.name: part.size for part in encoder.parts}
+    assert sizes["encoder.layers.0.self_attn.q_proj.lora_A"] == 2
+    assert sizes["encoder.layers.0.self_attn.q_proj.lora_B"] == 2  # heads
+    assert not [tensor for tensor in encoder.tensors if tensor.unsliceable]
+
+
+def test_projections_take_masks_and_other_orders_as_torch_s_attention_does() -> None:
+    attention = nn.MultiheadAttention(8, 2, kdim=5, vdim=3)
+    query, key, value = torch.randn(4, 3, 8), torch.randn(6, 3, 5), torch.randn(6, 3, 3)
+    masked = torch.rand(3 * 2, 4, 6) < 0.3
+    padded = torch.tensor([[False] * 6, [False] * 4 + [True] * 2, [False] * 5 + [True]])
+    both = {"attn_mask": masked, "key_padding_mask": padded}
+    for own in ({}, {"attn_mask": masked}, {"key_padding_mask": padded}, both):
+        expected, _ = attention(query, key, value, need_weights=False, **own)
+        found, _ = ProjectedAttention(attention)(query, key, value, **own)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    expected, _ = attention(query[:, 0], key[:, 0], value[:, 0], need_weights=False)
+    torch.testing.assert_close(ProjectedAttention(attention)(query[:, 0], key[:, 0], value[:, 0])[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("targets", "rank", "message"),
+    [
+        (["nope"], 2, r'targets: no layer that can have an adapter is named "nope"; there are 0, 2'),
+        (["0"], 6, r"rank = 6 is larger than the rank of 0, 5"),
+    ],
+)
+def test_a_mistake_names_the_setting_and_the_way_out(targets: list[str], rank: int, message: str) -> None:
+    with pytest.raises(NetworkError, match=message):
+        adapt(nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), targets, rank, 1.0)
+    with pytest.raises(NetworkError, match="in groups"):
+        adapt(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), ["0"], 1, 1.0)
+
+
+def test_parameters_are_frozen_by_name_by_module_and_by_pattern() -> None:
+    module = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+    freeze(module, ["0", "*.bias"])
+    assert [name for name, each in module.named_parameters() if each.requires_grad] == ["2.weight"]
+    with pytest.raises(NetworkError, match=r'learning.frozen: no parameter is named "1.\*"; there are 0.weight'):
+        freeze(module, ["1.*"])
