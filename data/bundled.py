@@ -8,9 +8,6 @@ after checking its SHA-256.
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 
 from fedpeer.data import official_pickle, store
@@ -42,7 +39,7 @@ _WINDOW = 100  # samples: 2 s at 50 Hz
 
 def digits() -> Dataset:
     """Scikit-learn's handwritten digits: 1,797 real images of 8x8, pixels in [0, 1]; no download."""
-    path = _inside(DIGITS, "datasets/data/digits.csv.gz")
+    path = store.packaged(DIGITS, "datasets/data/digits.csv.gz")
     with store.reading(path):
         table_NF = np.loadtxt(path, delimiter=",")  # 64 pixels from 0 to 16, row by row, then the digit
     return Dataset(
@@ -68,7 +65,7 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
     """
     if stride < 1:
         raise DataError(f"watch: stride = {stride}: write the samples from window to window, 1 or more")
-    path = _inside(WATCH, "data/watch_dataset.npy")
+    path = store.packaged(WATCH, "data/watch_dataset.npy")
     held = official_pickle.read_npy(path.read_bytes(), sha256=WATCH_SHA256, what=str(path))
     with store.reading(path):
         windows, labels, users = [], [], []
@@ -91,18 +88,3 @@ def load_watch(*, stride: int = _WINDOW) -> Dataset:
             source=WATCH.origin,
             licence=WATCH.licence,
         )
-
-
-def _inside(source: DatasetSource, file: str) -> Path:
-    """Return the path of a file in the source's package.
-
-    Raises:
-        DataError: the package is not installed, or no longer has this file.
-    """
-    assert source.package is not None, f"{source.name} comes in no package"
-    package = importlib.util.find_spec(source.package)
-    for folder in (package.submodule_search_locations if package else None) or ():
-        path = Path(folder) / file
-        if path.exists():
-            return path
-    raise store.no_package(source)

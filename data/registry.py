@@ -17,6 +17,7 @@ from fedpeer.data import (
     associative_digits,
     bundled,
     cifar,
+    flights,
     gleam,
     idx,
     leaf,
@@ -31,6 +32,7 @@ from fedpeer.data.store import DatasetSource
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "digits": bundled.digits,
     "watch": bundled.load_watch,
+    "flights": flights.flights,
     "mnist": idx.load_mnist,
     "qmnist": idx.qmnist,
     "fashion-mnist": idx.fashion_mnist,
@@ -52,8 +54,8 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 SOURCES: dict[str, DatasetSource] = {
     source.name: source
     for source in (
-        bundled.DIGITS, bundled.WATCH, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST, leaf.MNIST_BY_WRITER, leaf.FEMNIST,
-        sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE, tables.PARKINSONS, gleam.GLEAM,
+        bundled.DIGITS, bundled.WATCH, flights.FLIGHTS, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST,
+        leaf.MNIST_BY_WRITER, leaf.FEMNIST, sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE, tables.PARKINSONS, gleam.GLEAM,
         shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100, associative.ASSOCIATIVE,
         associative_digits.ASSOCIATIVE_DIGITS,
     )

@@ -108,6 +108,21 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
     return target
 
 
+def packaged(source: DatasetSource, file: str) -> Path:
+    """Return the path of a file in the Python package that a data set comes with; the package is not imported.
+
+    Raises:
+        DataError: the package is not installed, or no longer has this file.
+    """
+    assert source.package is not None, f"{source.name} comes in no package"
+    package = importlib.util.find_spec(source.package)
+    for folder in (package.submodule_search_locations if package else None) or ():
+        path = Path(folder) / file
+        if path.exists():
+            return path
+    raise no_package(source)
+
+
 def no_package(source: DatasetSource) -> DataError:
     """Return the error for a data set whose package is not installed."""
     return DataError(

@@ -48,7 +48,7 @@ def above(
         pairs = {other: sign * _differences(results, label, other, column) for other in others}
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
         mean, sem = mean_and_sem(tuple(pairs[nearest]))
-        words = f"{_signed(sign * mean, sem)} points to {nearest}"
+        words = f"{_signed(sign * mean, sem, column)} to {nearest}"
         return ClaimVerdict(mean >= by, words if len(others) == 1 else f"{words}, the nearest")
 
     return PaperClaim(text, _judged(check), (label, *others))
@@ -92,7 +92,7 @@ def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: fl
                 return ClaimVerdict(None, "needs two seeds or more")
             chance = _chance(differences_S)
             held.append(chance < p)
-            words.append(f"{better} against {worse}: {_signed(sign * mean, sem)} points, p = {chance:.2g}")
+            words.append(f"{better} against {worse}: {_signed(sign * mean, sem, column)}, p = {chance:.2g}")
         return ClaimVerdict(all(held), "; ".join(words))
 
     return PaperClaim(text, _judged(check), tuple(labels))
@@ -234,5 +234,8 @@ def _number(mean: float, sem: float | None) -> str:
     return f"{mean:.1f}" if sem is None else f"{mean:.1f} ± {sem:.1f}"
 
 
-def _signed(mean: float, sem: float | None) -> str:
-    return f"{mean:+.2f}" if sem is None else f"{mean:+.2f} ± {sem:.2f}"
+def _signed(mean: float, sem: float | None, column: str) -> str:
+    """Return a difference in points, or in the column's own unit where that is finer."""
+    digits = COLUMNS[column].digits
+    digits, unit = (digits, "") if digits > 2 else (2, " points")
+    return f"{mean:+.{digits}f}{unit}" if sem is None else f"{mean:+.{digits}f} ± {sem:.{digits}f}{unit}"

@@ -32,7 +32,8 @@ class Measured:
     tried        variant -> its validation score
     best         metric -> (mean, SEM or None) over seeds of the round with the best validation score
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
-                 the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group
+                 the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
+                 "loss", "loss by examples": mean test loss, see `_losses`
     """
 
     label: str
@@ -70,7 +71,7 @@ class Measured:
                 for name, each in scores.items()
                 if each["best_by"] == "validation"
             },
-            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]),
+            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,6 +176,19 @@ COLUMNS: Mapping[str, Column] = {
         digits=2,
         axis="error, %",
     ),
+    **{
+        name: Column(
+            title,
+            name,
+            float,
+            meant=f"mean loss on the test parts, {words}, in the round that is best on examples kept back",
+            digits=4,
+        )
+        for name, title, words in (
+            ("loss", "log loss", "each peer counted the same"),
+            ("loss by examples", "log loss by examples", "weighted by test sizes"),
+        )
+    },
     "sent": Column(
         "MB a round",
         "",
@@ -276,6 +290,23 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     if all(row["disagreement"] for row in rows):
         found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
     return found
+
+
+def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
+    """Return the mean test loss over peers and over test examples, one number per seed.
+
+    It is that of the last round; of the round whose mean loss is least on examples kept back, if there are any.
+    """
+    alike, pooled = [], []
+    for seed in sorted({row["seed"] for row in rows}):
+        scored = [row for row in rows if row["seed"] == seed and row.get("loss")]
+        if not scored or any(each is None for row in scored for each in row["loss"]):
+            return {}
+        judged = [float(np.mean(row.get("validation_loss") or [0.0])) for row in scored]
+        chosen = scored[int(np.argmin(judged))] if any(judged) else scored[-1]
+        alike.append(float(np.mean(chosen["loss"])))
+        pooled.append(float(np.average(chosen["loss"], weights=chosen["tested"])))
+    return {"loss": tuple(alike), "loss by examples": tuple(pooled)}
 
 
 def _mean_where_it_is(values: Sequence[float | None]) -> float:

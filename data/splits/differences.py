@@ -98,20 +98,29 @@ def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tu
 
 
 def truncate(
-    dataset: Dataset, split: Split, draws: np.random.Generator, *, size: int, test: int | None = None
+    dataset: Dataset,
+    split: Split,
+    draws: np.random.Generator,
+    *,
+    size: int,
+    test: int | None = None,
+    at_most: bool = False,
 ) -> Split:
-    """All peers keep the same number of training examples, `size`, and of test examples if `test` is given."""
+    """All peers keep the same number of training examples, `size`, and of test examples if `test` is given.
+
+    With `at_most=true` peers that have fewer keep all of theirs; without it that is an error.
+    """
     for part, wanted in (("train", size), ("test", test)):
         if wanted is None:
             continue
         counts = [len(share.train_M if part == "train" else share.test_M) for share in split.shares]
         poorest = int(np.argmin(counts))
-        if not 1 <= wanted <= counts[poorest]:
+        if not 1 <= wanted <= (wanted if at_most else counts[poorest]):
             raise DataError(
                 f"truncate: {wanted} {part} examples were asked for at each peer, but peer{poorest + 1} has "
-                f"{counts[poorest]}; use 1 to {counts[poorest]}, or fewer peers"
+                f"{counts[poorest]}; use 1 to {counts[poorest]}, fewer peers, or at_most=true"
             )
-    rule = f"truncate:{size}" + ("" if test is None else f",test={test}")
+    rule = f"truncate:{size}" + ("" if test is None else f",test={test}") + (",at_most=true" if at_most else "")
     return _changed(
         split, rule, (), lambda share, _: replace(share, train_M=share.train_M[:size], test_M=share.test_M[:test])
     )
