@@ -69,8 +69,7 @@ def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     """Copy the tensors of a trained model into a module, by name; return the names of those with another shape there.
 
     From such a tensor the part that both have is taken, from the first row and column on; the rest of the module's
-    stays as built. A parameter with the same shape and type becomes the tensor itself, so that a tensor that is mapped
-    from a file stays there.
+    stays as built.
 
     Raises:
         ValueError: no tensor has a name of the module's.
@@ -82,13 +81,8 @@ def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
     if not found:
         known, there = ", ".join(list(module.state_dict())[:3]), ", ".join(list(tensors)[:3])
         raise ValueError(f"none of its tensors fits the network: the network has {known}, the model {there}")
-    parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, value in found.items():
-            given = tensors[name]
-            if name in parameters and (given.shape, given.dtype) == (value.shape, value.dtype):
-                parameters[name].data = given
-                continue
             both = tuple(slice(min(sizes)) for sizes in zip(value.shape, tensors[name].shape, strict=True))
             value[both] = tensors[name][both].to(value.dtype)
     return [name for name, value in own.items() if value.shape != tensors[name].shape]

@@ -209,11 +209,16 @@ def prepared(
         raise NetworkError(f"learning.start: {learning.start}: {problem}")
     if learning.changes_network and not any(parameter.requires_grad for parameter in module.parameters()):
         raise NetworkError("learning.frozen: nothing is left to train; freeze less, or add learning.lora")
-    if trained is None and learning.start is not None and learning.start.name == "file" and frozen_parameters(module):
+    frozen = frozen_parameters(module)
+    if trained is None and learning.start is not None and learning.start.name == "file" and frozen:
         raise NetworkError(
             "learning.start: the file with the frozen parameters is needed in each process; name it, as in "
             "file:model.safetensors"
         )
+    for name, parameter in frozen.items():
+        given = None if trained is None else trained.get(name, trained.get(name.replace(".base.", ".")))
+        if given is not None and (given.shape, given.dtype) == (parameter.shape, parameter.dtype):
+            parameter.data = given  # the values are the same; these stay in the file, which is mapped into memory
     return module
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice, ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
+from fedpeer.config.settings import LearningSettings
 from fedpeer.data.dataset import Dataset
-from fedpeer.learning.assembly import Assembly, DataShape, assemble
+from fedpeer.learning.assembly import Assembly, DataShape, assemble, prepared
 from fedpeer.networks.registry import NetworkError
 
 TABLE = DataShape(
@@ -113,3 +119,57 @@ def test_the_shape_of_a_data_set() -> None:
     assert (found.input_shape, found.classes, found.targets, found.vocabulary) == ((2,), 2, 1, 8)
     numbers = replace(data, x=x.astype(np.float32), y=np.zeros((2, 5)), task="regression", classes=())
     assert DataShape.of(replace(numbers, input_kind="features")).targets == 5
+
+
+# ------------------------------------------------------------------------------------------- frozen bases and adapters
+
+
+def perceptron() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3))
+
+
+def learning(**settings: object) -> LearningSettings:
+    return LearningSettings.model_validate(settings)
+
+
+def test_a_trained_model_is_the_base_under_adapters_and_stays_in_its_file(tmp_path: Path) -> None:
+    trained, path = {name: value + 1 for name, value in perceptron().state_dict().items()}, tmp_path / "m.safetensors"
+    save_file(trained, path)
+    given = load_file(path)
+    settings = learning(lora={"rank": 2, "alpha": 6.0, "targets": ["0"]}, frozen=["2.weight"], start=f"file:{path}")
+    module = prepared(perceptron(), settings, Draws(3), given)
+    assert {name for name, each in module.named_parameters() if each.requires_grad} == {
+        "0.lora_A.weight", "0.lora_B.weight", "2.bias"
+    }  # fmt: skip
+    x = torch.randn(5, 4)
+    expected = functional_call(perceptron(), trained, (x,))
+    torch.testing.assert_close(module(x), expected)
+    assert module.get_parameter("0.base.weight").data_ptr() == given["0.weight"].data_ptr()
+    assert module.get_parameter("2.weight").data_ptr() == given["2.weight"].data_ptr()
+    assert module.get_submodule("0").scale == 3.0
+    again = prepared(perceptron(), settings, Draws(3), given)
+    assert torch.equal(again.get_parameter("0.lora_A.weight"), module.get_parameter("0.lora_A.weight"))
+
+
+def test_a_model_with_adapters_is_a_start_as_well() -> None:
+    settings = learning(lora={"rank": 2, "targets": ["0"]})
+    module = prepared(perceptron(), settings, Draws(3), None)
+    nn.init.normal_(module.get_parameter("0.lora_B.weight"))
+    again = prepared(perceptron(), settings, Draws(4), dict(module.state_dict()))
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(again(x), module(x))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"frozen": ["*"]}, "nothing is left to train"),
+        ({"frozen": ["1.weight"]}, 'no parameter is named "1.weight"'),
+        ({"frozen": ["0"], "start": "file:m.safetensors"}, "the file with the frozen parameters is needed"),
+    ],
+)
+def test_what_cannot_be_prepared_is_a_sentence(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(NetworkError, match=message):
+        prepared(perceptron(), learning(**settings), Draws(0), None)
