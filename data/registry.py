@@ -55,9 +55,9 @@ SOURCES: dict[str, DatasetSource] = {
     source.name: source
     for source in (
         bundled.DIGITS, bundled.WATCH, flights.FLIGHTS, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST,
-        leaf.MNIST_BY_WRITER, leaf.FEMNIST, sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE, tables.PARKINSONS, gleam.GLEAM,
-        shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100, associative.ASSOCIATIVE,
-        associative_digits.ASSOCIATIVE_DIGITS,
+        leaf.MNIST_BY_WRITER, leaf.FEMNIST, sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE,
+        tables.PARKINSONS, gleam.GLEAM, shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100,
+        associative.ASSOCIATIVE, associative_digits.ASSOCIATIVE_DIGITS,
     )
 }  # fmt: skip
 

@@ -44,6 +44,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "bytes": "fedpeer.experiments.bytes_figure:BYTES",
     "assignment": "fedpeer.experiments.assignment_figure:ASSIGNMENT",
     "slice-rhythms": "fedpeer.experiments.rhythm_table:TABLE",
+    "crossed": "fedpeer.experiments.crossed:CROSSED",
     "flights": "fedpeer.experiments.flights:FLIGHTS",
     "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",
 }

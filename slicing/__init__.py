@@ -3,5 +3,5 @@
 `models` defines the partial models and the peers that implement them, `network` maps the scalars of a network's flat
 vector to neurons (`trace` finds that map for a torch module), `assign` assigns neurons to models, `plan` compiles
 averaging groups, `flat` flattens, gathers and scatters, and `describe` prepares a plan for drawing. Only `flat` and the
-modules of tracing (`trace`, `rules`, `layers`, `shadows`) import torch.
+modules of tracing (`trace`, `rules`, `layers`, `products`, `shadows`) import torch.
 """

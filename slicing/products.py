@@ -28,7 +28,7 @@ def matmul(call: TracedCall, a: Any, b: Any) -> Shadow:
         return trace_linear(call, a, b.transposed())
     if not isinstance(a, Neurons) or not isinstance(b, Neurons) or min(a.ids.dim(), b.ids.dim()) < 2:
         raise MixedError("it is used in a way that slicing does not support")
-    lead = np.broadcast_shapes(a.ids.shape[:-2], b.ids.shape[:-2])
+    lead = np.broadcast_shapes(a.ids.shape[:-2], b.ids.shape[:-2]) or (1,)
     a_ids, b_ids = (ids.expand(lead + ids.shape[-2:]).flatten(0, -3) for ids in (_stacked(a.ids), _stacked(b.ids)))
     return Neurons(_product(call, a_ids, b_ids).reshape(call.value.shape))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedpeer.data.dataset import DataError, Dataset, Split
-from fedpeer.data.splits import bases, differences, kinds
+from fedpeer.data.splits import bases, crossings, differences, kinds
 from fedpeer.data.splits.cuts import cut_examples
 from fedpeer.data.splits.shares import PEERS, held_out, split_of
 from fedpeer.data.splits.summary import summary
@@ -40,6 +40,8 @@ MODIFIERS: dict[str, Callable[..., Split]] = {
     "cycle": differences.cycle,
     "permutations": differences.permutations,
     "pixels": differences.pixels,
+    "views": crossings.views,
+    "codes": crossings.codes,
     "truncate": differences.truncate,
 }
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
+from fedpeer.data.dataset import DataError, Dataset, Share, Split
+from fedpeer.data.splits.shares import changed_shares, class_count, joined_notes, relabelled
 
 
 def swap(
@@ -28,7 +27,7 @@ def swap(
 
     Source: partial averaging, 2021, section V.3.
     """
-    count = _class_count(dataset, "swap")
+    count = class_count(dataset, "swap")
     if len(labels) != 2:
         raise DataError(f"swap:{'+'.join(labels)}: name two labels, such as swap:8+9")
     a, b = (_class_number(dataset, word) for word in labels)
@@ -38,7 +37,7 @@ def swap(
     map_C[[a, b]] = b, a
     note = f"{dataset.classes[a]} and {dataset.classes[b]} exchanged"
     rule = f"swap:{'+'.join(labels)}"
-    return _changed(split, rule, on, lambda share, _: _relabelled(share, map_C, note))
+    return changed_shares(split, rule, on, lambda share, _: relabelled(share, map_C, note))
 
 
 def cycle(
@@ -48,13 +47,13 @@ def cycle(
 
     Source: partial averaging, 2021, section V.3.f, the cycle (10 - r ... 9).
     """
-    count = _class_count(dataset, "cycle")
+    count = class_count(dataset, "cycle")
     if rate == 1 or not 0 <= rate <= count:
         raise DataError(f"cycle:{rate}: a cycle takes 2 to {count} labels of {dataset.name}, or 0 for no change")
     map_C = np.arange(count)
     map_C[count - rate :] = np.roll(map_C[count - rate :], -1)
     note = f"last {rate} labels in a cycle" if rate else ""
-    return _changed(split, f"cycle:{rate}", on, lambda share, _: _relabelled(share, map_C, note))
+    return changed_shares(split, f"cycle:{rate}", on, lambda share, _: relabelled(share, map_C, note))
 
 
 def permutations(dataset: Dataset, split: Split, draws: np.random.Generator, *, last: int = 3) -> Split:
@@ -62,7 +61,7 @@ def permutations(dataset: Dataset, split: Split, draws: np.random.Generator, *, 
 
     Source: partial averaging, 2021, section V.3.d, the elements of S_3.
     """
-    count, peers = _class_count(dataset, "permutations"), len(split.shares)
+    count, peers = class_count(dataset, "permutations"), len(split.shares)
     if not 2 <= last <= count:
         raise DataError(f"permutations:{last}: {dataset.name} has {count} labels; use 2 to {count}")
     if math.factorial(last) > peers:
@@ -76,9 +75,9 @@ def permutations(dataset: Dataset, split: Split, draws: np.random.Generator, *, 
     def change(share: Share, peer: int) -> Share:
         map_C = maps[peer * len(maps) // peers]
         names = " ".join(dataset.classes[label] for label in map_C[first:])
-        return _relabelled(share, map_C, f"last labels as {names}" if np.any(np.diff(map_C) != 1) else "")
+        return relabelled(share, map_C, f"last labels as {names}" if np.any(np.diff(map_C) != 1) else "")
 
-    return _changed(split, f"permutations:{last}", (), change)
+    return changed_shares(split, f"permutations:{last}", (), change)
 
 
 def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tuple[str, ...] = ()) -> Split:
@@ -92,9 +91,9 @@ def pixels(dataset: Dataset, split: Split, draws: np.random.Generator, *, on: tu
     def change(share: Share, peer: int) -> Share:
         order_F = draws.permutation(features)
         before_F = np.arange(features) if share.feature_map_F is None else share.feature_map_F
-        return replace(share, feature_map_F=before_F[order_F], note=_joined(share.note, "features permuted"))
+        return replace(share, feature_map_F=before_F[order_F], note=joined_notes(share.note, "features permuted"))
 
-    return _changed(split, "pixels", on, change)
+    return changed_shares(split, "pixels", on, change)
 
 
 def truncate(
@@ -121,49 +120,9 @@ def truncate(
                 f"{counts[poorest]}; use 1 to {counts[poorest]}, fewer peers, or at_most=true"
             )
     rule = f"truncate:{size}" + ("" if test is None else f",test={test}") + (",at_most=true" if at_most else "")
-    return _changed(
+    return changed_shares(
         split, rule, (), lambda share, _: replace(share, train_M=share.train_M[:size], test_M=share.test_M[:test])
     )
-
-
-def _changed(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Share, int], Share]) -> Split:
-    """Return the split with `change(share, peer)` in place of the shares of the peers in `on`."""
-    chosen = peer_numbers(on, len(split.shares), rule)
-    shares = tuple(change(share, peer) if peer in chosen else share for peer, share in enumerate(split.shares))
-    rule = f"{rule},on={'+'.join(on)}" if on else rule
-    return replace(split, rule=f"{split.rule}/{rule}", shares=shares)
-
-
-def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
-    """Convert ("1-7", "9") to {0, ..., 6, 8}, and () to all peers."""
-    if not on:
-        return set(range(peers))
-    chosen: set[int] = set()
-    for word in on:
-        first, _, last = word.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal()):
-            raise DataError(f"{rule},on={word}: write peers by number, such as on=1-7 or on=2+5")
-        if not 1 <= int(first) <= int(last) <= peers:
-            raise DataError(f"{rule},on={word}: the peers are 1 to {peers}")
-        chosen.update(range(int(first) - 1, int(last)))
-    return chosen
-
-
-def _relabelled(share: Share, map_C: NDArray[np.int64], note: str) -> Share:
-    """Return the share with label a renamed to map_C[a], on top of earlier changes."""
-    before_C = np.arange(len(map_C)) if share.label_map_C is None else share.label_map_C
-    return replace(share, label_map_C=map_C[before_C], note=_joined(share.note, note))
-
-
-def _joined(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)
-
-
-def _class_count(dataset: Dataset, rule: str) -> int:
-    if dataset.task != "classification":
-        raise DataError(f"{rule} changes labels, but {dataset.name} has {ASKED[dataset.task]}; leave it out")
-    return len(dataset.classes)
 
 
 def _class_number(dataset: Dataset, word: str) -> int:

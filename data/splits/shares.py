@@ -1,10 +1,12 @@
-"""Functions that all base splits use: the test part, the checks that a split is possible, the split itself."""
+"""Functions that splits and their modifiers use: test parts, checks that a split is possible, changes of shares."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
 from fedpeer.data.splits.cuts import Indices, Mask, checked_fraction, stratified
@@ -100,3 +102,43 @@ def worded(rule: str, **settings: object) -> str:
 
 def counted_words(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def changed_shares(split: Split, rule: str, on: tuple[str, ...], change: Callable[[Share, int], Share]) -> Split:
+    """Return the split with `change(share, peer)` in place of the shares of the peers in `on`."""
+    chosen = peer_numbers(on, len(split.shares), rule)
+    shares = tuple(change(share, peer) if peer in chosen else share for peer, share in enumerate(split.shares))
+    rule = f"{rule},on={'+'.join(on)}" if on else rule
+    return replace(split, rule=f"{split.rule}/{rule}", shares=shares)
+
+
+def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
+    """Convert ("1-7", "9") to {0, ..., 6, 8}, and () to all peers."""
+    if not on:
+        return set(range(peers))
+    chosen: set[int] = set()
+    for word in on:
+        first, _, last = word.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise DataError(f"{rule},on={word}: write peers by number, such as on=1-7 or on=2+5")
+        if not 1 <= int(first) <= int(last) <= peers:
+            raise DataError(f"{rule},on={word}: the peers are 1 to {peers}")
+        chosen.update(range(int(first) - 1, int(last)))
+    return chosen
+
+
+def relabelled(share: Share, map_C: NDArray[np.int64], note: str) -> Share:
+    """Return the share with label a renamed to map_C[a], on top of earlier changes."""
+    before_C = np.arange(len(map_C)) if share.label_map_C is None else share.label_map_C
+    return replace(share, label_map_C=map_C[before_C], note=joined_notes(share.note, note))
+
+
+def joined_notes(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
+
+
+def class_count(dataset: Dataset, rule: str) -> int:
+    if dataset.task != "classification":
+        raise DataError(f"{rule} changes labels, but {dataset.name} has {ASKED[dataset.task]}; leave it out")
+    return len(dataset.classes)

@@ -17,7 +17,7 @@ import numpy as np
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import ChoiceError, call_choice, nearest_name, parse_choice
 from fedpeer.data.dataset import DataError
-from fedpeer.data.splits.differences import peer_numbers
+from fedpeer.data.splits.shares import peer_numbers
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 
 #: kill      the process dies and is restarted after `ticks`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -448,10 +449,37 @@ def test_pixels_differ_between_peers_and_agree_in_training_and_test() -> None:
     assert sorted(twice.shares[0].feature_map_F) == list(range(64))  # type: ignore[arg-type]
 
 
+def test_views_and_codes_cross() -> None:
+    split = _split("blocks:20/views:4/codes:4", DIGITS, 16)
+    image = np.arange(64).reshape(8, 8)
+    for peer, share in enumerate(split.shares):
+        seen = np.arange(64) if share.feature_map_F is None else share.feature_map_F
+        np.testing.assert_array_equal(seen.reshape(8, 8), np.rot90(image, peer % 4))
+    called = [tuple(range(10)) if s.label_map_C is None else tuple(s.label_map_C.tolist()) for s in split.shares]
+    assert [called.index(each) // 4 for each in called] == [peer // 4 for peer in range(16)]
+    assert len(set(called)) == 4
+    assert all(sorted(each) == list(range(10)) for each in called)
+    assert split.shares[0].note == ""
+    assert split.shares[7].note == "view 4; code 2"
+    assert split.rule == "blocks:20/views:4/codes:4"
+    mixed = _split("blocks:20/views:3,kind=pixels", DIGITS, 6)
+    maps = [None if s.feature_map_F is None else s.feature_map_F.tolist() for s in mixed.shares]
+    assert maps[:3] == maps[3:]
+    assert maps[0] is None
+    assert maps[1] != maps[2]
+    coloured = replace(DIGITS, x=DIGITS.x.reshape(-1, 1, 8, 8).repeat(3, 1), input_kind="image")
+    turned = _split("blocks:20/views:2", coloured, 2)
+    np.testing.assert_array_equal(turned.inputs(coloured, 1)[0], np.rot90(coloured.x[20], 1, axes=(1, 2)))
+
+
 def test_truncated_shares_are_equal_and_still_mixed() -> None:
     split = _split("slicing:5/truncate:20,test=30", _made(4000, 10), 8)
     assert {(len(share.train_M), len(share.test_M)) for share in split.shares} == {(20, 30)}
     assert np.mean([len(set(_made(4000, 10).y[share.train_M])) for share in split.shares]) > 3
+    whole, cut = (_split(f"dirichlet:1{more}", _made(4000, 10), 8) for more in ("", "/truncate:400,at_most=true"))
+    for before, after in zip(whole.shares, cut.shares, strict=True):
+        np.testing.assert_array_equal(after.train_M, before.train_M[:400])
+    assert len({len(share.train_M) for share in cut.shares}) > 1
 
 
 def test_peers_and_classes_are_named_as_people_do() -> None:
@@ -495,7 +523,12 @@ def test_peers_and_classes_are_named_as_people_do() -> None:
         ("iid/cycle:1", DIGITS, 4, "2 to 10 labels"),
         ("iid/permutations:3", DIGITS, 5, "use 6 peers or more"),
         ("iid/permutations:11", DIGITS, 5, "use 2 to 10"),
-        ("iid/truncate:500", DIGITS, 16, "use 1 to 84"),
+        ("iid/truncate:500", DIGITS, 16, "use 1 to 84, fewer peers, or at_most=true"),
+        ("iid/views:5", DIGITS, 16, "as many as there are 4 turns"),
+        ("iid/views:20,kind=pixels", DIGITS, 16, "as many as there are 16 peers"),
+        ("iid/views:2", replace(DIGITS, x=DIGITS.x[:, :63]), 4, "no square images"),
+        ("iid/codes:17", DIGITS, 16, "write 2 to 16"),
+        ("iid/codes:2", _regression(), 4, "changes labels"),
         ("iid/", DIGITS, 4, "empty piece"),
     ],
 )

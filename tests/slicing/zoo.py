@@ -316,7 +316,8 @@ class Single(nn.Module):
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = torch.bmm((self.q(x) @ self.k(x).mT).softmax(-1), self.v(x))
+        scores = torch.stack([q @ k.T for q, k in zip(self.q(x), self.k(x), strict=True)])
+        h = torch.bmm(scores.softmax(-1), self.v(x))
         pooled = torch.bmm(self.score(h).softmax(1).mT, h)
         result: Tensor = self.head(pooled.squeeze(1))
         return result
