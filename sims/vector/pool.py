@@ -27,6 +27,8 @@ from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 #: Deaths at the same task after which the run is given up: one may be due to the machine, three are due to the task.
 DEATHS_PER_TASK_MAX = 3
+#: Attempts to start a worker while the fork server is being killed.
+_LAUNCHES_MAX = 3
 
 
 class EngineError(RuntimeError):
@@ -136,6 +138,8 @@ class WorkerPool:
                         self._send_next(worker, tasks, waiting)
                         continue
                 if worker.pipe in ready or worker.process.sentinel in ready:
+                    if self._stop.is_set():  # the signal that asks to stop may have ended the workers, too
+                        raise Stopped
                     lost = self._replace(worker)
                     if lost is not None:
                         deaths[lost] += 1
@@ -177,18 +181,30 @@ class WorkerPool:
 
     def _start(self, name: str) -> _Worker:
         leader_end, worker_end = self._context.Pipe()
-        process = self._context.Process(  # type: ignore[attr-defined]
-            target=worker_process.worker_main,
-            args=(worker_end, ByValue(self._job), self._handles),
-            name=f"fedpeer-{name}",
-            daemon=True,
-        )
-        with _script_hidden():
-            process.start()
+        process = self._launched(name, worker_end)
         worker_end.close()
         for group, mixing in self._mixing.items():
             leader_end.send(("mixing", group, mixing))
         return _Worker(name, process, leader_end)
+
+    def _launched(self, name: str, worker_end: Connection) -> BaseProcess:
+        """Start a process; a fork server that has been killed, as by a signal to the whole group, is started again."""
+        for attempt in range(1, _LAUNCHES_MAX + 1):
+            process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
+                target=worker_process.worker_main,
+                args=(worker_end, ByValue(self._job), self._handles),
+                name=f"fedpeer-{name}",
+                daemon=True,
+            )
+            try:
+                with _script_hidden():
+                    process.start()
+            except ConnectionError:
+                if attempt == _LAUNCHES_MAX:
+                    raise
+            else:
+                return process
+        raise AssertionError("the last attempt returns or raises")
 
 
 @contextlib.contextmanager

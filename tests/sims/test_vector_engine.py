@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from multiprocessing import forkserver
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,27 @@ def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same(
     assert [worker for worker, _ in seen] == ["worker1", "worker2"]
     assert all("SIGKILL" in reason for _, reason in seen)
     assert same_bits(undisturbed, disturbed)
+
+
+def test_a_fork_server_that_is_being_killed_with_its_workers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal to the whole group of processes reaches the fork server, too: for a moment it refuses connections."""
+    made = world(federation())
+    undisturbed = played(made, workers=2)
+    connect, refusals = forkserver.connect_to_new_process, iter([True, True])
+
+    def connecting(fds: list[int]) -> tuple[int, int]:
+        if next(refusals, False):
+            raise ConnectionRefusedError
+        return connect(fds)  # type: ignore[no-any-return, arg-type]
+
+    with engine(made, workers=2) as running:
+        running.step()
+        monkeypatch.setattr(forkserver, "connect_to_new_process", connecting)
+        os.kill(running.process_ids[0], signal.SIGKILL)
+        running.step()
+        running.step()
+        assert same_bits(undisturbed, running.x_Pn)
+    assert next(refusals, None) is None
 
 
 class Suicidal(nn.Module):
