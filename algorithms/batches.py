@@ -99,6 +99,7 @@ class Batches:
     number    () or (B,) int64: each peer's number, 0, 1, ... in the order of their ids, as clients of a server are
               numbered; None where no algorithm asks
     round     number of the round, >= 1; default 1
+    class_weight   (C,) or (B, C) weight of each class in the loss; None (default): all examples count alike
     """
 
     x_NF: Tensor
@@ -108,6 +109,7 @@ class Batches:
     whole: tuple[Examples, ...] = ()
     number: Tensor | None = None
     round: int = 1
+    class_weight: Tensor | None = None
 
     @property
     def steps(self) -> int:
@@ -129,6 +131,10 @@ class Batches:
         """Return the targets of one step, (..., b) or (..., b, outputs)."""
         return self.y.select(self.index.dim() - 2, step)
 
+    def weights(self, step: int) -> Tensor | None:
+        """Return the weight of each example of one step in the loss, (..., b); None: all count alike."""
+        return None if self.class_weight is None else self.class_weight.gather(-1, self.targets(step))
+
     def taking(self, steps: Sequence[int]) -> Batches:
         """Return these steps of the round, in this order; one may be taken several times."""
         places, dim = torch.tensor(steps, device=self.index.device), self.index.dim() - 2
@@ -137,14 +143,14 @@ class Batches:
     def peer(self, number: int) -> Batches:
         """Return the batches of one peer of the block."""
         whole, of_client = self.whole[number : number + 1], None if self.number is None else self.number[number]
-        view = self.view and self.view.of(number)
-        return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client, self.round)
+        view, weight = self.view and self.view.of(number), _row(self.class_weight, number)
+        return Batches(self.x_NF, self.index[number], self.y[number], view, whole, of_client, self.round, weight)
 
     def block(self) -> Batches:
         """Return the batches of one peer as a block of one."""
         of_client = None if self.number is None else self.number[None]
-        view = self.view and self.view.of(None)
-        return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client, self.round)
+        view, weight = self.view and self.view.of(None), _row(self.class_weight, None)
+        return Batches(self.x_NF, self.index[None], self.y[None], view, self.whole, of_client, self.round, weight)
 
     def everything(self) -> tuple[Tensor, Tensor]:
         """Return all training examples of one peer: inputs (M, *F) as it sees them, and targets (M, ...)."""
@@ -157,6 +163,11 @@ class Batches:
         if index.dim() > 1:
             x = x.view(*index.shape, *x.shape[1:])
         return x if self.view is None else self.view(x, self.x_NF.dim() - 1)
+
+
+def _row(table: Tensor | None, number: int | None) -> Tensor | None:
+    """Return one peer's row of a table (a number), or that of one peer as a block (None)."""
+    return None if table is None else table[number]
 
 
 def train_singly(

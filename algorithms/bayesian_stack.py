@@ -73,7 +73,9 @@ def train_bayesian_stack(
             ratios.append(eps / s)
             a = FORWARD[layer.activation](mean.affine(a).addcmul_(s, eps))
             seen.append(a)
-        delta = loss.delta(a, y).mul_(step_size)
+        weights = batches.weights(step)
+        w = weights if weights is None else _repeated(weights, samples, -1)
+        delta = loss.slope(a, y, w).mul_(step_size)
         deltas = [delta]
         for depth in range(len(layers) - 1, -1, -1):
             spread = delta * ratios[depth]  # 2 dL/dv; the 2 comes from v's slopes in a and sigma

@@ -200,9 +200,9 @@ class _Loop:
         optimizer = self._optimizer.build(parameters)
         for step in range(batches.steps):
             optimizer.zero_grad()
-            inputs, targets = batches.inputs(step), batches.targets(step)
+            inputs, targets, weights = batches.inputs(step), batches.targets(step), batches.weights(step)
             for _ in range(self._samples):
-                value = self._loss.value(sampled(self._module, inputs, noise), targets)
+                value = self._loss.mean(sampled(self._module, inputs, noise), targets, weights)
                 torch.autograd.backward(value / self._samples)
             self._pull(mu_n, rho_n, reference, strength)
             optimizer.step()

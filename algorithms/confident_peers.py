@@ -66,7 +66,7 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
     @classmethod
     def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:
         models = partial(base_and_head, head="".join(head[:1]))
-        return Method(cls.sharing, models=models, own_weights=True, bayesian=cls.bayesian)
+        return Method(cls.sharing, models=models, own_weights=True, bayesian=cls.bayesian, own_loss=cls.own_loss)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Trusting:
         """Return the first state: all heads are the common one, and all confidences 1 / sigma^2."""

@@ -69,6 +69,7 @@ class Method:
     vectors       number of vectors (n,) that each peer averages, >= 1; default 1
     linear        with "the data": (lam, passes) of a linear model that a solver fits; None: train the network itself
     bayesian      whether it learns distributions of parameters, so that calibration is measured; default False
+    own_loss      whether it trains by a loss of its own, not by `learning.loss`; default False
     """
 
     sharing: Sharing
@@ -78,6 +79,7 @@ class Method:
     vectors: int = 1
     linear: tuple[float, float] | None = None
     bayesian: bool = False
+    own_loss: bool = False
 
     @property
     def served(self) -> bool:
@@ -100,15 +102,17 @@ class Algorithm(Protocol[Client, Received, Sent]):
 
     sharing    what the algorithm shares; where that depends on the settings, override `method` as well
     bayesian   whether it learns distributions of parameters
+    own_loss   whether it trains by a loss of its own
     """
 
     sharing: ClassVar[Sharing] = "nothing"
     bayesian: ClassVar[bool] = False
+    own_loss: ClassVar[bool] = False
 
     @classmethod
     def method(cls, **settings: Any) -> Method:
         """Return what the algorithm shares under these settings."""
-        return Method(cls.sharing, bayesian=cls.bayesian)
+        return Method(cls.sharing, bayesian=cls.bayesian, own_loss=cls.own_loss)
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Client:
         """Return the state of a peer before its first round.

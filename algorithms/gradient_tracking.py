@@ -96,7 +96,8 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
         total_n = torch.zeros_like(model_n)
         for step in range(batches.steps):
             of_step = [branch(key, step) for key in keys]
-            total_n += self._gradient(model_n, batches.inputs(step), batches.targets(step), of_step)
+            inputs, targets, weights = batches.inputs(step), batches.targets(step), batches.weights(step)
+            total_n += self._gradient(model_n, inputs, targets, of_step, weights)
         gradient_n = total_n / batches.steps
         tracker_n = received.tracker_n + gradient_n - client.gradient_n
         return Tracking(gradient_n, tracker_n), Tracked(model_n, tracker_n)

@@ -179,7 +179,7 @@ def train_stack(
         for activation, transposed, bias in applied:
             a = activation(affine(a, transposed, bias))
             seen.append(a)
-        delta = loss.delta(a, batches.targets(step))
+        delta = loss.slope(a, batches.targets(step), batches.weights(step))
         for depth in range(len(layers) - 1, lowest - 1, -1):
             # The gradient for the layer below needs this weight as it was in the forward pass.
             below = delta

@@ -103,7 +103,8 @@ class Pooled(LocalTraining):
 
     @classmethod
     def method(cls, *, lam: float | None = None, passes: float = 50.0, **settings: Any) -> Method:
-        return Method(cls.sharing, linear=None if lam is None else (lam, passes))
+        linear = None if lam is None else (lam, passes)
+        return Method(cls.sharing, linear=linear, own_loss=linear is not None)
 
 
 def fresh_steps(

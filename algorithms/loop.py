@@ -63,7 +63,8 @@ class Loop:
             with guarded(keys[number]):
                 for step in range(peer.steps):
                     optimizer.zero_grad()
-                    torch.autograd.backward(self._loss.value(self._module(peer.inputs(step)), peer.targets(step)))
+                    answers, targets = self._module(peer.inputs(step)), peer.targets(step)
+                    torch.autograd.backward(self._loss.mean(answers, targets, peer.weights(step)))
                     self._complete_gradients(corrections)
                     optimizer.step()
             optimizer.zero_grad()

@@ -4,6 +4,9 @@ The outputs `z` are always logits (or plain numbers for regression); a loss that
 or softmax itself. `delta` is the closed gradient for steps without autograd; a test compares it with autograd. All
 functions take any leading dimensions.
 
+Where examples have weights, as under `learning.class_weights`, the mean over a batch is sum(w_i loss_i) / sum(w_i), the
+normalisation of torch's `CrossEntropyLoss(weight=..., reduction="mean")`: only the ratios of weights matter.
+
 Completion has no gradient: its outputs are units that fire or not, for networks with their own learning rule.
 """
 
@@ -34,6 +37,8 @@ class Loss:
     task       what a data set must ask for
     code       for the compiled single-sample loop; -1: there is none for this loss
     sigmoids   whether its outputs are independent of one another, so that one is enough for two classes; default False
+    each       each(z_...BC, y_...B) -> (..., B): the loss of each example, of which `value` is the mean; default None:
+               examples of this loss have no weights
     """
 
     name: str
@@ -42,6 +47,7 @@ class Loss:
     task: Task
     code: int
     sigmoids: bool = False
+    each: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @property
     def classifies(self) -> bool:
@@ -52,6 +58,21 @@ class Loss:
     def counts(self) -> bool:
         """True if an answer is right or wrong, so that the score is an accuracy; otherwise the score is an error."""
         return self.task != "regression"
+
+    def mean(self, z: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """Return the mean over the batch, (...), weighted by (..., B) > 0; None: all examples count alike."""
+        if weight is None:
+            return self.value(z, y)
+        assert self.each is not None, f"{self.name} has no weights"
+        return (weight * self.each(z, y)).sum(-1) / weight.sum(-1)
+
+    def slope(self, z: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """Return B times the gradient of `mean` at the outputs, (..., B, C), in closed form."""
+        assert self.delta is not None, f"{self.name} has no closed gradient"
+        delta = self.delta(z, y)
+        if weight is None:
+            return delta
+        return delta.mul_((weight / weight.mean(-1, keepdim=True)).unsqueeze(-1))
 
     def outputs(self, classes: int) -> int:
         """Return the number of outputs that a classifier of this many classes needs."""
@@ -70,9 +91,12 @@ def _as_numbers(z: Tensor, y: Tensor) -> Tensor:
     return y.to(z.dtype).reshape(z.shape)
 
 
+def _cross_entropies(z: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1), reduction="none").reshape(y.shape)
+
+
 def _cross_entropy(z: Tensor, y: Tensor) -> Tensor:
-    each = functional.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1), reduction="none")
-    return each.reshape(y.shape).mean(-1)
+    return _cross_entropies(z, y).mean(-1)
 
 
 def _cross_entropy_delta(z: Tensor, y: Tensor) -> Tensor:
@@ -88,8 +112,12 @@ def _squared_error_delta(z: Tensor, y: Tensor) -> Tensor:
     return (a - _indicator(z, y)) * a * (1 - a)
 
 
+def _binaries(z: Tensor, y: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(z, _indicator(z, y), reduction="none").sum(-1)
+
+
 def _binary(z: Tensor, y: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(z, _indicator(z, y), reduction="none").sum(-1).mean(-1)
+    return _binaries(z, y).mean(-1)
 
 
 def _binary_delta(z: Tensor, y: Tensor) -> Tensor:
@@ -119,11 +147,11 @@ def _wrong(z: Tensor, y: Tensor) -> Tensor:
 LOSSES: dict[str, Loss] = {
     loss.name: loss
     for loss in (
-        Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, "classification", 0),
+        Loss("cross-entropy", _cross_entropy, _cross_entropy_delta, "classification", 0, each=_cross_entropies),
         # The paper's sigmoid outputs with their derivative (partial averaging 2021, section IV.1): half the squared
         # error summed over the outputs, so that delta = (a - t) a (1 - a).
         Loss("squared-error", _squared_error, _squared_error_delta, "classification", 1, sigmoids=True),
-        Loss("binary", _binary, _binary_delta, "classification", 2, sigmoids=True),
+        Loss("binary", _binary, _binary_delta, "classification", 2, sigmoids=True, each=_binaries),
         Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, "regression", 3),
         Loss("mean-absolute-error", _mean_absolute_error, None, "regression", -1),
         Loss("huber", _huber, None, "regression", -1),

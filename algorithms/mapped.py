@@ -23,8 +23,8 @@ from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.algorithms.unfolded import copied_for_block
 from fedpeer.slicing.flat import FlatLayout
 
-#: (x_Bp, inputs, targets) -> gradient_Bp
-Gradient = Callable[[Tensor, Tensor, Tensor], Tensor]
+#: (x_Bp, inputs, targets, and weights of the examples if they have any) -> gradient_Bp
+Gradient = Callable[..., Tensor]
 
 
 class Mapped:
@@ -38,15 +38,19 @@ class Mapped:
         trainable = nn.Parameter(torch.zeros(1, layout.n_parameters))
         self._state = StateLayout.probe(optimizer, [trainable])
 
-        def value(parameters_p: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        def weighted(parameters_p: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
             views = layout.unflatten(parameters_p)
-            return loss.value(functional_call(self._module, views, (inputs,)), targets)
+            return loss.mean(functional_call(self._module, views, (inputs,)), targets, weights)
+
+        def value(parameters_p: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            return weighted(parameters_p, inputs, targets, None)
 
         def answer(x_n: Tensor, inputs: Tensor) -> Tensor:
             result: Tensor = functional_call(self._module, layout.unflatten(x_n), (inputs,))
             return result
 
-        self._gradient = vmap(grad(value))
+        # By the number of arguments: the trace takes no optional ones.
+        self._gradients: dict[int, Gradient] = {3: vmap(grad(value)), 4: vmap(grad(weighted))}
         self._written: dict[tuple[object, ...], Gradient] = {}
         self._answer = vmap(answer)
 
@@ -70,8 +74,9 @@ class Mapped:
         if not fresh:
             layout.load(optimizer, self._columns(s_Bk))
         for step in range(batches.steps):
-            x, inputs, targets = x_Bp.detach(), batches.inputs(step), batches.targets(step)
-            gradient_Bp = self._gradient_of(x, inputs, targets)(x, inputs, targets)
+            weights = batches.weights(step)
+            given = x_Bp.detach(), batches.inputs(step), batches.targets(step), *(() if weights is None else (weights,))
+            gradient_Bp = self._gradient_of(*given)(*given)
             x_Bp.grad = gradient_Bp if correction is None else gradient_Bp + correction.at(x_Bp.detach())
             optimizer.step()
         row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
@@ -82,7 +87,7 @@ class Mapped:
         """Return the traced operations of a gradient of tensors like these."""
         like = tuple((each.shape, each.stride(), each.dtype, each.device) for each in arguments)
         if like not in self._written:
-            written = make_fx(self._gradient)(*arguments)
+            written = make_fx(self._gradients[len(arguments)])(*arguments)
             written.graph.eliminate_dead_code()
             written.recompile()
             self._written[like] = written

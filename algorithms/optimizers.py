@@ -1,4 +1,4 @@
-"""Torch's optimisers by name, and their state as plain tensors that can be kept and saved.
+"""Torch's optimisers by name, or a user's own, and their state as plain tensors that can be kept and saved.
 
 A peer's optimiser lives for one round of local steps. Between rounds its state (momentum, Adam's moments, step counts)
 is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimiser state.
@@ -7,7 +7,7 @@ is a flat row of numbers, so that a peer's memory is two tensors: parameters and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,15 +39,24 @@ def names() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """A torch optimiser by its class name and its keyword settings."""
+    """A torch optimiser by its class name and its keyword settings, or a user's own.
+
+    own   (parameters, **settings) -> a torch.optim.Optimizer over them, a class or a function; None: torch's
+    """
 
     kind: str = "SGD"
     settings: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.1})
+    own: Callable[..., Any] | None = None
 
     @classmethod
     def named(cls, name: str, settings: Mapping[str, Any]) -> OptimizerChoice:
         """Return the choice by the name that a user wrote, in any case; `build` refuses unknown names."""
         return cls(names().get(name.lower(), name), dict(settings))
+
+    @property
+    def elementwise(self) -> bool:
+        """True if its state is per scalar, so that it treats the vectors of many peers like separate tensors."""
+        return self.kind in ELEMENTWISE if self.own is None else _elementwise(self)
 
     @property
     def plain_sgd(self) -> bool:
@@ -81,6 +90,8 @@ class OptimizerChoice:
         Raises:
             OptimizerError: unknown name or setting, or a value that torch refuses, in torch's own words.
         """
+        if self.own is not None:
+            return self._built(self.own, parameters)
         known = names()
         if self.kind.lower() not in known:
             why = next((f" ({reason})" for name, reason in _REFUSED.items() if name.lower() == self.kind.lower()), "")
@@ -96,6 +107,47 @@ class OptimizerChoice:
             # Torch's optimizer of matrices alone says which parameter is none, and not what to do.
             way_out = "; take a network without biases and normalization, or another optimizer" * (self.kind == "Muon")
             raise OptimizerError(f'optimizer "{self.kind}": {problem}{way_out}') from None
+
+    def _built(self, own: Callable[..., Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        try:
+            made = own(parameters, **self.settings)
+        except Exception as problem:  # whatever the user's function raises
+            raise OptimizerError(f'optimizer "{self.kind}": {type(problem).__name__}: {problem}') from problem
+        if not isinstance(made, torch.optim.Optimizer):
+            text = f"returned {type(made).__name__}; it must return a torch.optim.Optimizer over the parameters"
+            raise OptimizerError(f'optimizer "{self.kind}" {text}')
+        return made
+
+
+def _elementwise(choice: OptimizerChoice) -> bool:
+    """Try whether an optimiser treats one tensor of two vectors as it treats the pieces of each by themselves.
+
+    Norms of whole tensors, or of all of them, would mix the peers of a block.
+    """
+    start_2n, *gradients = torch.randn(5, 2, 6, generator=torch.Generator().manual_seed(0))
+    try:
+        kept = StateLayout.probe(choice, [nn.Parameter(start_2n)]).entries
+        together = _stepped(choice, [start_2n], [[each] for each in gradients])
+        apart = [_stepped(choice, _cut(row), [_cut(each[p]) for each in gradients]) for p, row in enumerate(start_2n)]
+    except Exception:  # the loop will report it
+        return False
+    alike = torch.allclose(together, torch.cat(apart), rtol=1e-5, atol=1e-7)
+    return alike and all(shape in ((), (2, 6)) for _, _, shape in kept)
+
+
+def _cut(row_n: Tensor) -> list[Tensor]:
+    return [*row_n.split([2, 4])]
+
+
+def _stepped(choice: OptimizerChoice, start: list[Tensor], gradients: list[list[Tensor]]) -> Tensor:
+    """Return all numbers of some tensors after a step on each of the gradients."""
+    parameters = [nn.Parameter(each.clone()) for each in start]
+    optimizer = choice.build(parameters)
+    for pieces in gradients:
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.clone()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
 @dataclass(frozen=True)
@@ -120,6 +172,9 @@ class StateLayout:
             optimizer.step()
         except (RuntimeError, ValueError, TypeError, AssertionError) as problem:  # torch checks some settings only here
             raise OptimizerError(f'optimizer "{choice.kind}" cannot train this network: {problem}') from None
+        except Exception as problem:  # whatever a user's own raises
+            text = f"failed in a step with gradients of 0: {type(problem).__name__}: {problem}"
+            raise OptimizerError(f'optimizer "{choice.kind}" {text}') from problem
         entries: list[tuple[int, str, tuple[int, ...]]] = []
         for number, p in enumerate(copies):
             for key, value in optimizer.state[p].items():

@@ -28,7 +28,7 @@ from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.mapped import Mapped
-from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice
+from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import OwnRule, check_gradients, learns, rate_of
 from fedpeer.slicing.flat import FlatLayout, copied
 
@@ -167,7 +167,7 @@ def choose(
     if linear_stack.recognise(module) and closed(loss, optimizer):
         compiled = batch_size == 1 and device == "cpu" and loss.code >= 0 and optimizer.plain_sgd
         return ("single sample" if compiled else "stack"), block
-    if block > 1 and optimizer.kind in ELEMENTWISE and mappable(module, layout, loss, *example):
+    if block > 1 and optimizer.elementwise and mappable(module, layout, loss, *example):
         return "mapped", block if device == "cpu" else _even(peers, min(block, _MAPPED_ON_GPU))
     return "loop", 1
 

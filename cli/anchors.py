@@ -10,6 +10,7 @@ from fedpeer.config.choice import Choice, ChoiceError, bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
+from fedpeer.runs.trackers.registry import TRACKERS
 
 
 def anchored(choice: Choice, folder: Path) -> Choice:
@@ -30,13 +31,23 @@ def anchored(choice: Choice, folder: Path) -> Choice:
 def anchored_federation(federation: Federation, folder: Path) -> Federation:
     """Return the federation with absolute paths of its simulation's data and of its start model, with a digest."""
     dataset = anchored(federation.simulation.dataset, folder)
-    simulation = federation.simulation.model_copy(update={"dataset": dataset})
+    tracking = tuple(anchored_tracker(each, folder) for each in federation.simulation.tracking)
+    simulation = federation.simulation.model_copy(update={"dataset": dataset, "tracking": tracking})
     found: dict[str, object] = {"simulation": simulation}
     path = start_file(federation)
     if path is not None:
         start = Choice("file", str((folder / path).resolve()), {"digest": _digest(folder / path)})
         found["learning"] = federation.learning.model_copy(update={"start": start})
     return federation.model_copy(update=found)
+
+
+def anchored_tracker(choice: Choice, folder: Path) -> Choice:
+    """Return a tracker with an absolute path if it writes into a folder."""
+    try:
+        path = bind_settings(choice, TRACKERS[choice.name]).get("folder") if choice.name in TRACKERS else None
+    except ChoiceError:  # reported where the choice itself is checked
+        path = None
+    return choice if path is None else Choice(choice.name, None, {"folder": str((folder / path).resolve())})
 
 
 def start_file(federation: Federation) -> Path | None:

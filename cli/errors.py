@@ -17,6 +17,7 @@ LINES_MIN = 21
 _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
+    "fedpeer.algorithms.own_loss.LossError",
     "fedpeer.algorithms.privacy.PrivacyError",
     "fedpeer.algorithms.byzantine.RobustError",
     "fedpeer.algorithms.assignment.AssignmentError",
@@ -38,6 +39,7 @@ _USERS_MISTAKES = {
     "fedpeer.peer.runtime.store.DuplicatePeerError",
     "fedpeer.peer.runtime.store.StateError",
     "fedpeer.runs.disk.RunError",
+    "fedpeer.runs.trackers.tracker.TrackingError",
     "fedpeer.slicing.models.SlicingError",
     "fedpeer.topology.graphs.TopologyError",
 }

@@ -229,8 +229,11 @@ def _put_model(folder: Path) -> None:
 
 def _warn_of_code(federation: Federation, file: Path) -> None:
     """Tell the user if the received federation file names code, which runs only if the peer's file allows it."""
-    network = federation.network
-    if network is not None and network.name == "python":
-        package = own_function(network)[0].partition(":")[0].partition(".")[0]
-        text = f"The federation's network is Python code: {network}. If you have this code and trust it, write"
-        print(wrapped(f"\n{text} allow_python: [{package}] into {file}."))
+    learning = federation.learning
+    named = {"network": federation.network, "loss": learning.loss, "optimizer": learning.optimizer}
+    code = {what: choice for what, choice in named.items() if choice is not None and choice.name == "python"}
+    if code:
+        packages = dict.fromkeys(own_function(each)[0].partition(":")[0].partition(".")[0] for each in code.values())
+        whose, what = " and ".join(code), ", ".join(map(str, code.values()))
+        text = f"The federation's {whose} {'is' if len(code) == 1 else 'are'} Python code: {what}. If you have this"
+        print(wrapped(f"\n{text} code and trust it, write allow_python: [{', '.join(packages)}] into {file}."))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpeer.cli.anchors import anchored, anchored_federation
+from fedpeer.cli.anchors import anchored, anchored_federation, anchored_tracker
 from fedpeer.cli.config import ConfigSource, load, refuse
 from fedpeer.config.choice import bind_settings
 from fedpeer.config.federation import Federation
@@ -19,7 +19,7 @@ from fedpeer.config.peer_file import IdentitySettings, PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
-from fedpeer.config.registries import choice_problem, metric_problems
+from fedpeer.config.registries import choice_problem, metric_problems, tracker_problems
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 
@@ -126,6 +126,7 @@ def _whole(file: PeerFile, folder: Path) -> PeerFile:
             "roster": whole(file.roster),
             "state": whole(file.state or f"{file.id}-state"),
             "data": file.data.model_copy(update={"source": anchored(file.data.source, folder)}),
+            "tracking": tuple(anchored_tracker(each, folder) for each in file.tracking),
             "identity": identity,
             "dashboard": board,
         }
@@ -138,6 +139,7 @@ def _choices(file: PeerFile) -> Iterator[ConfigProblem]:
     if file.data.part is None and (problem := choice_problem(("simulation", "dataset"), file.data.source)) is not None:
         yield ConfigProblem(("data",), problem.text)
     yield from (replace(problem, path=("metrics",)) for problem in metric_problems(file.metrics))
+    yield from (replace(problem, path=("tracking",)) for problem in tracker_problems(file.tracking))
 
 
 def _data(file: PeerFile) -> Iterator[ConfigProblem]:

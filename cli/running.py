@@ -43,12 +43,13 @@ def run_simulation(
     from fedpeer.cli.simulate_options import OptionNames
     from fedpeer.sims.prepare import prepare_simulation  # imports torch, which takes a second
     from fedpeer.sims.simulate import run_prepared
+    from fedpeer.sims.tracked import tracked
 
     with stopping(stop, console):
         simulation = prepare_simulation(request, words=OptionNames())
         run = folder(simulation)
-        with progress_display(console, quiet) as display:
-            summary = run_prepared(simulation, run, display, stop)
+        with progress_display(console, quiet) as display, tracked(simulation, run, display) as handle:
+            summary = run_prepared(simulation, run, handle, stop)
     interrupted = run.status == "interrupted"
     if interrupted:
         summary["report"] = None  # a user who pressed Ctrl-C does not want to wait for it

@@ -27,7 +27,9 @@ OPTIONS: dict[str, tuple[str | int, ...]] = {
     "participation": ("learning", "participation"),
     "optimizer": ("learning", "optimizer"),
     "loss": ("learning", "loss"),
+    "class_weights": ("learning", "class_weights"),
     "metrics": ("simulation", "metrics"),
+    "tracking": ("simulation", "tracking"),
     "seed": ("seed",),
 }
 

@@ -60,10 +60,17 @@ def simulate_command(
     participation: Annotated[
         float | None, _number("Fraction of the peers in each round; for algorithms with a server.", LEARN, "X")
     ] = None,
-    optimizer: Annotated[str | None, _opt("One of PyTorch, such as adam,lr=0.001.", LEARN, "NAME")] = None,
+    optimizer: Annotated[
+        str | None,
+        _opt("One of PyTorch, such as adam,lr=0.001, or your own.", LEARN, "NAME", completion_of("optimizer")),
+    ] = None,
     lr: Annotated[str | None, _opt("Learning rate of the optimizer.", LEARN, "X")] = None,
     loss: Annotated[
-        str | None, _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME")
+        str | None,
+        _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME", completion_of("loss")),
+    ] = None,
+    class_weights: Annotated[
+        str | None, _opt("Weight of each class in the loss: none, balanced, or ham=1,spam=5.", LEARN, "RULE")
     ] = None,
     metrics: Annotated[
         str | None,
@@ -97,6 +104,15 @@ def simulate_command(
     ] = None,
     shards: Annotated[
         int | None, _number("Split each run into N Ray processes; default: distribute whole runs.", RUN)
+    ] = None,
+    tracking: Annotated[
+        str | None,
+        _opt(
+            "Experiment trackers, such as tensorboard or mlflow,uri=http://host:5000.",
+            RUN,
+            "A,B,...",
+            completion_of("tracking", several=True),
+        ),
     ] = None,
     config: Annotated[Path | None, _opt("A federation file; other options override it.", RUN, "FILE")] = None,
     out: Annotated[Path | None, _opt("Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", RUN, "DIR")] = None,

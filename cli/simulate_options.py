@@ -143,9 +143,11 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
         optimizer = from_data(before if before is not None else "sgd")
     except ChoiceError:
         return []  # reported where the optimizer itself is checked
-    if path in source.options and (optimizer.value is not None or "lr" in optimizer.settings):
+    own = optimizer.name == "python"  # its value is its name, and no rate
+    if path in source.options and ((optimizer.value is not None and not own) or "lr" in optimizer.settings):
         return [ConfigProblem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
-    source.lay("--lr", path, Choice(optimizer.name, None, {**optimizer.settings, "lr": text}))
+    value = optimizer.value if own else None
+    source.lay("--lr", path, Choice(optimizer.name, value, {**optimizer.settings, "lr": text}))
     return []
 
 

@@ -133,7 +133,7 @@ def _of_run(named: Named) -> TrainedModels:
     model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
     rounds = read_json(best.with_name(f"{best.stem}-rounds.json")) if named.best else {}
     chosen = BestRound(**rounds[model.peer]) if named.best else None
-    if settings.get("objects"):
+    if {"data", "network"} & set(settings.get("objects") or ()):
         return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
     options = federation.simulation

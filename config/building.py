@@ -172,8 +172,14 @@ def metrics_of(choices: Iterable[Choice], task: Task, load: Loader) -> dict[str,
     return found
 
 
-def optimizer_of(choice: Choice) -> OptimizerChoice:
-    """Return a choice like `sgd,lr=0.1,momentum=0.9` with numbers and booleans, as torch takes them."""
+def optimizer_of(choice: Choice, load: Loader) -> OptimizerChoice:
+    """Return a choice like `sgd,lr=0.1,momentum=0.9` with numbers and booleans, as torch takes them.
+
+    A user's own (`python:module:function,lr=0.1`) is imported by `load`.
+    """
+    if choice.name == "python":
+        name, settings = own_function(choice)
+        return OptimizerChoice(f"python:{name}", settings, load(name))
     settings = {key: plain_value(value) for key, value in choice.settings.items()}
     if choice.value is not None:
         settings["lr"] = plain_value(choice.value)

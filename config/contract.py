@@ -72,6 +72,7 @@ KEYS: Mapping[str, Key] = {
     "partial_models.*.outer": Key("average", True, _OUTER, since="0.3"),
     "learning.algorithm": Key("average", True, "its settings may change, but not the algorithm"),
     "learning.loss": Key("training", False, _SHAPE),
+    "learning.class_weights": Key("training", True, _NEXT, since="0.3", neutral="none"),
     "learning.optimizer": Key("training", True, "with a new optimizer state"),
     "learning.batch_size": Key("training", True, _NEXT),
     "learning.steps_between_averaging": Key("training", True, _NEXT),
@@ -391,7 +392,10 @@ def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:
     return _overlaid(json.loads(held.text), contract_of(file), now, before)
 
 
-def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any) -> dict[str, Any]:
+def _overlaid(
+    kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any, *, sections: bool = True
+) -> dict[str, Any]:
+    """Overlay setting by setting; `sections`: values that are mappings are sections, and not settings."""
     now, before = (each if isinstance(each, dict) else {} for each in (now, before))
     made = dict(kept)
     for name in {**kept, **fresh, **before}:
@@ -400,8 +404,9 @@ def _overlaid(kept: dict[str, Any], fresh: dict[str, Any], now: Any, before: Any
         if name == "partial_models":
             chosen = fresh if name in now or name in before else kept
             made[name] = chosen.get(name, {})
-        elif isinstance(kept.get(name), dict) or isinstance(fresh.get(name), dict):
-            made[name] = _overlaid(kept.get(name, {}), fresh.get(name, {}), now.get(name), before.get(name))
+        elif sections and (isinstance(kept.get(name), dict) or isinstance(fresh.get(name), dict)):
+            of_section = kept.get(name, {}), fresh.get(name, {}), now.get(name), before.get(name)
+            made[name] = _overlaid(*of_section, sections=False)
         elif name in now or name in before:
             if name in fresh:
                 made[name] = fresh[name]

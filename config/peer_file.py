@@ -17,10 +17,14 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, mo
 from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
-from fedpeer.config.settings import ChoiceField, MetricsField, Strict
+from fedpeer.config.settings import ChoiceField, MetricsField, Strict, TrackingField
 
 #: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
+
+
+#: Kinds of files whose changes a running peer can take up.
+REFRESHED = ("csv", "parquet", "npz")
 
 
 def _endpoint(text: str) -> str:
@@ -85,6 +89,10 @@ class DataSettings(Strict):
         default=None,
         description="scaling of the inputs; default: standard for your own files and for regression, else none",
     )
+    refresh: bool = Field(
+        default=False,
+        description="whether a running peer takes up changes of its file (csv, parquet, npz) at its next round",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -92,7 +100,7 @@ class DataSettings(Strict):
         """Accept `{csv: ward3.csv, label: outcome, test_fraction: 0.25}`, or the same as one choice."""
         if isinstance(found, DataSettings) or (isinstance(found, Mapping) and "source" in found):
             return found
-        ours = ("test_fraction", "validation", "normalise")
+        ours = ("test_fraction", "validation", "normalise", "refresh")
         if isinstance(found, Mapping) and len(found) > 1:
             name, *others = [key for key in found if key not in ours] or [""]
             if not isinstance(found.get(name), (str, int, float)):
@@ -107,6 +115,7 @@ class DataSettings(Strict):
     @model_serializer
     def _mapping(self) -> dict[str, Any]:
         written = {"test_fraction": self.test_fraction, "validation": self.validation, "normalise": self.normalise}
+        written |= {"refresh": self.refresh or None}
         settings = {**self.source.settings, **{key: value for key, value in written.items() if value is not None}}
         if self.source.value is not None:
             return {self.source.name: self.source.value, **settings}
@@ -124,8 +133,10 @@ class DataSettings(Strict):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError("simulation takes the number of a peer, 1 or more, such as simulation: 3")
             ours = (self.test_fraction, self.validation, self.normalise)
-            if self.source.settings or any(each is not None for each in ours):
+            if self.source.settings or self.refresh or any(each is not None for each in ours):
                 raise ValueError("simulation takes only a number; write the other settings into the federation file")
+        elif self.refresh and self.source.name not in REFRESHED:
+            raise ValueError(f"refresh is for files ({', '.join(REFRESHED)}), not for {self.source.name}; leave it out")
         return self
 
 
@@ -165,6 +176,9 @@ class PeerFile(Strict):
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="where it trains")
     metrics: MetricsField = Field(
         default=(), description="further metrics of its model at each evaluation, such as [auc, f1]; default: none"
+    )
+    tracking: TrackingField = Field(
+        default=(), description="experiment trackers that get its settings and scores, as simulation.tracking"
     )
     bandwidth: float = Field(
         default=MUCH_BANDWIDTH,

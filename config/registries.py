@@ -27,6 +27,7 @@ from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.gossip.noise import PHASES, NoiseError
 from fedpeer.networks.registry import NETWORKS
+from fedpeer.runs.trackers.registry import TRACKERS
 from fedpeer.topology.graphs import GRAPHS
 
 #: Torch's optimisers and their settings, so that a file is checked without importing torch. A test compares the table
@@ -49,7 +50,22 @@ OPTIMIZERS = {
 
 
 def _plain() -> None:
-    """Take no settings: these wire encodings have none."""
+    """Take no settings: there are none."""
+
+
+#: Losses, likewise without torch; a test compares them with `algorithms.losses`.
+LOSSES: dict[str, Callable[..., None]] = dict.fromkeys(
+    (
+        "cross-entropy",
+        "squared-error",
+        "binary",
+        "mean-squared-error",
+        "mean-absolute-error",
+        "huber",
+        "completion",
+    ),
+    _plain,
+)
 
 
 def _top_k(*, share: float) -> None:
@@ -86,6 +102,8 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
         ("network",): ("network", {**NETWORKS, "python": _python_choice}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
+        ("learning", "loss"): ("loss", {**LOSSES, "python": _python_choice}),
+        ("learning", "optimizer"): ("optimizer", {**dict.fromkeys(OPTIMIZERS, _plain), "python": _python_choice}),
         ("learning", "start"): ("start", STARTS),
         ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
         ("learning", "outer"): ("outer optimizer", OUTER_OPTIMIZERS),
@@ -94,6 +112,7 @@ def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
         ("gossip", "privacy"): ("privacy of gossip", PHASES),
         ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
         ("simulation", "metrics"): ("metric", {**_known_metrics(), "python": _python_choice}),
+        ("simulation", "tracking"): ("tracker", TRACKERS),
     }
     return known[path]
 
@@ -112,6 +131,7 @@ def _algorithms() -> Mapping[str, Callable[..., Any]]:
 CHOICES: tuple[Path, ...] = (
     ("network",),
     ("learning", "algorithm"),
+    ("learning", "loss"),
     ("learning", "start"),
     ("learning", "aggregation"),
     ("learning", "outer"),
@@ -145,6 +165,7 @@ def choices_in(federation: FederationSettings) -> list[ConfigProblem]:
         *_split(federation.simulation.split),
         *_wires(federation),
         *metric_problems(federation.simulation.metrics),
+        *tracker_problems(federation.simulation.tracking),
     ]
 
 
@@ -202,6 +223,10 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
 
 def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
     path = ("learning", "optimizer")
+    if choice.name == "python":
+        problem = choice_problem(path, choice)
+        yield from () if problem is None else (problem,)
+        return
     if choice.name not in OPTIMIZERS:
         yield ConfigProblem(
             path, f'there is no optimizer "{found_text(choice.name)}"; {nearest_name(choice.name, list(OPTIMIZERS))}'
@@ -242,6 +267,19 @@ def metric_problems(metrics: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
         problem = choice_problem(("simulation", "metrics"), choice)
         if problem is not None:
             yield problem
+
+
+def tracker_problems(trackers: tuple[Choice, ...]) -> Iterator[ConfigProblem]:
+    """Yield the mistakes in a list of trackers: in each by itself, and a tracker that is named twice."""
+    path: Path = ("simulation", "tracking")
+    for choice in trackers:
+        problem = choice_problem(path, choice)
+        if problem is not None:
+            yield problem
+    names = [choice.name for choice in trackers]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield ConfigProblem(path, f"{found_text(name)} is listed twice; list each tracker once")
 
 
 def _wires(federation: FederationSettings) -> Iterator[ConfigProblem]:

@@ -84,7 +84,7 @@ class Combination:
     compared      whether these are given beside the federation, not in its `learning.algorithm`
     engine        an engine of simulations, `PEERS`, or "" if it is not known
     several       whether there are several runs
-    objects       which of "data" and "network" came as Python objects, not by name
+    objects       which of "data", "network", "loss" and "optimizer" came as Python objects, not by name
     """
 
     federation: FederationSettings
@@ -183,7 +183,12 @@ def peer_ids(peers: int) -> list[str]:
 
 
 def _single(options: Combination) -> Iterator[ConfigProblem]:
-    given = {"data": ("simulation", "dataset"), "network": ("network",)}
+    given = {
+        "data": ("simulation", "dataset"),
+        "network": ("network",),
+        "loss": ("learning", "loss"),
+        "optimizer": ("learning", "optimizer"),
+    }
     beside = [given[name] for name in options.objects]
     yield from (problem for problem in choices_in(options.federation) if problem.path not in beside)
     if options.compared:
@@ -457,6 +462,15 @@ def _of_several_vectors(options: Combination) -> list[Choice]:
     return [choice for choice, method in options.kinds if method.vectors > 1]
 
 
+def _weighing(options: Combination, condition: object, **words: object) -> list[_Broken]:
+    """Return the case of a rule that is broken if classes have weights and the condition holds."""
+    return _when(options.learning.class_weights != "none" and condition, **words)
+
+
+def _with_own_loss(options: Combination) -> list[Choice]:
+    return [choice for choice, method in options.kinds if method.own_loss]
+
+
 def _pooled(options: Combination) -> bool:
     return any(method.pooled for _, method in options.kinds)
 
@@ -713,6 +727,39 @@ RULES: tuple[Rule, ...] = (
             options.learning.passes > 1 and options.learning.steps_between_averaging != "pass",
             steps=options.learning.steps_between_averaging,
         ),
+    ),
+    Rule(
+        "class weights and a loss of something else",
+        ("learning.class_weights", "learning.loss"),
+        "{loss} has no weights of classes; write {put[learning.loss=cross-entropy]}, or "
+        "{put[learning.class_weights=none]}",
+        lambda options: _weighing(
+            options,
+            options.learning.loss is not None and options.learning.loss.name not in ("cross-entropy", "binary"),
+            loss=options.learning.loss,
+        ),
+    ),
+    Rule(
+        "class weights and an algorithm with a loss of its own",
+        ("learning.class_weights", "learning.algorithm"),
+        "{methods} trains by a loss of its own, without weights of classes; write {put[learning.class_weights=none]}, "
+        "or choose other algorithms",
+        lambda options: _weighing(options, _with_own_loss(options), methods=_named(_with_own_loss(options))),
+    ),
+    Rule(
+        "class weights and a network with its own learning rule",
+        ("learning.class_weights", "network"),
+        "the associative network has a learning rule of its own and no loss; write {put[learning.class_weights=none]}",
+        lambda options: _weighing(
+            options, options.federation.network is not None and options.federation.network.name == "associative"
+        ),
+    ),
+    Rule(
+        "class weights and batches of one example",
+        ("learning.class_weights", "learning.batch_size"),
+        "the mean over a batch is divided by the weights of its examples, so with one example they have no effect; "
+        "write {put[learning.batch_size=16]}, or another number above 1",
+        lambda options: _weighing(options, options.learning.batch_size == 1),
     ),
     Rule(
         "a deadline shorter than a tick",
@@ -1014,8 +1061,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "Python objects and processes",
         ("engine",),
-        "real peers read their data and network themselves, and {objects} came as a Python object; write the data into "
-        "a file (npz:FILE) and name the network (python:module:function), or use {put[engine=network]}",
+        "real peers read their data and code themselves, and {objects} came as a Python object; write data into a file "
+        "(npz:FILE) and name code (python:module:function), or use {put[engine=network]}",
         lambda options: _when(options.objects, objects=" and ".join(options.objects)),
         ("processes",),
     ),

@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from pydantic_core import PydanticCustomError
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS
-from fedpeer.config.choice import Choice, chain, from_data, several
+from fedpeer.config.choice import Choice, ChoiceError, chain, from_data, several
 from fedpeer.slicing.models import Claim, PartialModel
 
 #: Default bound on the exchanges of one averaging: more of them improve no accuracy (`python -m benchmarks.exchanges`).
@@ -65,6 +65,15 @@ MetricsField = Annotated[
 ]
 
 
+#: Experiment trackers side by side.
+TrackingField = Annotated[
+    tuple[Choice, ...],
+    BeforeValidator(several),
+    PlainSerializer(lambda choices: [_spelled(each) for each in choices], return_type=list[str], when_used="json"),
+    WithJsonSchema({"type": ["string", "array", "object"], "description": "trackers and their settings"}),
+]
+
+
 def _assignment(found: object) -> str:
     """Return the sorted text of a choice of `algorithms/assignment.py`."""
     if isinstance(found, (str, Choice, Mapping)):
@@ -83,6 +92,33 @@ _Assigned = Annotated[
 
 #: Neurons of one part: a count, "all", or a list of indices.
 Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
+
+
+def _class_weights(found: object) -> object:
+    """Read `ham=1,spam=5` as a mapping, and take numbers for the names of classes: YAML reads 0: 1.0 as such."""
+    if isinstance(found, str) and found not in ("none", "balanced"):
+        pairs = [each.rpartition("=") for each in found.split(",")]
+        try:
+            return {name.strip(): float(weight) for name, _, weight in pairs if name.strip() or weight.strip()}
+        except ValueError:
+            raise ChoiceError(
+                f'"{found[:80]}" gives no weights; write none, balanced, or the weight of each class, such as '
+                "ham=1,spam=5"
+            ) from None
+    if isinstance(found, Mapping):
+        numbers = (int, float)
+        return {
+            str(name) if isinstance(name, numbers) and not isinstance(name, bool) else name: weight
+            for name, weight in found.items()
+        }
+    return found
+
+
+#: The weight of each class in the loss: by a rule, or by the name of the class.
+ClassWeightsField = Annotated[
+    Literal["none", "balanced"] | Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6)]], Field(min_length=1)],
+    BeforeValidator(_class_weights),
+]
 
 
 class Strict(BaseModel):
@@ -179,23 +215,20 @@ class LearningSettings(Strict):
     algorithm: ChoiceField = Field(
         default="partial-averaging", validate_default=True, description="how peers learn together"
     )
-    loss: (
-        Literal[
-            "cross-entropy",
-            "squared-error",
-            "binary",
-            "mean-squared-error",
-            "mean-absolute-error",
-            "huber",
-            "completion",
-        ]
-        | None
-    ) = Field(
+    loss: ChoiceField | None = Field(
         default=None,
         description="default: cross-entropy for classes, mean-squared-error for numbers, completion for patterns",
     )
+    class_weights: ClassWeightsField = Field(
+        default="none",
+        description="weight of each class in the loss (cross-entropy and binary): none; balanced: n / (k * n_c) for "
+        "n_c of a peer's own n training examples, of k classes; or weights by class, such as {ham: 1, spam: 5}, where "
+        "a class that is left out has 1",
+    )
     optimizer: ChoiceField = Field(
-        default="sgd,lr=0.1", validate_default=True, description="a torch optimizer and its settings"
+        default="sgd,lr=0.1",
+        validate_default=True,
+        description="a torch optimizer and its settings, or your own: python:module:function,lr=0.1",
     )
     batch_size: int = Field(default=1, ge=1, le=1_000_000, description="examples in one local step")
     steps_between_averaging: Annotated[int, Field(ge=1)] | Literal["pass"] = Field(
@@ -411,6 +444,11 @@ class SimulationSettings(Strict):
         default=(),
         description="further metrics of each peer's last model on its own test part, such as [auc, f1]; default: none, "
         "but log-loss, brier and ece for a Bayesian algorithm",
+    )
+    tracking: TrackingField = Field(
+        default=(),
+        description="experiment trackers that get settings and scores, such as tensorboard, or [tensorboard, "
+        "{mlflow: {uri: http://host:5000}}]; default: none",
     )
 
 

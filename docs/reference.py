@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS
 from fedpeer.algorithms.answer_metrics import ANSWER_METRICS
+from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS
 from fedpeer.algorithms.privacy import PRIVACIES
 from fedpeer.algorithms.registry import ALGORITHMS
@@ -33,6 +34,7 @@ from fedpeer.data.splits import MODIFIERS, SPLITS
 from fedpeer.gossip.noise import PHASES
 from fedpeer.gossip.reductions import FORMS, PACKERS
 from fedpeer.networks.registry import NETWORKS
+from fedpeer.runs.trackers.registry import TRACKERS
 from fedpeer.sims.network.faults import FAULTS
 from fedpeer.topology.graphs import GRAPHS
 
@@ -54,6 +56,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`gossip.wire`: the pieces after it": PACKERS,
     "`simulation.metrics`, and `metrics` in a peer's own file: of classes": ANSWER_METRICS["classification"],
     "`simulation.metrics`, and `metrics` in a peer's own file: of numbers": ANSWER_METRICS["regression"],
+    "`simulation.tracking`, and `tracking` in a peer's own file": TRACKERS,
     "`simulation.dataset`: known data sets": DATASETS,
     "`simulation.dataset`: your own": OWN,
     "`simulation.split`: who holds what, the first piece": SPLITS,
@@ -68,6 +71,8 @@ def reference() -> str:
     for title, functions in CHOICES.items():
         lines += ["", f"### {title}", "", "| name | what | settings |", "| --- | --- | --- |"]
         lines += [f"| `{name}` | {_first_line(f)} | {_settings(f)} |" for name, f in functions.items()]
+    lines += ["", "### `learning.loss`", "", "| name | for data that ask for |", "| --- | --- |"]
+    lines += [f"| `{name}` | {loss.task} |" for name, loss in LOSSES.items()]
     lines += ["", "### `learning.optimizer`", "", "| name | settings, as in torch |", "| --- | --- |"]
     lines += [
         f"| `{name}` | {', '.join(f'`{each}`' for each in known.split())} |" for name, known in OPTIMIZERS.items()

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedpeer.algorithms.draws import Draws, guarded
-from fedpeer.algorithms.losses import LOSSES, Task
+from fedpeer.algorithms.losses import LOSSES, Loss, Task
+from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.own_loss import check_own_loss, own_loss
 from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
-from fedpeer.config.building import Loader
+from fedpeer.config.building import Loader, optimizer_of
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, own_function
 from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
@@ -102,6 +104,8 @@ class Assembly:
     options       the federation as its file has it, which is what peers compare
     federation    the federation with network (this peer's own, if it has one), loss, start and partial models filled in
     module        the network; its parameters are used by `start: built` only
+    criterion     the loss of its outputs
+    optimizer     the local optimiser
     """
 
     options: FederationSettings
@@ -111,6 +115,8 @@ class Assembly:
     module: nn.Module
     network: NetworkMap
     layout: FlatLayout
+    criterion: Loss
+    optimizer: OptimizerChoice
 
     @property
     def draws(self) -> Draws:
@@ -118,8 +124,8 @@ class Assembly:
 
     @property
     def loss(self) -> str:
-        assert self.federation.learning.loss is not None, "filled in by `assemble`"
-        return self.federation.learning.loss
+        """Name of the loss that decides how outputs become answers: for a user's own that of the task."""
+        return self.criterion.name if self.criterion.name in LOSSES else _USUAL_LOSS[self.shape.task]
 
     def start(self, peer: str) -> Tensor:
         """Return the peer's initial parameters, (n,): drawn once for all peers, or for each peer."""
@@ -143,6 +149,7 @@ def assemble(
     module: nn.Module | None = None,
     network: Choice | None = None,
     trained: Mapping[str, Tensor] | None = None,
+    code: Loader | None = None,
 ) -> Assembly:
     """Build the network, trace it, and fill in the settings that the federation leaves out.
 
@@ -150,13 +157,16 @@ def assemble(
         module: the network, if it is built already.
         network: a peer's own network instead of the federation's.
         trained: tensors of the model to start from, if `learning.start` names one.
+        code: imports the federation's own loss and optimizer; default `load`, which imports the network.
 
     Raises:
-        ChoiceError, NetworkError, SlicingError: the user's mistakes, with the place and the way out.
+        ChoiceError, NetworkError, LossError, SlicingError: the user's mistakes, with the place and the way out.
     """
     learning = federation.learning
-    loss = wanted_loss(learning, shape)
-    outputs = outputs_of(loss, shape)
+    loss = wanted_loss(learning, shape, code or load)
+    outputs = loss.outputs(shape.classes) if shape.classes else shape.targets
+    if loss.name not in LOSSES:
+        check_own_loss(loss, outputs)
     choice = network or federation.network or (None if module is not None else _default_network(shape))
     own = module is not None or (choice is not None and choice.name == "python")
     if module is None:
@@ -167,7 +177,10 @@ def assemble(
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
     own = own or learning.lora is not None  # an adapter begins as it was made: without effect
-    filled = {"loss": loss, "start": learning.start or _default_start(module, own)}
+    filled = {
+        "loss": learning.loss or Choice(loss.name),
+        "start": learning.start or _default_start(module, own),
+    }
     models = federation.partial_models or {model.name: _settings(model) for model in default_models(map_n)}
     return Assembly(
         options=federation,
@@ -183,6 +196,8 @@ def assemble(
         module=module,
         network=map_n,
         layout=FlatLayout.of(map_n),
+        criterion=loss,
+        optimizer=optimizer_of(federation.learning.optimizer, code or load),
     )
 
 
@@ -231,21 +246,30 @@ def _put(module: nn.Module, trained: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def wanted_loss(learning: LearningSettings, shape: DataShape) -> str:
+def wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> Loss:
     """Return the loss of the settings, or the usual one of the task.
 
     Raises:
         ChoiceError: the loss does not fit the data.
     """
-    loss = learning.loss or _USUAL_LOSS[shape.task]
+    loss = _USUAL_LOSS[shape.task] if learning.loss is None else learning.loss.name
+    if learning.loss is not None and loss == "python":
+        if shape.task == "completion":
+            raise ChoiceError(f"learning.loss: patterns of {shape.name} are not learned by a loss; leave it out")
+        name, settings = own_function(learning.loss)
+        return own_loss(f"python:{name}", load(name), settings, shape.task)
     if LOSSES[loss].task != shape.task:
         fitting = ", ".join(name for name, each in LOSSES.items() if each.task == shape.task)
         raise ChoiceError(f"learning.loss = {loss} does not fit {shape.name}, a {shape.task} task; choose {fitting}")
+    if learning.class_weights != "none" and shape.task != "classification":
+        raise ChoiceError(
+            f"learning.class_weights: {shape.name} is a {shape.task} task, which has no classes; leave it out"
+        )
     if loss == "binary" and shape.classes != 2:
         raise ChoiceError(
             f"learning.loss = binary needs two classes, and {shape.name} has {shape.classes}; choose cross-entropy"
         )
-    return loss
+    return LOSSES[loss]
 
 
 _USUAL_LOSS: Mapping[Task, str] = {
@@ -340,9 +364,9 @@ def _fitting(shape: DataShape) -> str:
     )
 
 
-def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
+def _check_rule(module: nn.Module, loss: Loss, shape: DataShape) -> None:
     """Check that a task of completing patterns has a network with its own learning rule, and no other task has one."""
-    completes = LOSSES[loss].task == "completion"
+    completes = loss.task == "completion"
     if completes and not learns(module):
         raise ChoiceError(
             f"{shape.name} has patterns to complete, which are not learned by gradients; write network: associative, "
@@ -350,7 +374,7 @@ def _check_rule(module: nn.Module, loss: str, shape: DataShape) -> None:
         )
     if learns(module) and not completes:
         raise ChoiceError(
-            f"the network has its own learning rule and does not use the gradient of {loss}; choose a data set of "
+            f"the network has its own learning rule and does not use the gradient of {loss.name}; choose a data set of "
             "patterns to complete, such as associative, or another network"
         )
 

@@ -153,14 +153,15 @@ def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfi
     """
     dataset, found = held_by(file, federation)
 
-    load = imported if file.network is not None else loader_of(file)
+    allowed = loader_of(file)
     assembly = assemble(
         federation,
         DataShape.of(dataset),
         federation.seed,
-        load,
+        imported if file.network is not None else allowed,
         network=file.network,
         trained=trained_of(federation.learning),
+        code=allowed,
     )
-    local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device)
+    local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device, classes=dataset.classes)
     return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)

@@ -9,6 +9,7 @@ No state is kept between calls: they may come from any thread, one at a time, an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,13 +21,12 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import Batches, BatchView, Examples, round_order
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.evaluation import evaluate
-from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.steppers import Stepper, build_stepper, choose
 from fedpeer.algorithms.training_context import TrainingContext
-from fedpeer.config.building import optimizer_of
 from fedpeer.config.settings import LearningSettings
 from fedpeer.learning.assembly import Assembly, DataShape
+from fedpeer.learning.class_weights import class_weight_of
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import copied
 
@@ -109,6 +109,7 @@ class LocalTask:
     device    where it trains and evaluates; arguments and results are on the CPU, float32
     valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
+    class_weight   (C,) weight of each class in its loss; None: all examples count alike
     batch     examples in a local step
     steps     local steps in a round
     """
@@ -124,14 +125,27 @@ class LocalTask:
     stepper: Stepper = field(repr=False)
     batch: int
     steps: int
+    class_weight: Tensor | None = None
 
     @classmethod
-    def of(cls, assembly: Assembly, held: LocalData, x_NF: Tensor, peer: str, device: str = "cpu") -> LocalTask:
+    def of(
+        cls,
+        assembly: Assembly,
+        held: LocalData,
+        x_NF: Tensor,
+        peer: str,
+        device: str = "cpu",
+        *,
+        classes: Sequence[str] = (),
+    ) -> LocalTask:
         """Build the local task of a peer that holds some rows of x_NF, (N, *F) in the type `shape.dtype`.
 
+        Args:
+            classes: names of the classes, in the order of their numbers.
+
         Raises:
-            NetworkError, OptimizerError: the network cannot be trained with these settings; the message says what to
-                change.
+            NetworkError, OptimizerError, ChoiceError: the network cannot be trained with these settings; the message
+                says what to change.
         """
         x_NF = x_NF.to(device)
 
@@ -143,9 +157,10 @@ class LocalTask:
         view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
+        weight = class_weight_of(learning, classes, held.train_y)
         module = copied(assembly.module, device)
         check_step(module, train_part.between(0, batch).inputs())
-        loss, optimizer = LOSSES[assembly.loss], optimizer_of(learning.optimizer)
+        loss, optimizer = assembly.criterion, assembly.optimizer
         two = train_part.between(0, 2)
         way, _ = choose(
             module,
@@ -169,6 +184,7 @@ class LocalTask:
             stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
             batch=batch,
             steps=steps,
+            class_weight=None if weight is None else weight.to(device),
         )
 
     @property
@@ -190,8 +206,8 @@ class LocalTask:
         return TrainingContext(
             module=assembly.module,
             layout=assembly.layout,
-            loss=LOSSES[assembly.loss],
-            optimizer=optimizer_of(learning.optimizer),
+            loss=assembly.criterion,
+            optimizer=assembly.optimizer,
             stepper=self.stepper,
             clients=clients,
             examples_max=self.examples,
@@ -205,7 +221,8 @@ class LocalTask:
         places = torch.from_numpy(round_order(self.examples, round, self.steps, self.batch, draws, self.peer))
         places = places.to(self.device)
         client = None if number is None else torch.tensor(number, device=self.device)
-        return Batches(part.x_NF, part.index_M[places], part.y_M[places], self.view, (part,), client, round)
+        index, y = part.index_M[places], part.y_M[places]
+        return Batches(part.x_NF, index, y, self.view, (part,), client, round, self.class_weight)
 
     def key(self, round: int) -> int:
         """Return the key of the random streams of that round's training."""
@@ -217,4 +234,4 @@ class LocalTask:
         The score is accuracy (0 to 1), or error in the data's units.
         """
         x_n, part = x_n.to(self.device), self.valid_part if validation else self.test_part
-        return evaluate(self.stepper, LOSSES[self.assembly.loss], x_n, part, self.view, self.score_scale)
+        return evaluate(self.stepper, self.assembly.criterion, x_n, part, self.view, self.score_scale)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -26,13 +28,14 @@ from fedpeer.data.own.arrays import of_objects
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
 from fedpeer.sims.events import Event
-from fedpeer.sims.prepare import prepare_simulation
+from fedpeer.sims.prepare import code_objects, prepare_simulation
 from fedpeer.sims.progress import ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
 from fedpeer.sims.results import Results
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
+from fedpeer.sims.tracked import tracked
 
 
 def simulate(
@@ -50,6 +53,7 @@ def simulate(
     shards: int | None = None,
     out: str | Path = "fedpeer-runs",
     resume: str | None = None,
+    tracking: object = None,
     progress: bool | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Results:
@@ -60,7 +64,8 @@ def simulate(
         network: an `nn.Module`, of which only the architecture counts (`learning.start` draws the initial parameters),
             or a name such as "mlp:64+30+10".
         federation: the settings of `federation.yaml`, as a mapping or a `Federation`. In a mapping a topology may be an
-            undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ...
+            undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss` and
+            `learning.optimizer` may be functions of your own.
         methods: the algorithms to compare.
         seeds: each method runs once with each seed.
         device: "cpu", "cuda", "mps" or "auto" (the fastest available).
@@ -74,6 +79,8 @@ def simulate(
         out: folder in which the run's folder is made.
         resume: id of an interrupted run in that folder, or "last", to carry on; all other arguments must be those with
             which it was begun, but for device and workers.
+        tracking: experiment trackers that get settings and scores, such as "tensorboard" or ["tensorboard",
+            {"mlflow": {"uri": ...}}], instead of the federation's `simulation.tracking`.
         progress: show progress, as bars in a notebook and on a terminal and as lines elsewhere; default: in a notebook.
         on_event: called with each `fedpeer.sims.events` event.
 
@@ -82,6 +89,7 @@ def simulate(
 
     Raises:
         ConfigError: all mistakes in the arguments.
+        TrackingError: the library of a tracker is not installed.
         RunError: the run to resume does not exist, is finished, or was begun with other settings.
 
     `docs/python.md` has an example that can be run unchanged.
@@ -93,11 +101,14 @@ def simulate(
     run_options = {
         "device": device, "workers": workers, "engine": engine, "faults": faults, "address": address, "shards": shards
     }  # fmt: skip
-    request = _request(federation, names, methods, seeds, run_options, objects)
+    code = dict[str, Callable[..., Any]]()
+    federation = federation if tracking is None else _with_tracking(federation, tracking)
+    request = _request(federation, names, methods, seeds, run_options, objects, code)
+    objects += code_objects(request.federation, code)
     if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
-    simulation = prepare_simulation(request, dataset=dataset, module=module)
+    simulation = prepare_simulation(request, dataset=dataset, module=module, code=code)
     if resume is None:
         run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
     else:
@@ -109,11 +120,19 @@ def simulate(
                 display(event)
                 on_event(event)
 
-            summary = carry_out(simulation, run, tell)
+            with tracked(simulation, run, tell) as handle:
+                summary = carry_out(simulation, run, handle)
     finally:  # an interrupted run can be carried on by this process, such as a notebook's
         run.let_go()
     write_report(run)
     return Results(summary, run.path)
+
+
+def _with_tracking(federation: Federation | Mapping[str, Any] | None, tracking: object) -> Mapping[str, Any]:
+    """Return the settings with these trackers."""
+    settings = federation.model_dump(exclude_unset=True) if isinstance(federation, Federation) else federation or {}
+    simulation = settings.get("simulation", {})
+    return {**settings, "simulation": {**simulation, "tracking": tracking}}
 
 
 def _display(progress: bool | None) -> ProgressDisplay:
@@ -128,19 +147,21 @@ def _request(
     seeds: Sequence[int],
     run_options: Mapping[str, Any],
     objects: Sequence[str],
+    code: dict[str, Callable[..., Any]],
 ) -> SimulationRequest:
     """Return the request that the arguments make.
 
     Args:
         names: data and network, where they are given by name.
         objects: those of the two that are given as Python objects.
+        code: filled with the functions in the settings, by the names that these get.
 
     Raises:
         ConfigError: all problems of the arguments.
     """
     options, problems = typed(RunOptions, run_options)
     assert options is not None, "every option has a default"
-    settings = federation if isinstance(federation, Federation) else _written(federation, problems)
+    settings = federation if isinstance(federation, Federation) else _written(federation, problems, code)
     found, more = (settings, []) if isinstance(settings, Federation) else typed(Federation, settings)
     problems += more
     chosen = [_choice((name,), text, problems) for name, text in names.items()]
@@ -161,16 +182,27 @@ def _request(
             **options.model_dump(exclude={"repeats"}),
         )
         places: dict[SettingPath, SettingPath] = {("simulation", "dataset"): ("data",)} if named["data"] else {}
-        wrong = problems_of(combination_of(request, objects), KEYWORDS)
+        wrong = problems_of(combination_of(request, [*objects, *code_objects(found, code)]), KEYWORDS)
         problems += [replace(each, path=places.get(each.path, each.path)) for each in wrong]
     if problems:
         raise ConfigError("the simulation", problems)
     return request
 
 
-def _written(federation: Mapping[str, Any] | None, problems: list[ConfigProblem]) -> Mapping[str, Any]:
-    """Return a copy of the settings, in which a graph of networkx is the choice `edges`."""
+def _written(
+    federation: Mapping[str, Any] | None, problems: list[ConfigProblem], code: dict[str, Callable[..., Any]]
+) -> Mapping[str, Any]:
+    """Return a copy of the settings, in which a graph of networkx is the choice `edges`, and a function has a name.
+
+    Args:
+        code: filled with these functions, by name.
+    """
     settings: dict[str, Any] = {} if federation is None else copy.deepcopy(dict(federation))
+    learning = settings.get("learning")
+    for key in ("loss", "optimizer") if isinstance(learning, dict) else ():
+        if callable(function := learning.get(key)):
+            name = _name_of(function, key)
+            code[name], learning[key] = function, Choice("python", name)
     models = settings.get("partial_models")
     for path, inside in (
         ((), settings),
@@ -180,6 +212,15 @@ def _written(federation: Mapping[str, Any] | None, problems: list[ConfigProblem]
         if isinstance(gossip, dict) and isinstance(graph := gossip.get("topology"), nx.Graph):
             gossip["topology"] = _edges(graph, (*path, "gossip", "topology"), problems)
     return settings
+
+
+def _name_of(function: Callable[..., Any], key: str) -> str:
+    """Return `module:function` for a function of the user's: whatever it is, for this key the same in every call."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    kind = type(function)
+    module, name = getattr(function, "__module__", kind.__module__), getattr(function, "__name__", kind.__name__)
+    return f"{module}:{key}_{re.sub(r'[^A-Za-z0-9_]', '', name)}"
 
 
 def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) -> dict[str, list[str]]:

@@ -47,6 +47,7 @@ class RoundDone:
 
     score_P    accuracy as a fraction (classification) or error (regression) of each peer on its own test part; None
                if this round was not evaluated
+    loss_P     mean loss of each peer on its own test part, likewise
     seconds    wall time of this round without evaluation
     bytes_sent, messages_sent   total over all peers in this round
     """
@@ -59,6 +60,7 @@ class RoundDone:
     score_P: tuple[float, ...] | None
     bytes_sent: int
     messages_sent: int
+    loss_P: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

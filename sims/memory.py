@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.batches import BatchView
-from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.steppers import choose
-from fedpeer.config.building import optimizer_of
 from fedpeer.config.choice import Choice
 from fedpeer.data.held import PeerExamples
+from fedpeer.learning.class_weights import class_weight_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.local_task import batch_view, budget, check_step
@@ -55,15 +54,14 @@ def job_of(world: World, device: str) -> Job:
     learning = world.federation.learning
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
-    optimizer = optimizer_of(learning.optimizer)
     module = copied(world.module, device)
     check_step(module, _example(world, holdings[0], min(batches))[0].to(device))
     inputs, targets = (each.to(device) for each in _example(world, holdings[0], 2))
     way, block = choose(
         module,
         world.layout,
-        LOSSES[world.loss],
-        optimizer,
+        world.criterion,
+        world.optimizer,
         batch_size=max(batches),
         device=device,
         peers=len(holdings),
@@ -73,8 +71,8 @@ def job_of(world: World, device: str) -> Job:
         peers=world.peers,
         module=module,
         layout=world.layout,
-        loss=world.loss,
-        optimizer=optimizer,
+        criterion=world.criterion,
+        optimizer=world.optimizer,
         seed=world.seed,
         batch_P=batches,
         steps_P=steps,
@@ -106,11 +104,12 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
     view = _stacked([batch_view(held, world.shape) for held in holdings])
     x_NF = inputs_of(world.dataset)
     index, rows = _columns(world, plan)
+    weight_PC = _class_weights(world, holdings)
 
     def make() -> Workspace:
         shape, where = (len(world.peers), plan.vectors * world.layout.n), "meta" if device == "cpu" else device
         x = torch.zeros(shape, device=where), torch.zeros(shape, device=where)
-        moved = Workspace(x, x_NF, train, test, valid, view, index, rows)
+        moved = Workspace(x, x_NF, train, test, valid, view, index, rows, weight_PC)
         return moved if device == "cpu" else moved.to(device)
 
     return make
@@ -131,6 +130,14 @@ def _part(index: Sequence[NDArray[np.int64]], targets: Sequence[NDArray[np.gener
         torch.from_numpy(np.concatenate(targets)),
         tuple(int(each) for each in first),
     )
+
+
+def _class_weights(world: World, holdings: Sequence[PeerExamples]) -> Tensor | None:
+    """Return the weight of each class in each peer's loss, (P, C); None if there are none."""
+    learning = world.federation.learning
+    weights = [class_weight_of(learning, world.dataset.classes, held.train_y) for held in holdings]
+    found = [each for each in weights if each is not None]
+    return torch.stack(found) if found else None
 
 
 def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:

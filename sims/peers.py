@@ -16,6 +16,6 @@ def secret_of(draws: Draws, peer: str) -> bytes:
 def local_tasks(world: World, device: str = "cpu") -> dict[str, LocalTask]:
     """Return the local task of each peer, by id; all share one tensor of inputs."""
     x_NF = inputs_of(world.dataset)
-    return {
-        peer: LocalTask.of(world, world.held(number), x_NF, peer, device) for number, peer in enumerate(world.peers)
-    }
+    held = {peer: world.held(number) for number, peer in enumerate(world.peers)}
+    classes = world.dataset.classes
+    return {peer: LocalTask.of(world, own, x_NF, peer, device, classes=classes) for peer, own in held.items()}

@@ -6,7 +6,9 @@ mistake leaves nothing behind.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -14,15 +16,17 @@ from fedpeer.algorithms.answer_metrics import CALIBRATION
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.building import metrics_of
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, own_function
 from fedpeer.config.methods import method_of
 from fedpeer.config.rules import KEYWORDS, Vocabulary
+from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.wire_forms import form_of
+from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.sims.checks import check_engine, combination_of, hold
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
@@ -38,6 +42,7 @@ def prepare_simulation(
     *,
     dataset: Dataset | None = None,
     module: nn.Module | None = None,
+    code: Mapping[str, Callable[..., Any]] | None = None,
     words: Vocabulary = KEYWORDS,
 ) -> Simulation:
     """Load the data, build and trace the networks, compile the plans, and check all of it.
@@ -45,19 +50,23 @@ def prepare_simulation(
     Args:
         dataset: used instead of the data set that the federation names.
         module: used instead of the network that the federation names.
+        code: loss and optimizer that came as Python objects, by the names that the federation gives them.
         words: how the user's interface names settings.
 
     Raises:
         ConfigError, DataError, NetworkError, SlicingError, TopologyError, ChoiceError, OptimizerError, AlgorithmError,
-        AssignmentError, DeviceError: the user's mistakes, with the place and the way out.
+        AssignmentError, DeviceError, TrackingError: the user's mistakes, with the place and the way out.
     """
-    objects = {name: given for name, given in (("dataset", dataset), ("module", module)) if given is not None}
-    given = [{"dataset": "data", "module": "network"}[name] for name in objects]
+    passed = (("dataset", dataset), ("module", module), ("code", code or None))
+    objects = {name: given for name, given in passed if given is not None}
+    given = [named for name, named in (("dataset", "data"), ("module", "network")) if name in objects]
+    given += code_objects(request.federation, code or {})
     check_engine(request, given, words)
+    check_installed([each.name for each in request.federation.simulation.tracking], words.name("simulation.tracking"))
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
     found = dataset or load_dataset(request.federation.simulation.dataset)
-    worlds = {seed: build_world(request.federation, found, seed, module) for seed in request.seeds}
+    worlds = {seed: build_world(request.federation, found, seed, module, code or {}) for seed in request.seeds}
     first = worlds[request.seeds[0]]
     hold(combination_of(replace(request, federation=first.federation), given), words)
     plans = {str(method): plan_of(first, method) for method in request.methods}
@@ -95,6 +104,16 @@ def prepare_simulation(
             str(method): metrics_of(_wanted_metrics(first, method), found.task, imported) for method in request.methods
         },
     )
+
+
+def code_objects(federation: FederationSettings, code: Mapping[str, object]) -> list[str]:
+    """Return which of "loss" and "optimizer" came as Python objects."""
+    chosen = {"loss": federation.learning.loss, "optimizer": federation.learning.optimizer}
+    return [
+        name
+        for name, choice in chosen.items()
+        if choice is not None and choice.name == "python" and own_function(choice)[0] in code
+    ]
 
 
 def _wanted_metrics(world: World, method: Choice) -> list[Choice]:

@@ -44,9 +44,14 @@ class SimulationRequest:
         return self.engine == "ray" and self.shards is None and len(self.methods) * len(self.seeds) > 1
 
     def alone(self, method: Choice, seed: int) -> SimulationRequest:
-        """Return the request of a single run for the vector engine, taken from a request with several on Ray."""
+        """Return the request of a single run for the vector engine, taken from a request with several on Ray.
+
+        The leading process tracks all of them.
+        """
+        untracked = self.federation.simulation.model_copy(update={"tracking": ()})
         return replace(
             self,
+            federation=self.federation.model_copy(update={"simulation": untracked}),
             methods=(method,),
             seeds=(seed,),
             device="cpu",

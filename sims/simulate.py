@@ -232,6 +232,7 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                         rounds=learning.rounds,
                         seconds=seconds,
                         score_P=None if results is None else tuple(each[0] for each in results),
+                        loss_P=None if results is None else tuple(each[1] for each in results),
                         bytes_sent=sum(row["bytes_sent"]),
                         messages_sent=sum(row["messages_sent"]),
                     )

@@ -35,7 +35,7 @@ class KeptFiles:
 class Simulation:
     """A request with everything needed to run it.
 
-    objects    the inputs given as Python objects, not by name: "dataset", "module"
+    objects    the inputs given as Python objects, not by name: "dataset", "module", "code"
     worlds     by seed: data, split, network
     jobs       by seed: how the vector engine trains the peers
     faults     the faults of the network engine

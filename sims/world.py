@@ -5,7 +5,10 @@ Mistakes of the user that show only once data and network are present are raised
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +18,7 @@ from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own.code import imported
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
+from fedpeer.learning.class_weights import check_class_names
 from fedpeer.learning.groups import plan_for
 from fedpeer.learning.holdings import dataset_split, normalisation_of, rule_of, trained_of
 from fedpeer.slicing.plan import Plan
@@ -38,12 +42,27 @@ class World(Assembly):
         return held(self.dataset, self.split, peer, normalise)
 
 
-def build_world(federation: FederationSettings, dataset: Dataset, seed: int, module: nn.Module | None = None) -> World:
-    """Split the data, build the network (unless `module` is given), trace it, and fill in open settings."""
+def build_world(
+    federation: FederationSettings,
+    dataset: Dataset,
+    seed: int,
+    module: nn.Module | None = None,
+    code: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> World:
+    """Split the data, build the network (unless `module` is given), trace it, and fill in open settings.
+
+    Args:
+        code: functions that came as Python objects, by the names that the settings give them.
+    """
+
+    def load(name: str) -> Callable[..., Any]:
+        return code[name] if name in code else imported(name)
+
     split = dataset_split(dataset, federation, seed)
     assembly = assemble(
-        federation, DataShape.of(dataset), seed, imported, module=module, trained=trained_of(federation.learning)
+        federation, DataShape.of(dataset), seed, load, module=module, trained=trained_of(federation.learning)
     )
+    check_class_names(federation.learning, dataset.classes)
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
     options = federation.simulation
     simulation = {

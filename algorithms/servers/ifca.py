@@ -72,7 +72,9 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         for model_n in model_Cn:
             model_Bn = model_n.expand(len(block.index), -1)
             losses = [
-                self.context.loss.value(self.context.stepper.logits(model_Bn, block.inputs(step)), block.targets(step))
+                self.context.loss.mean(
+                    self.context.stepper.logits(model_Bn, block.inputs(step)), block.targets(step), block.weights(step)
+                )
                 for step in range(block.steps)
             ]
             totals.append(torch.stack(losses).sum(0))

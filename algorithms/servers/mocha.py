@@ -140,6 +140,7 @@ class Coupled:
     takes_mean = False  # each client's update goes to a row of its own
     fixed_clients = True  # V and M have a place for each task
     numbered = "number"
+    own_loss = True
     _: KW_ONLY
     omega: Kind = "trace-constrained"
     lam: float = 0.001

@@ -60,7 +60,7 @@ class PerFedAvg(FedAvg):
         one, two, three = (place % batches.steps for place in range(first, first + 3))
 
         def gradient(x_n: Tensor, step: int) -> Tensor:
-            return self._gradient(x_n, batches.inputs(step), batches.targets(step), keys)
+            return self._gradient(x_n, batches.inputs(step), batches.targets(step), keys, batches.weights(step))
 
         ahead_n = x_n - self.alpha * gradient(x_n, one)
         v_n = gradient(ahead_n, two)

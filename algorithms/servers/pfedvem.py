@@ -70,6 +70,7 @@ class PersonalHeads:
     """
 
     bayesian: ClassVar[bool] = True
+    own_loss: ClassVar[bool] = True
 
     context: TrainingContext
     _: KW_ONLY

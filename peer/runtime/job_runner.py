@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpeer.algorithms.answer_metrics import answer_scores
+from fedpeer.data.dataset import DataError
 from fedpeer.learning import models
-from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.learning.holdings import Outfit
+from fedpeer.peer.node.trainer import LocalTrainer
+from fedpeer.peer.runtime.prepared import Prepared, trainer_of
 from fedpeer.peer.runtime.status import Status, Timed
 from fedpeer.peer.state.events import (
     AggregateUpdates,
@@ -29,26 +32,54 @@ from fedpeer.peer.state.events import (
 class JobRunner:
     """A peer's trainer, and the folder of its last evaluated model."""
 
-    def __init__(self, prepared: Prepared, folder: Path, status: Status, warn: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        folder: Path,
+        status: Status,
+        warn: Callable[[str, str], None],
+        tell: Callable[[str, str], None] = lambda what, text: None,
+    ) -> None:
         """
         Args:
             warn: called in the trainer's thread with the code and the text of a warning: a model was not saved, and the
-                last one stays; or a user's own metric failed.
+                last one stays; a user's own metric failed; or changed data cannot be used.
+            tell: called likewise with what is no warning: changed data are used.
         """
-        outfit, self._metrics = prepared.outfit, prepared.metrics
-        self._tested = outfit.held.tested(outfit.dataset) if prepared.metrics else None
-        self._module = outfit.assembly.module
-        self._trainer = prepared.trainer
-        self._layout = outfit.assembly.layout
-        self._card = models.Card.of(outfit.assembly, outfit.dataset, {prepared.file.id: outfit.held})
-        self._folder, self._status, self._warn = folder, status, warn
+        self._prepared, self._metrics = prepared, prepared.metrics
+        self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout
+        self._folder, self._status, self._warn, self._tell = folder, status, warn, tell
+        self._take(prepared.outfit, prepared.trainer)
+
+    def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
+        """Train on these data from now on."""
+        self._outfit, self._trainer = outfit, trainer
+        self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
+        self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 
     def work(self, job: Work) -> Worked:
         """Do one job and record its duration."""
+        if isinstance(job, Train | TrainClient):
+            self._refresh()
         began = time.perf_counter()
         done = self._done(job)
         self._status.took(_TIMED[type(job)], time.perf_counter() - began)
         return done
+
+    def _refresh(self) -> None:
+        """Take up changed data before a round's training, if the peer's file says so."""
+        prepared = self._prepared
+        if prepared.refresh is None:
+            return
+        try:
+            found = prepared.refresh.look(self._outfit)
+        except DataError as problem:
+            self._warn("data_not_taken", f"the changed data are not used, but those before: {problem}")
+            return
+        if found is not None:
+            before, now = self._outfit.local_task.examples, found.local_task.examples
+            self._take(found, trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret))
+            self._tell("data_taken", f"the data have changed: {now} training examples, {before} before")
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)

@@ -16,6 +16,7 @@ from fedpeer.config.building import metrics_of
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.data.dataset import DataError
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.learning.device import device_memory, device_of
@@ -26,11 +27,13 @@ from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
+from fedpeer.peer.runtime.data_refresh import DataRefresh
 from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.secret import secret_in
 from fedpeer.peer.runtime.status import About, Status
 from fedpeer.peer.wire.roster import Roster, RosterError, sign_statement, verify_statement
+from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.version import __version__
 
 
@@ -43,6 +46,7 @@ class Prepared:
     going        the contract that it continues with
     trainer      its training under the federation's algorithm
     secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
+    refresh      looks for changes of its data; None: they are not taken up
     metrics      further metrics of its model, by name
     """
 
@@ -55,6 +59,7 @@ class Prepared:
     going: ContinuationPlan
     trainer: LocalTrainer
     secret: bytes = b""
+    refresh: DataRefresh | None = None
     metrics: Mapping[str, AnswerMetric] = field(default_factory=dict)
 
     @property
@@ -80,8 +85,9 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
 
     Raises:
         SnapshotForeignError: the file differs from the state.
-        RosterError, IdentityError, DataError, NetworkError, SlicingError, AlgorithmError, ...: the user's mistakes.
+        RosterError, IdentityError, DataError, NetworkError, SlicingError, TrackingError, ...: the user's mistakes.
     """
+    check_installed([each.name for each in file.tracking], "tracking")
     roster = read_roster(Path(file.roster))
     if file.id not in roster.by_id:
         text = f"{file.id} is not in {file.roster} (number {roster.number}); it lists {', '.join(roster.by_id)}"
@@ -100,10 +106,13 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     signed = read_contract(contract_file(Path(file.roster)), roster.authority)
     going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
     federation = going.federation
+    refresh = DataRefresh(file, federation, device) if file.data.refresh else None
     made, algorithm = outfit(file, federation, device), federation.learning.algorithm
     hides = method_of(algorithm).served or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
-    patience = _patience(made.local_task.examples, device, file.bandwidth)
+    trainer = trainer_of(made, file, roster, device, secret)
+    if refresh is not None and trainer.served is not None and trainer.served.spec.fixed:
+        raise DataError(f"data.refresh: {algorithm.name} keeps a number for each example; leave it out")
     return Prepared(
         file=file,
         federation=federation,
@@ -112,17 +121,24 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
         outfit=made,
         device=device,
         going=going,
-        trainer=LocalTrainer(
-            made.local_task,
-            algorithm,
-            loader_of(file),
-            tuple(roster.by_id),
-            patience=patience,
-            secret=secret,
-            outer=outer_rules_of(made.assembly, roster, file.id, algorithm),
-        ),
+        trainer=trainer,
         secret=secret,
+        refresh=refresh,
         metrics=metrics_of(file.metrics, made.dataset.task, imported),
+    )
+
+
+def trainer_of(made: Outfit, file: PeerFile, roster: Roster, device: str, secret: bytes) -> LocalTrainer:
+    """Return a peer's training on its data, under the federation's algorithm."""
+    algorithm = made.assembly.federation.learning.algorithm
+    return LocalTrainer(
+        made.local_task,
+        algorithm,
+        loader_of(file),
+        tuple(roster.by_id),
+        patience=_patience(made.local_task.examples, device, file.bandwidth),
+        secret=secret,
+        outer=outer_rules_of(made.assembly, roster, file.id, algorithm),
     )
 
 

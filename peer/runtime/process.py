@@ -50,6 +50,7 @@ from fedpeer.peer.runtime.sender import MessageSender
 from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.runtime.status import Status
 from fedpeer.peer.runtime.store import Store, StoreError
+from fedpeer.peer.runtime.tracked_peer import PeerTrackers
 from fedpeer.peer.runtime.trainer import Trainer
 from fedpeer.peer.runtime.transient import NoAddressError, patiently
 from fedpeer.peer.runtime.view import view_of
@@ -132,7 +133,7 @@ class PeerProcess:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = initial_status(prepared)
-        self._bench = JobRunner(prepared, self._folder, self.status, self._warn)
+        self._bench = JobRunner(prepared, self._folder, self.status, self._warn, self._tell)
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None
@@ -235,7 +236,10 @@ class PeerProcess:
         """Continue from the saved state until the node stops."""
         self.status.starts = store.generation
         self._steps = Steps(self._make_node(recovered), self._broken)
-        self._rows = Rows(self._folder / "metrics.jsonl", self.status.about.score_name, self._node.durable.round)
+        round = self._node.durable.round
+        self._tracking = PeerTrackers(self._prepared, round)
+        path = self._folder / "metrics.jsonl"
+        self._rows = Rows(path, self.status.about.score_name, round, self._tracking.row)
         try:
             for remark in recovered.remarks:
                 self._say(remark)
@@ -247,6 +251,8 @@ class PeerProcess:
                 await self._serve(store, listening)
         finally:
             self._rows.close()
+            await asyncio.to_thread(self._tracking.close)
+            self._look_at_trackers()
 
     async def _bound(self) -> socket.socket:
         """Return the socket of the peer port. Resolving a name may take long, so a thread does it."""
@@ -458,6 +464,7 @@ class PeerProcess:
             self._look_for_roster()
             self._look_for_contract()
             self._look_for_callers()
+            self._look_at_trackers()
             await asyncio.sleep(LOOK_S)
 
     def _look_for_roster(self) -> None:
@@ -495,6 +502,11 @@ class PeerProcess:
             self.feed(Unreachable())
         self._callers_told = True
         self._say(told)
+
+    def _look_at_trackers(self) -> None:
+        """Say which trackers have failed."""
+        for text in self._tracking.warnings():
+            self._say(Note("warning", "tracking", text))
 
     # --------------------------------------------------------------------------------------------------- the server's
 
@@ -583,8 +595,15 @@ class PeerProcess:
 
     def _warn(self, what: str, text: str) -> None:
         """Log a warning from the trainer's thread."""
+        self._say_soon(Note("warning", what, text))
+
+    def _tell(self, what: str, text: str) -> None:
+        """Log what is no warning from the trainer's thread."""
+        self._say_soon(Note("info", what, text))
+
+    def _say_soon(self, note: Note) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(self._say, Note("warning", what, text))
+            self._loop.call_soon_threadsafe(self._say, note)
 
     def _drain_soon(self) -> None:
         if self._waiting:

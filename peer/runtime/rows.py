@@ -7,6 +7,7 @@ repeated then is written again, and the later line counts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,14 @@ class Rows:
         path: the file.
         score: name of the score, "accuracy" or "error".
         round: that the peer is in.
+        tell: gets each row, too.
     """
 
-    def __init__(self, path: Path, score: str, round: int) -> None:
+    def __init__(
+        self, path: Path, score: str, round: int, tell: Callable[[dict[str, Any]], None] = lambda row: None
+    ) -> None:
         self._score = score
+        self._tell = tell
         self._path = path
         self._waiting: dict[int, dict[str, Any]] = {}
         self._scores: dict[int, Evaluated] = {}
@@ -82,6 +87,7 @@ class Rows:
             self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:
+        self._tell(row)
         line = (dumps(row) + "\n").encode("utf-8")
         with suppress(OSError), self._path.open("ab", buffering=0) as file:
             written = file.write(line)

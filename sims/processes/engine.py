@@ -241,6 +241,9 @@ class ProcessesEngine(PeersEngine):
 
 def _packages(world: World, method: Choice) -> list[str]:
     """Return the top-level packages of the code that the federation names. The user who started the run named it."""
-    choices = (world.federation.network, world.federation.simulation.dataset, method)
+    learning = world.federation.learning
+    choices = (
+        world.federation.network, world.federation.simulation.dataset, method, learning.loss, learning.optimizer
+    )  # fmt: skip
     names = [own_function(each)[0] for each in choices if each and each.name == "python"]
     return sorted({name.partition(":")[0].partition(".")[0] for name in names})

@@ -53,7 +53,7 @@ class ShardSize(NamedTuple):
 
 def pack_rows(workspace: Workspace) -> dict[str, Any]:
     """Return what all shards need of a workspace, except its inputs, as arrays."""
-    fields = ("train", "test", "valid", "view", "index", "rows")
+    fields = ("train", "test", "valid", "view", "index", "rows", "class_weight_PC")
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
 

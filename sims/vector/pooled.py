@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import Batches, round_order
+from fedpeer.algorithms.class_weights import balanced
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
 from fedpeer.algorithms.precision import unrounded
 from fedpeer.algorithms.servers.models import ServerModel
@@ -47,6 +48,7 @@ class PooledEngine(Engine):
         self._x_n = start_n.to(job.device)
         self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
         self._x_TF = _seen(workspace)
+        self._class_weight = _class_weight(job, workspace)
 
     @property
     def x_Pn(self) -> Tensor:
@@ -67,7 +69,8 @@ class PooledEngine(Engine):
             if self._stop.is_set():
                 raise Stopped
             places = torch.from_numpy(order[first : first + _UPDATES_AT_ONCE]).to(self._x_n.device)
-            batches = Batches(self._x_TF, places, self._workspace.train.y_T[places])
+            y = self._workspace.train.y_T[places]
+            batches = Batches(self._x_TF, places, y, class_weight=self._class_weight)
             # Each piece draws its dropout masks from a key of its own.
             key = self._job.draws.key(f"dropout {first}", "", number)
             with unrounded(self._job.device):
@@ -94,6 +97,16 @@ class PooledEngine(Engine):
         trained = self._state.trained.new_tensor(not state["fresh"])
         self._state = TrainingState(tensors["s"].to(self._job.device, copy=True), trained)
         self.round = state["round"]
+
+
+def _class_weight(job: Job, workspace: Workspace) -> Tensor | None:
+    """Return the weight of each class in the loss, (C,); balanced weights are those of all examples together."""
+    weight_PC = workspace.class_weight_PC
+    if weight_PC is None:
+        return None
+    return (
+        balanced(workspace.train.y_T, weight_PC.shape[1]) if job.learning.class_weights == "balanced" else weight_PC[0]
+    )
 
 
 def _seen(workspace: Workspace) -> Tensor:

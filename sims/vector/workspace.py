@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedpeer.algorithms.batches import Batches, BatchView, Examples
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
-from fedpeer.algorithms.losses import LOSSES, Loss
+from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
@@ -193,6 +193,7 @@ class Job:
     elsewhere.
 
     module          the network; only its architecture is used, never its own tensors
+    criterion       the loss of the outputs
     way, block      how a block is trained, and how many peers a block has (`steppers.choose`)
     batch_P         each peer's batch size
     steps_P         each peer's steps per round
@@ -205,7 +206,7 @@ class Job:
     peers: tuple[str, ...]
     module: nn.Module
     layout: FlatLayout
-    loss: str
+    criterion: Loss
     optimizer: OptimizerChoice
     seed: int
     batch_P: tuple[int, ...]
@@ -236,10 +237,6 @@ class Job:
     def like_n(self) -> Tensor:
         """A tensor (n,) without values, to show the structure of what is averaged."""
         return torch.empty(self.layout.n, device="meta")
-
-    @property
-    def criterion(self) -> Loss:
-        return LOSSES[self.loss]
 
     def stepper(self) -> Stepper:
         """Return the chosen stepper, ready to be used in this process."""
@@ -272,6 +269,7 @@ class Workspace:
     view       how each peer sees the inputs; None if all see them unchanged
     index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
     rows       by group the rows of x, (M,)
+    class_weight_PC   weight of each class in each peer's loss; None: all examples count alike
     states     the algorithm's states
     mappings   the mappings of x and states, if they are in files
     """
@@ -284,6 +282,7 @@ class Workspace:
     view: BatchView | None
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
+    class_weight_PC: Tensor | None = None
     states: States | None = None
     mappings: tuple[mmap.mmap, ...] = ()
 
@@ -304,6 +303,7 @@ class Workspace:
             view,
             columns,
             self.rows,
+            None if self.class_weight_PC is None else self.class_weight_PC.to(device),
         )
 
     def seen_by(self, peers: Sequence[int]) -> BatchView | None:
@@ -329,7 +329,9 @@ class Workspace:
         """
         first = np.array([self.train.first_P1[p] for p in peers], np.int64)
         places = torch.from_numpy(orders + first[:, None, None]).to(self.x_NF.device)
-        return Batches(self.x_NF, self.train.index_T[places], self.train.y_T[places], self.seen_by(peers))
+        weight = None if self.class_weight_PC is None else self.class_weight_PC[list(peers)]
+        index, y = self.train.index_T[places], self.train.y_T[places]
+        return Batches(self.x_NF, index, y, self.seen_by(peers), class_weight=weight)
 
 
 @dataclass(frozen=True)

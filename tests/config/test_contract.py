@@ -137,6 +137,21 @@ def test_a_slices_rhythm_may_change_while_the_federation_runs() -> None:
         assert (one.path, one.changes) == ("partial_models.ward.gossip", True)
 
 
+def test_weights_of_classes_are_one_setting_of_the_contract() -> None:
+    """Whatever their form: a file without them has the earlier digest, and a new file's weights replace the old."""
+    old, new = {"ham": 1.0, "spam": 5.0}, {"spam": 2.0}
+    files = [federation(learning__batch_size=8, **more) for more in (
+        {}, {"learning__class_weights": "balanced"}, {"learning__class_weights": old}, {"learning__class_weights": new}
+    )]  # fmt: skip
+    contracts = [contract_of(file) for file in files]
+    assert [each["learning"].get("class_weights") for each in contracts] == [None, "balanced", old, new]
+    for before, file in zip(files, files, strict=True):
+        for after, contract in zip(files, contracts, strict=True):
+            assert overlaid(held(before), after)["learning"] == contract["learning"]
+        again = federation_of(contract_of(file), file).learning.class_weights
+        assert again == file.learning.class_weights
+
+
 def test_outer_steps_concern_whom_they_are_averaged_with() -> None:
     """A file that names none has the earlier digests; a slice's own concern its own group only."""
     plain = contract_of(federation())

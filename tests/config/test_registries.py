@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 import torch
 
+from fedpeer.algorithms import losses
 from fedpeer.algorithms.optimizers import names
 from fedpeer.config.choice import call_choice, chain
 from fedpeer.config.problems import Path
-from fedpeer.config.registries import CHOICES, FORMS, OPTIMIZERS, PACKERS, registry
+from fedpeer.config.registries import CHOICES, FORMS, LOSSES, OPTIMIZERS, PACKERS, registry
 from fedpeer.gossip import reductions
 from tests.config.refusals import refusals
 
@@ -26,6 +27,10 @@ def test_optimizers_and_their_settings_are_torchs() -> None:
 
 def test_every_optimizer_of_torch_that_can_be_used_is_in_the_table() -> None:
     assert names().keys() <= OPTIMIZERS.keys()
+
+
+def test_the_losses_are_those_of_algorithms() -> None:
+    assert list(LOSSES) == list(losses.LOSSES)
 
 
 def test_the_forms_on_the_wire_are_those_of_gossip() -> None:

@@ -161,6 +161,18 @@ BREAKING: dict[str, dict[str, Any]] = {
     "event-triggered averaging with a noise phase": {"gossip": {"drift": 0.1, **NOISY}},
     "event-triggered averaging in one exchange": {"gossip": {"drift": 0.1, "exchanges": 1}},
     "passes and a number of local steps": {"learning": {"passes": 2}},
+    "class weights and a loss of something else": {
+        "learning": {"class_weights": "balanced", "loss": "huber", "batch_size": 8}
+    },
+    "class weights and an algorithm with a loss of its own": {
+        "learning": {"class_weights": "balanced", "batch_size": 8},
+        "methods": ["local", "mocha", "pfedvem-gossip"],
+    },
+    "class weights and a network with its own learning rule": {
+        "learning": {"class_weights": "balanced", "batch_size": 8},
+        "network": "associative",
+    },
+    "class weights and batches of one example": {"learning": {"class_weights": "balanced"}},
     "a deadline shorter than a tick": {"gossip": {"deadline": 0.01}},
     "asynchronous averaging with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
     "asynchronous averaging by another protocol than push-sum": {
@@ -261,6 +273,15 @@ def test_what_breaks_a_rule_is_told_where_it_stands(name: str) -> None:
     found = [problem for problem in problems_of(combination(BREAKING[name])) if problem.rule == name]
     assert found
     assert all(problem.path and problem.text and "{" not in problem.text for problem in found)
+
+
+@pytest.mark.parametrize("method", ["mocha", "cocoa", "minibatch-sgd", "pfedvem", "pfedvem-gossip", "global,lam=0.1"])
+def test_losses_of_their_own_take_no_class_weights(method: str) -> None:
+    """So it is told for each of them by name, and for none that trains by `learning.loss`."""
+    learning = {"class_weights": {"ill": 3.0}, "batch_size": 8}
+    others = ["global", "fedavg", "virtual", "ditto", "python:mine:Own"]
+    (problem,) = problems_of(combination({"learning": learning, "methods": [method, *others]}))
+    assert problem.text.startswith(f"{method} trains by a loss of its own")
 
 
 def test_a_slices_topology_is_looked_at_like_the_federations() -> None:

@@ -91,6 +91,7 @@ def test_such_a_sentence_is_noticed(sentence: str) -> None:
 def test_the_page_names_every_choice_that_may_be_ones_own_code() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     section = text[text.index("choices may be your own code") : text.index("<!--")]
-    own = [".".join(map(str, path)) for path in (*CHOICES, ("simulation", "metrics")) if "python" in registry(path)[1]]
-    assert len(own) == 4
+    paths = (*CHOICES, ("learning", "optimizer"), ("simulation", "metrics"))
+    own = [".".join(map(str, path)) for path in paths if "python" in registry(path)[1]]
+    assert len(own) == 6
     assert [key for key in own if f"`{key}`" not in section] == []

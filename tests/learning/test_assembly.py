@@ -49,7 +49,7 @@ def made(shape: DataShape, own: Choice | None = None, **settings: Any) -> Assemb
 def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, network: str, loss: str, start: str) -> None:
     found = made(shape)
     filled = found.federation
-    assert (str(filled.network), filled.learning.loss, str(filled.learning.start)) == (network, loss, start)
+    assert (str(filled.network), str(filled.learning.loss), str(filled.learning.start)) == (network, loss, start)
     assert list(filled.partial_models) == ["everyone"]
     assert found.options == Federation()
     assert tuple(found.module(shape.example(3)).shape) == (3, shape.classes or shape.targets)
@@ -61,6 +61,7 @@ def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, networ
         (TABLE, {"learning": {"loss": "huber"}}, ChoiceError, "choose cross-entropy"),
         (NUMBERS, {"learning": {"loss": "cross-entropy"}}, ChoiceError, "choose mean-squared-error"),
         (TABLE, {"learning": {"loss": "binary"}}, ChoiceError, "needs two classes, and ward has 3"),
+        (NUMBERS, {"learning": {"class_weights": "balanced", "batch_size": 8}}, ChoiceError, "which has no classes"),
         (TABLE, {"network": "mlp:5+3"}, NetworkError, "4 input features"),
         (TABLE, {"network": "cnn"}, NetworkError, "cnn needs images"),
     ],

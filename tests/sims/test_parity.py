@@ -96,6 +96,7 @@ CASES = {
         "optimizer: 'adam,lr=0.01', lora: {rank: 3, targets: [hidden1]}, frozen: [output.weight]",
         "partial_models: {everyone: {neurons: {'*': all, '*.lora_A': 2}}, local: {parameters: ['*.bias']}}",
     ),
+    "balanced classes": federation(FEW, "class_weights: balanced", data="dataset: digits, split: 'dirichlet:0.3'"),
     "associative": federation(
         FEW, network="associative: {hidden: 40}", data=f"dataset: 'associative,users={PEERS},train=20'"
     ),

@@ -14,7 +14,7 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.training_context import TrainingContext
-from fedpeer.config.building import coordinated_of, optimizer_of
+from fedpeer.config.building import coordinated_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.own.code import imported
 from fedpeer.learning.local_task import LocalTask
@@ -65,7 +65,7 @@ def obvious(made: World, method: str) -> tuple[dict[str, Tensor], Tensor | None]
 
 
 def algorithm(made: World, method: str, local_task: LocalTask) -> Any:
-    optimizer = optimizer_of(made.federation.learning.optimizer)
+    optimizer = made.optimizer
     context = TrainingContext(
         module=made.module,
         layout=made.layout,

@@ -1,0 +1,107 @@
+"""Weights of classes from settings and a peer's own examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeer.config.choice import ChoiceError, parse_choice
+from fedpeer.config.federation import Federation
+from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import LearningSettings
+from fedpeer.learning.class_weights import check_class_names, class_weight_of
+from fedpeer.learning.holdings import outfit
+from fedpeer.sims import api
+from fedpeer.sims.memory import job_of, workspace_of
+from fedpeer.sims.peers import local_tasks
+from fedpeer.sims.vector.pooled import PooledEngine
+from fedpeer.sims.world import plan_of
+from tests.learning.test_holdings import peer, table
+from tests.sims.worlds import federation, world
+
+CLASSES = ("ham", "spam", "7")
+Y = np.array([0, 0, 0, 1])
+
+
+def learning(class_weights: object) -> LearningSettings:
+    return LearningSettings.model_validate({"class_weights": class_weights, "batch_size": 8})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("none", None),
+        ("balanced", [4 / (2 * 3), 4 / 2, 0.0]),
+        ({"spam": 5}, [1.0, 5.0, 1.0]),
+        ({"ham": 0.5, 7: 2}, [0.5, 1.0, 2.0]),
+        ("spam=5,7=2", [1.0, 5.0, 2.0]),
+    ],
+)
+def test_each_form(given: object, expected: list[float] | None) -> None:
+    found = class_weight_of(learning(given), CLASSES, Y)
+    assert (found if found is None else found.tolist()) == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize("given", ["even", {"ham": 0}, {"ham": -1}, {"ham": "much"}, {}, "ham=lots", {True: 1}, 3])
+def test_what_are_no_weights_is_refused(given: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Federation.model_validate({"learning": {"class_weights": given, "batch_size": 8}})
+    assert {problem.path[:2] for problem in caught.value.problems} == {("learning", "class_weights")}
+
+
+def test_a_class_that_the_data_do_not_have_is_named() -> None:
+    with pytest.raises(ChoiceError, match='no class "spm"; did you mean "spam"'):
+        check_class_names(learning({"spm": 2}), CLASSES)
+
+
+def test_each_peer_balances_its_own_examples(tmp_path: Path) -> None:
+    """A simulated peer, a whole peer and one of the vector engine have the same weights, and a real peer its file's."""
+    options = federation(learning__class_weights="balanced", simulation__split="dirichlet:0.3")
+    made = world(options)
+    of_engine = workspace_of(made, plan_of(made, parse_choice("local")), "cpu")().class_weight_PC
+    assert of_engine is not None
+    for number, (local_task, weight_C) in enumerate(zip(local_tasks(made).values(), of_engine, strict=True)):
+        y = made.held(number).train_y
+        count_C = np.bincount(y.astype(np.int64), minlength=10)
+        expected = [len(y) / ((count_C > 0).sum() * count) if count else 0.0 for count in count_C]
+        assert weight_C.tolist() == pytest.approx(expected)
+        assert local_task.class_weight is not None
+        assert torch.equal(local_task.class_weight, weight_C)
+        assert local_task.batches(1).class_weight is local_task.class_weight
+    assert len({tuple(row) for row in of_engine.tolist()}) == len(made.peers)
+    wards = Federation.model_validate({"learning": {"class_weights": {"ill": 3.0}, "batch_size": 8}})
+    own = outfit(peer({"csv": table(tmp_path), "label": "outcome"}), wards, "cpu").local_task
+    assert own.class_weight is not None
+    assert sorted(own.class_weight.tolist()) == [1.0, 3.0]
+
+
+def test_rare_classes_are_found_in_python(tmp_path: Path) -> None:
+    """One of twenty examples is of the rare class, so without weights its recall is low."""
+    draws = np.random.default_rng(0)
+    y = (np.arange(800) % 20 == 0).astype(np.int64)
+    x = (draws.normal(size=(800, 2)) + 1.5 * y[:, None]).astype(np.float32)
+    settings: dict[str, Any] = {
+        "learning": {"batch_size": 16, "steps_between_averaging": "pass", "rounds": 2, "optimizer": "sgd,lr=0.5"},
+        "simulation": {"peers": 2, "split": "iid", "metrics": ["balanced-accuracy"]},
+    }
+    found = []
+    for weights in ("none", "balanced"):
+        settings["learning"]["class_weights"] = weights
+        result = api.simulate(
+            (x, y), "linear", federation=settings, methods=["full-averaging"], workers=1, device="cpu", out=tmp_path
+        )
+        found.append(result.summary["methods"]["full-averaging"]["metrics"]["balanced-accuracy"]["mean"])
+    assert found[1] > found[0] + 0.15
+
+
+def test_pooled_examples_are_balanced_together() -> None:
+    made = world(federation(learning__class_weights="balanced", simulation__split="dirichlet:0.3"))
+    method = parse_choice("global")
+    pooled = PooledEngine(job_of(made, "cpu"), workspace_of(made, plan_of(made, method), "cpu")(), made.drawn(""))
+    y = np.concatenate([made.held(number).train_y for number in range(6)]).astype(np.int64)
+    assert pooled._class_weight is not None
+    assert pooled._class_weight.tolist() == pytest.approx((len(y) / (10 * np.bincount(y))).tolist())
