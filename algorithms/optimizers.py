@@ -136,7 +136,7 @@ def _elementwise(choice: OptimizerChoice) -> bool:
 
 
 def _cut(row_n: Tensor) -> list[Tensor]:
-    return [*row_n.split([2, 4])]
+    return [row_n[:2], row_n[2:]]
 
 
 def _stepped(choice: OptimizerChoice, start: list[Tensor], gradients: list[list[Tensor]]) -> Tensor:

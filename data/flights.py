@@ -98,7 +98,8 @@ def _marks(name: str, among: tuple[str, ...]) -> list[float]:
 def _standardised(x_NF: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the inputs with mean 0 and standard deviation 1; numbers that are missing become 0, the mean."""
     mean_F, std_F = np.nanmean(x_NF, axis=0), np.nanstd(x_NF, axis=0)
-    return np.nan_to_num((x_NF - mean_F) / np.where(std_F > 0, std_F, 1)).astype(np.float32)
+    scaled_NF: NDArray[np.float32] = ((x_NF - mean_F) / np.where(std_F > 0, std_F, 1)).astype(np.float32)
+    return np.nan_to_num(scaled_NF, copy=False)
 
 
 def _parse(path: Path) -> Arrays:

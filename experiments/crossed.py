@@ -32,15 +32,13 @@ _BY_VIEW, _BY_CODE = "by view only, rest own", "by code only, rest own"
 
 def _models(view: Sequence[str] = (), code: Sequence[str] = (), everyone: Sequence[str] = ()) -> dict[str, Any]:
     """Return partial models by the layers that peers of a view, peers of a code, and all peers share."""
-    groups = {
-        "view": (view, lambda peer: peer % _VIEWS, _VIEWS),
-        "code": (code, lambda peer: peer * _CODES // _PEERS, _CODES),
-    }
     found: dict[str, Any] = {"everyone": {"modules": list(everyone)}} if everyone else {}
-    for name, (layers, group_of, count) in groups.items():
-        for number in range(count) if layers else ():
-            members = [f"peer{peer + 1}" for peer in range(_PEERS) if group_of(peer) == number]
-            found[f"{name}{number + 1}"] = {"modules": list(layers), "members": members}
+    views = [[peer for peer in range(_PEERS) if peer % _VIEWS == number] for number in range(_VIEWS)]
+    codes = [[peer for peer in range(_PEERS) if peer * _CODES // _PEERS == number] for number in range(_CODES)]
+    for name, layers, groups in (("view", view, views), ("code", code, codes)):
+        for number, group in enumerate(groups if layers else (), 1):
+            members = [f"peer{peer + 1}" for peer in group]
+            found[f"{name}{number}"] = {"modules": list(layers), "members": members}
     return found
 
 

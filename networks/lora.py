@@ -50,7 +50,8 @@ class Adapted(nn.Module):
         a, b = cast(Tensor, self.lora_A.weight), cast(Tensor, self.lora_B.weight)
         if isinstance(self.base, nn.Embedding):
             return self.scale * (a @ b.mT)
-        return self.scale * torch.tensordot(b.flatten(1), a, dims=1)
+        product: Tensor = torch.tensordot(b.flatten(1), a, dims=1)
+        return self.scale * product
 
 
 def _factors(layer: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
@@ -85,7 +86,7 @@ class ProjectedAttention(nn.Module):
         biased = attention.in_proj_bias is not None
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(source, width, bias=biased) for source in sources)
         self.out_proj = nn.Linear(width, width, bias=attention.out_proj.bias is not None)
-        weights = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
+        weights: Sequence[Tensor] = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
         if attention.in_proj_weight is not None:
             weights = attention.in_proj_weight.chunk(3)
         with torch.no_grad():
@@ -98,7 +99,7 @@ class ProjectedAttention(nn.Module):
     @torch.no_grad()
     def joined(self) -> nn.MultiheadAttention:
         """Return an `nn.MultiheadAttention` with these projections, which must have no adapters."""
-        layers = [cast(nn.Linear, layer) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+        layers = [self.q_proj, self.k_proj, self.v_proj]
         made = nn.MultiheadAttention(
             self.out_proj.out_features,
             self.num_heads,
@@ -108,11 +109,12 @@ class ProjectedAttention(nn.Module):
             vdim=layers[2].in_features,
             batch_first=self.batch_first,
         )
-        if made.in_proj_weight is not None:
-            made.in_proj_weight.copy_(torch.cat([layer.weight for layer in layers]))
-        else:
+        joint: Tensor | None = made.in_proj_weight
+        if joint is None:
             for own, layer in zip((made.q_proj_weight, made.k_proj_weight, made.v_proj_weight), layers, strict=True):
                 own.copy_(layer.weight)
+        else:
+            joint.copy_(torch.cat([layer.weight for layer in layers]))
         if made.in_proj_bias is not None:
             made.in_proj_bias.copy_(torch.cat([layer.bias for layer in layers]))
         made.out_proj.load_state_dict(self.out_proj.state_dict())
@@ -154,7 +156,7 @@ def _mask(given: Tensor | None, padding: Tensor | None, heads: int, query: Tenso
     added = None
     if given is not None:
         added = _added(given, query.dtype)
-        added = added.unflatten(0, (-1, heads)) if added.dim() == 3 else added
+        added = added.reshape(-1, heads, *added.shape[1:]) if added.dim() == 3 else added
     if padding is not None:
         padded = _added(padding, query.dtype)[:, None, None]
         added = padded if added is None else added + padded
@@ -190,7 +192,6 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
         chosen.update(found)
     for name in sorted(chosen):
         layer = layers[name]
-        parts = layer
         if isinstance(layer, nn.MultiheadAttention):
             parts = ProjectedAttention(layer)
             for own, projection in list(parts.named_children()):

@@ -152,7 +152,7 @@ def transformer(
     vocabulary: int = 0,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """Transformer over a sequence, then a dense layer on its last place; `hidden` units (2 x width) in each block."""
+    """Attention blocks over a sequence, each with `hidden` units (2 x width), then a dense layer on its last place."""
     from fedpeer.networks.transformer import Transformer
 
     if len(input_shape) not in (1, 2):

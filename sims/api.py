@@ -199,10 +199,11 @@ def _written(
     """
     settings: dict[str, Any] = {} if federation is None else copy.deepcopy(dict(federation))
     learning = settings.get("learning")
-    for key in ("loss", "optimizer") if isinstance(learning, dict) else ():
-        if callable(function := learning.get(key)):
-            name = _name_of(function, key)
-            code[name], learning[key] = function, Choice("python", name)
+    if isinstance(learning, dict):
+        for key in ("loss", "optimizer"):
+            if callable(function := learning.get(key)):
+                name = _name_of(function, key)
+                code[name], learning[key] = function, Choice("python", name)
     models = settings.get("partial_models")
     for path, inside in (
         ((), settings),

@@ -63,7 +63,8 @@ def _constant(ids: Tensor, dim: int) -> bool:
 
 def _heads(ids_ZMN: Tensor) -> bool:
     """Return whether different matrices of the stack have different neurons."""
-    known = [frozenset(matrix[matrix >= 0].tolist()) for matrix in ids_ZMN.flatten(1).unique(dim=0)]
+    matrices = np.unique(ids_ZMN.flatten(1).numpy(), axis=0)
+    known = [frozenset(matrix[matrix >= 0].tolist()) for matrix in matrices]
     return len(known) > 1 and not frozenset.intersection(*known)
 
 

@@ -37,7 +37,8 @@ class Factors:
     def of(self, values_Kn: Tensor) -> tuple[Tensor, Tensor]:
         """Return both matrices of each client: (K, outputs, rank) and (K, rank, inputs)."""
         left, right = (
-            values_Kn[:, each.span].unflatten(-1, (each.shape[0], -1)).double() for each in (self.left, self.right)
+            values_Kn[:, each.span].reshape(len(values_Kn), each.shape[0], -1).double()
+            for each in (self.left, self.right)
         )
         return left, right.mT if self.turned else right
 

@@ -87,7 +87,7 @@ def test_a_flight_is_late_after_15_minutes_and_every_second_week_is_the_test_par
     assert found.user_N.tolist() == [0, 0, 1]
     assert found.feature_names[32:] == ("EWR", "JFK", "AA", "UA")
     np.testing.assert_array_equal(found.x[:, 32:], [[1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0]])
-    known = found.x[:, found.feature_names.index("temp")]
+    known = found.x[:, found.feature_names.index("temp")].astype(np.float64)
     np.testing.assert_allclose(known, [-1, 1, 0], atol=1e-6)  # 39 and 41; what is missing is the mean
 
 

@@ -114,7 +114,7 @@ def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: 
     usual = wanted(tmp_path, "quick")
     other = replace(usual, overrides={"loss": "squared-error", "start": "uniform:1"})
     options = [cell.variants[""].federation.learning for cell in other.cells]
-    assert {(each.loss, str(each.start)) for each in options} == {("squared-error", "uniform:1")}
+    assert {(str(each.loss), str(each.start)) for each in options} == {("squared-error", "uniform:1")}
     assert run_experiment(usual)
     assert run_experiment(other)
     assert len(band.played) == 8, "nothing of the usual runs counts"

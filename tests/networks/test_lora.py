@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def images() -> nn.Module:
     )  # fmt: skip
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], nn.Module], list[str], Tensor]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)), ["0", "2"], torch.randn(4, 5)),
     "images": (images, ["*"], torch.randn(4, 2, 6, 5)),
     "encoder": (Encoder, ["embed", "encoder.layers.*"], torch.tensor([[3, 1, 4, 1], [5, 8, 2, 0]])),
@@ -48,9 +49,9 @@ CASES = {
 
 def with_effect(module: nn.Module) -> nn.Module:
     """Fill all adapters with random numbers, so that they change something."""
-    for each in module.modules():
-        if isinstance(each, Adapted):
-            nn.init.normal_(each.lora_B.weight)  # type: ignore[arg-type]
+    for name, each in module.named_parameters():
+        if name.endswith("lora_B.weight"):
+            nn.init.normal_(each)
     return module
 
 
@@ -74,7 +75,7 @@ def test_a_factor_s_product_is_what_is_added() -> None:
     layer = nn.Linear(5, 7)
     adapted = with_effect(Adapted(copy.deepcopy(layer), 2, 0.25))
     assert isinstance(adapted, Adapted)
-    a, b = adapted.lora_A.weight, adapted.lora_B.weight
+    a, b = adapted.get_parameter("lora_A.weight"), adapted.get_parameter("lora_B.weight")
     torch.testing.assert_close(adapted.change(), 0.25 * b @ a)
     assert torch.linalg.matrix_rank(adapted.change().detach()) == 2
 
@@ -85,8 +86,8 @@ def test_only_the_factors_are_in_the_vector_and_a_copy_has_the_same_base() -> No
         "0.lora_A.weight", "0.lora_B.weight", "2.weight", "2.bias"
     ]  # fmt: skip
     twin = copied(module)
-    assert twin[0].base.weight is module[0].base.weight  # type: ignore[index, union-attr]
-    assert twin[0].lora_A.weight is not module[0].lora_A.weight  # type: ignore[index, union-attr]
+    assert twin.get_parameter("0.base.weight") is module.get_parameter("0.base.weight")
+    assert twin.get_parameter("0.lora_A.weight") is not module.get_parameter("0.lora_A.weight")
 
 
 def test_dimensions_of_the_rank_are_neurons_and_heads_stay_what_they_are() -> None:

@@ -266,7 +266,7 @@ def test_a_fork_server_that_is_being_killed_with_its_workers_is_asked_again(monk
     def connecting(fds: list[int]) -> tuple[int, int]:
         if next(refusals, False):
             raise ConnectionRefusedError
-        return connect(fds)  # type: ignore[no-any-return, arg-type]
+        return connect(fds)
 
     with engine(made, workers=2) as running:
         running.step()

@@ -248,6 +248,8 @@ class RootMeanSquare(nn.Module):
 class Grouped(nn.Module):
     """A block as in LLaMA: grouped queries, rotary positions, a gated feed-forward layer, norms by hand."""
 
+    angles: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.heads, self.groups, self.size = 4, 2, 4
@@ -275,7 +277,8 @@ class Grouped(nn.Module):
         mixed = scores.softmax(-1) @ v
         x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, -1))
         h = self.after(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        result: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return result
 
 
 class Fused(nn.Module):
