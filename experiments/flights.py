@@ -126,8 +126,8 @@ FLIGHTS = Experiment(
     columns=("loss", "loss by examples", "PM"),
     sizes={
         "quick": RunSize(rounds=20, seeds=2, few=True, minutes=1, differs="500 flights a peer, 20 rounds."),
-        "default": RunSize(rounds=200, seeds=5, minutes=20),
-        "full": RunSize(rounds=200, seeds=10, minutes=40),
+        "default": RunSize(rounds=100, seeds=5, minutes=15),
+        "full": RunSize(rounds=200, seeds=10, minutes=60),
     },
     cells=_cells,
     claims=(
