@@ -217,7 +217,8 @@ class LearningSettings(Strict):
     )
     loss: ChoiceField | None = Field(
         default=None,
-        description="default: cross-entropy for classes, mean-squared-error for numbers, completion for patterns",
+        description="by name, or your own: python:module:function; default: cross-entropy for classes, "
+        "mean-squared-error for numbers, completion for patterns",
     )
     class_weights: ClassWeightsField = Field(
         default="none",

@@ -251,8 +251,9 @@ class PeerProcess:
                 await self._serve(store, listening)
         finally:
             self._rows.close()
-            await asyncio.to_thread(self._tracking.close)
-            self._look_at_trackers()
+            if self._prepared.file.tracking:
+                await asyncio.to_thread(self._tracking.close)
+                self._look_at_trackers()
 
     async def _bound(self) -> socket.socket:
         """Return the socket of the peer port. Resolving a name may take long, so a thread does it."""

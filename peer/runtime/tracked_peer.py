@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,9 @@ class PeerTrackers:
         self._trackers = GuardedTrackers(
             {each.name: call_choice(each, TRACKERS, "tracker")() for each in file.tracking}
         )
-        group = f"{prepared.federation.name}-{prepared.roster.federation_id.hex()[:8]}"
+        # The name is somebody else's text, and becomes a folder's.
+        group = re.sub(r"[^A-Za-z0-9_-]+", "-", prepared.federation.name)
+        group = f"{group}-{prepared.roster.federation_id.hex()[:8]}"
         self._id = f"{group}/{file.id}"
         series = Series(id=self._id, name=file.id, group=group, home=prepared.folder, first=max(1, round))
         own = {"peer": file.id, "device": prepared.device, "examples": prepared.trainer.examples}

@@ -123,5 +123,6 @@ class _Lane:
             self.seconds += time.thread_time() - began
 
     def _fail(self, how: str) -> None:
-        self._failed = True
-        self._warn(f"the tracker {self._name} {how}; everything else goes on without it")
+        if not self._failed:
+            self._failed = True
+            self._warn(f"the tracker {self._name} {how}; everything else goes on without it")

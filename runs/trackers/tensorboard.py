@@ -20,11 +20,12 @@ class _TensorBoard:
     folder: str | None
 
     def open(self, series: Series, parameters: Mapping[str, object]) -> _Events:
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils import tensorboard as library
 
         path = series.home / "tensorboard" if self.folder is None else Path(self.folder) / series.group
         continued = series.first > 1
-        writer = SummaryWriter(str(path / series.name), purge_step=series.first if continued else None)
+        make: Any = library.SummaryWriter  # it has no types
+        writer = make(str(path / series.name), purge_step=series.first if continued else None)
         if not continued:
             rows = "\n".join(f"| {name} | {value} |" for name, value in parameters.items())
             writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{rows}", 0)

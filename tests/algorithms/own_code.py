@@ -35,7 +35,7 @@ class Lion(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "beta1": beta1, "beta2": beta2})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for x in group["params"]:
                 state = self.state[x]
@@ -52,7 +52,7 @@ class Normed(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for x in group["params"]:
                 x.sub_(group["lr"] * x.grad / (x.grad.norm() + 1e-6))

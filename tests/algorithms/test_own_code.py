@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 from fedpeer.algorithms.losses import LOSSES, Loss, Task, score_sums
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, OptimizerError, StateLayout, names
 from fedpeer.algorithms.own_loss import LossError, check_own_loss, own_loss
-from fedpeer.algorithms.steppers import build_stepper, choose
+from fedpeer.algorithms.steppers import Way, build_stepper, choose
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 from tests.algorithms.own_code import Lion, Normed, branching, cross_entropies, mean_cross_entropy, plain, squared
@@ -76,7 +76,8 @@ def test_an_own_optimizer_takes_its_own_steps_in_each_way() -> None:
     """As one uninterrupted optimizer in torch does, also between rounds: its state is kept."""
     module, x_Bn = mlp(), starts(mlp(), 3)
     layout, rounds = FlatLayout.of(module), [batches(seed=2), batches(seed=3)]
-    for way in ("loop", "mapped"):
+    ways: tuple[Way, ...] = ("loop", "mapped")
+    for way in ways:
         stepper = build_stepper(way, module, layout, own(cross_entropies), LION)
         found, s_Bk = x_Bn.clone(), x_Bn.new_zeros(3, stepper.state_size)
         for number, block in enumerate(rounds):
@@ -121,7 +122,7 @@ def test_what_is_wrong_with_an_optimizer_is_told(function: Any, settings: dict[s
 
 def test_a_step_that_fails_is_told() -> None:
     class Failing(Lion):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> Any:
             raise KeyError("velocity")
 
     choice = OptimizerChoice("python:mine:Failing", {}, Failing)

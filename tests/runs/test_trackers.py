@@ -16,7 +16,8 @@ from fedpeer.runs.trackers.registry import TRACKERS, check_installed
 from fedpeer.runs.trackers.tensorboard import tensorboard
 from fedpeer.runs.trackers.tracker import Series, Tracker, TrackingError, flattened
 from fedpeer.runs.trackers.wandb import wandb
-from tests.runs.trackers import Recorder, library
+from tests.runs.trackers import Recorder
+from tests.runs.trackers import library as fake_library
 
 PARAMETERS = {"learning.rounds": 3, "learning.optimizer": "sgd,lr=0.1", "name": "wards"}
 
@@ -135,6 +136,8 @@ def test_tensorboard_has_a_folder_of_the_users_own(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- MLflow
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_a_run_for_each_series(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     from mlflow import MlflowClient
@@ -189,8 +192,8 @@ class FakeMlflow:
 
 def test_mlflow_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeMlflow()
-    library(monkeypatch, "mlflow", MlflowClient=fake.client)
-    library(
+    fake_library(monkeypatch, "mlflow", MlflowClient=fake.client)
+    fake_library(
         monkeypatch, "mlflow.entities", Param=lambda *p: p, Metric=lambda key, value, time, step: (key, value, step)
     )
     told(mlflow(uri="http://host:5000"), tmp_path, range(1, 2))
@@ -212,9 +215,12 @@ def test_mlflow_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.Monk
 # ---------------------------------------------------------------------------------------------------- Weights & Biases
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_wandb_writes_a_run_offline(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
+    library = pytest.importorskip("wandb")
     told(wandb(mode="offline"), tmp_path, range(1, 4))
+    library.teardown()  # as at the end of a process, before which its files may lack the end
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     (file,) = run.glob("run-*.wandb")
     content = file.read_bytes()
@@ -236,7 +242,7 @@ def test_wandb_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.Monke
         calls.append(("init", given))
         return Run()
 
-    library(monkeypatch, "wandb", init=init, Settings=lambda **given: given)
+    fake_library(monkeypatch, "wandb", init=init, Settings=lambda **given: given)
     told(wandb(project="wards", mode="offline"), tmp_path, range(1, 2))
     (name, given), *rest = calls
     assert name == "init"

@@ -88,11 +88,12 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
         assert line.level == "warning"
         assert said in line.text
         round = running.state.durable.round
-        put(path, text + rows(20))
+        assert running.inside(lambda: running.process._bench._trainer.examples) == 30
+        put(path, text + rows(40))
         running.line("data_taken")
         assert running.state.durable.round >= round
         assert [each.what for each in running.lines].count("data_not_taken") == 1
-        assert running.process._bench._trainer.examples == 45
+        assert running.process._bench._trainer.examples == 60
 
 
 def look_at(folder: Path) -> tuple[DataRefresh, Prepared, Path]:
