@@ -20,6 +20,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
+from fedpeer.algorithms.registry import SEND_A_MODEL
 from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 
@@ -41,8 +42,8 @@ class Buffered(Wrapper):
 
     def _mistake(self) -> AlgorithmError:
         return AlgorithmError(
-            f"learning.aggregation_goal: an update of {self._name} belongs to one round; leave it out, or take fedavg, "
-            "fedprox, fedper, fedrep, per-fedavg, pfedme or ditto"
+            f"learning.aggregation_goal: an update of {self._name} belongs to one round; leave it out, or take one of "
+            f"{', '.join(SEND_A_MODEL)}"
         )
 
     def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.contract import Algorithm, Method, Sharing
-from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.training_context import TrainingContext
@@ -72,8 +71,7 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
 
     def __post_init__(self) -> None:
         assert self.context.lr >= 0, "it takes plain gradient steps"
-        if self.context.layout.n != self.context.layout.n_parameters:
-            raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
+        assert self._gradient, "there are gradients"
 
     @classmethod
     def method(cls, **settings: Any) -> Method:

@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from fedpeer.algorithms import linear_stack
 from fedpeer.algorithms.channels_last import copied
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.own_rule import check_gradients
@@ -40,13 +41,14 @@ class Gradient(Protocol):
 
 
 def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
-    """Return the gradient in training mode, for a module whose flat vector holds parameters alone.
+    """Return the gradient in training mode.
 
     Raises:
-        AlgorithmError: the module has its own learning rule.
+        AlgorithmError: the module has its own learning rule, or running statistics.
     """
     check_gradients(module)
-    assert layout.n == layout.n_parameters, "running statistics have no gradient, and would never be learnt"
+    if layout.n != layout.n_parameters:  # they would never be learned
+        raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
     layers = linear_stack.recognise(module)
     if layers and loss.delta is not None:
         return _one_or_many(_closed(layers, loss))

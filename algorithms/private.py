@@ -27,6 +27,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.privacy import Privacy
+from fedpeer.algorithms.registry import SEND_A_MODEL
 from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 #: First bytes of the hashed input.
@@ -85,10 +86,7 @@ def _name(algorithm: Inner) -> str:
 
 
 def _not_private(text: str) -> AlgorithmError:
-    return AlgorithmError(
-        f"learning.privacy {text}; write privacy: none, or take fedavg, fedprox, fedper, fedrep, per-fedavg, pfedme or "
-        "ditto"
-    )
+    return AlgorithmError(f"learning.privacy {text}; write privacy: none, or take one of {', '.join(SEND_A_MODEL)}")
 
 
 def _change(became: Tensor, was: Tensor) -> Tensor:

@@ -17,18 +17,29 @@ _CLASSES: Mapping[str, str] = {
     "partial-averaging": "fedpeer.algorithms.local_training:PartialAveraging",
     "full-averaging": "fedpeer.algorithms.local_training:FullAveraging",
     "global": "fedpeer.algorithms.local_training:Pooled",
+    "d-psgd": "fedpeer.algorithms.dpsgd:DPsgd",
+    "dfedavgm": "fedpeer.algorithms.dfedavgm:DFedAvgM",
+    "dfedalt": "fedpeer.algorithms.dfedalt:DFedAlt",
+    "dfedsalt": "fedpeer.algorithms.dfedalt:DFedSalt",
     "gradient-tracking": "fedpeer.algorithms.gradient_tracking:GradientTracking",
     "pfedvem-gossip": "fedpeer.algorithms.confident_peers:ConfidentPeers",
     "fedavg": "fedpeer.algorithms.servers.fedavg:FedAvg",
     "fedprox": "fedpeer.algorithms.servers.fedprox:FedProx",
+    "fedavgm": "fedpeer.algorithms.servers.fedavgm:FedAvgM",
+    "fedadagrad": "fedpeer.algorithms.servers.fedopt:FedAdagrad",
+    "fedadam": "fedpeer.algorithms.servers.fedopt:FedAdam",
+    "fedyogi": "fedpeer.algorithms.servers.fedopt:FedYogi",
     "scaffold": "fedpeer.algorithms.servers.scaffold:Scaffold",
     "flexlora": "fedpeer.algorithms.servers.flexlora:FlexLora",
     "fedper": "fedpeer.algorithms.servers.fedper:FedPer",
+    "fedbn": "fedpeer.algorithms.servers.fedbn:FedBN",
     "fedrep": "fedpeer.algorithms.servers.fedrep:FedRep",
     "ifca": "fedpeer.algorithms.servers.ifca:Ifca",
     "per-fedavg": "fedpeer.algorithms.servers.perfedavg:PerFedAvg",
     "pfedme": "fedpeer.algorithms.servers.pfedme:PFedMe",
     "ditto": "fedpeer.algorithms.servers.ditto:Ditto",
+    "apfl": "fedpeer.algorithms.servers.apfl:Apfl",
+    "fedala": "fedpeer.algorithms.servers.fedala:FedAla",
     "pfedbayes": "fedpeer.algorithms.servers.pfedbayes:PFedBayes",
     "virtual": "fedpeer.algorithms.servers.virtual:Virtual",
     "virtual-2019": "fedpeer.algorithms.servers.virtual_sequential:SequentialVirtual",
@@ -38,6 +49,12 @@ _CLASSES: Mapping[str, str] = {
     "minibatch-sdca": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSdca",
     "minibatch-sgd": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSgd",
 }
+
+#: Algorithms whose clients send a model alone, so that their updates can be made private and can be buffered.
+SEND_A_MODEL = (
+    *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedper", "fedbn", "fedrep"),
+    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala"),
+)
 
 
 def taking_part(clients: int, share: float) -> int:

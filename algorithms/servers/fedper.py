@@ -6,6 +6,7 @@ Source: Arivazhagan, Aggarwal, Singh, Choudhary, Federated Learning with Persona
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -20,23 +21,20 @@ from fedpeer.slicing.flat import gather_group, scatter_
 
 
 @dataclass(frozen=True)
-class FedPer(FedAvg):
-    """A shared base under a personal head: clients send the base alone, and the server holds nothing else.
-
-    Args:
-        head: names of the modules that stay with the client; default: the last module that has parameters.
-    """
-
-    _: KW_ONLY
-    head: tuple[str, ...] = ()
+class PartOfFedAvg(FedAvg):
+    """FedAvg of a part of the network, the base: the rest stays with the client, and the server holds nothing of it."""
 
     def __post_init__(self) -> None:
-        assert len(self.base_D), "a head is not all"
+        assert len(self.base_D), "something is shared"
 
     @cached_property
     def base_D(self) -> Tensor:
         """Places of the base in a client's parameters, (D,) int64."""
-        return self.context.base_D(self.head)
+        return self.shared()
+
+    @abstractmethod
+    def shared(self) -> Tensor:
+        """Return the places of what is shared in a client's parameters, (D,) int64."""
 
     def start_server(self, values_n: Tensor) -> ServerModel:
         return ServerModel(gather_group(values_n, self.base_D))
@@ -49,8 +47,23 @@ class FedPer(FedAvg):
         return Local(trained_n, client.examples), Local(gather_group(trained_n, self.base_D), client.examples)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
-        """Return head and base after the local steps, (..., n)."""
+        """Return the whole network after the local steps, (..., n)."""
         return fresh_steps(self.context.stepper, start_n, batches, keys)
 
     def server_model(self, server: ServerModel) -> None:
-        """Return None: a base without a head predicts nothing."""
+        """Return None: a part of a network predicts nothing."""
+
+
+@dataclass(frozen=True)
+class FedPer(PartOfFedAvg):
+    """A shared base under a personal head: clients send the base alone, and the server holds nothing else.
+
+    Args:
+        head: names of the modules that stay with the client; default: the last module that has parameters.
+    """
+
+    _: KW_ONLY
+    head: tuple[str, ...] = ()
+
+    def shared(self) -> Tensor:
+        return self.context.base_D(self.head)

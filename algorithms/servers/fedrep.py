@@ -14,11 +14,8 @@ from functools import cached_property
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import AlgorithmError
-from fedpeer.algorithms.draws import branch
-from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.partial_training import HeadFirst
 from fedpeer.algorithms.servers.fedper import FedPer
-from fedpeer.algorithms.steppers import Stepper
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,8 @@ class FedRep(FedPer):
 
     Args:
         head: as in FedPer.
-        head_share: share of the round's steps that train the head, in (0, 1); default 0.5.
+        head_share: share of the round's steps that train the head, 0 to below 1; default 0.5. With 0 all heads stay as
+            they began.
     """
 
     _: KW_ONLY
@@ -37,18 +35,11 @@ class FedRep(FedPer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.head_share < 1:
-            raise AlgorithmError(f"head_share = {self.head_share:g}: write a number above 0 and below 1")
+        assert self._parts, "there are a head and a base"
 
     @cached_property
-    def _steppers(self) -> tuple[Stepper, Stepper]:
-        """The stepper of the head, and that of the base."""
-        return self.context.training_only(self.context.head_D(self.head)), self.context.training_only(self.base_D)
+    def _parts(self) -> HeadFirst:
+        return HeadFirst(self.context, self.head, self.head_share)
 
     def learn(self, start_n: Tensor, batches: Batches, keys: Sequence[int]) -> Tensor:
-        last = batches.steps - 1
-        steps = max(1, min(round(self.head_share * batches.steps), last))
-        head, base = self._steppers
-        with_head_n = fresh_steps(head, start_n, batches.taking(range(steps)), keys)
-        rest = batches.taking(range(min(steps, last), batches.steps))
-        return fresh_steps(base, with_head_n, rest, [branch(key, 1) for key in keys])
+        return self._parts.with_base(self._parts.with_head(start_n, batches, keys), batches, keys)

@@ -13,8 +13,12 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.apfl import Apfl
 from fedpeer.algorithms.servers.ditto import Ditto
+from fedpeer.algorithms.servers.fedala import FedAla
 from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.fedavgm import FedAvgM
+from fedpeer.algorithms.servers.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedpeer.algorithms.servers.fedper import FedPer
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.fedrep import FedRep
@@ -53,13 +57,19 @@ def bench_of(
 MAKERS: dict[str, Callable[[Way], Algorithm]] = {
     "fedavg": lambda way: FedAvg(bench_of(way)),
     "fedprox": lambda way: FedProx(bench_of(way), mu=0.5),
+    "fedavgm": lambda way: FedAvgM(bench_of(way), momentum=0.5),
+    "fedadagrad": lambda way: FedAdagrad(bench_of(way), server_lr=0.01),
+    "fedadam": lambda way: FedAdam(bench_of(way), server_lr=0.01),
+    "fedyogi": lambda way: FedYogi(bench_of(way), server_lr=0.01),
     "scaffold": lambda way: Scaffold(bench_of(way)),
     "ditto": lambda way: Ditto(bench_of(way), strength=0.5),
+    "apfl": lambda way: Apfl(bench_of(way)),
+    "fedala": lambda way: FedAla(bench_of(way), passes=2),
     "pfedme": lambda way: PFedMe(bench_of(way), strength=2.0, lr=0.05),
     "fedper": lambda way: FedPer(bench_of(way)),
     "fedrep": lambda way: FedRep(bench_of(way)),
     "ifca": lambda way: Ifca(bench_of(way)),
-    "perfedavg": lambda way: PerFedAvg(bench_of(way), beta=LR, alpha=LR),
+    "per-fedavg": lambda way: PerFedAvg(bench_of(way), beta=LR, alpha=LR),
     "pfedvem": lambda way: PFedVEM(bench_of(way), head_lr=1e-2),
 }
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.servers.ditto import Ditto
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -217,3 +218,10 @@ def test_per_fedavg_takes_a_batch_of_its_own_for_each_of_its_three_gradients() -
     hessian_v_n = torch.func.grad(lambda x_n: torch.func.grad(loss(2))(x_n) @ v_n)(x_n)
     assert distance(x_n - sent.model_n, v_n - alpha * hessian_v_n) < 1e-6
     assert distance(v_n, v_n - alpha * hessian_v_n) > 1e-4
+
+
+def test_a_network_with_running_statistics_has_no_meta_gradient() -> None:
+    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))
+    algorithm, x_n = PerFedAvg(bench_of("loop", module)), starts(module, 1)[0]
+    with pytest.raises(AlgorithmError, match="running statistics"):
+        algorithm.train(Local(x_n, ONE), ServerModel(x_n), batches(peers=1).peer(0), (0,))

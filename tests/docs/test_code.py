@@ -66,5 +66,5 @@ def test_the_page_shows_the_fedavg_that_runs() -> None:
 @pytest.mark.slow
 def test_own_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", "--rounds", "2", "--peers", "4", "--json", "--quiet"]
-    assert run([*words, "--compare", "fedavg,python:fedavgm:FedAvgM,momentum=0.5"]) == 0
-    assert '"python:fedavgm:FedAvgM' in capsys.readouterr().out
+    assert run([*words, "--compare", "fedavg,python:fedexp:FedExP,epsilon=0.01"]) == 0
+    assert '"python:fedexp:FedExP' in capsys.readouterr().out

@@ -100,8 +100,11 @@ def test_all_ways_of_averaging_have_the_cpus_numbers(case: str, tmp_path: Path) 
 
 
 ALGORITHMS = (
-    "global", "full-averaging", "gradient-tracking", "pfedvem-gossip,head_lr=0.001", "fedavg", "fedprox", "scaffold",
-    "fedper", "fedrep", "ifca", "per-fedavg", "pfedme", "ditto", "pfedbayes", "virtual", "pfedvem",
+    "global", "full-averaging", "d-psgd", "dfedavgm", "dfedalt", "dfedsalt", "gradient-tracking",
+    "pfedvem-gossip,head_lr=0.001",
+    "fedavg", "fedprox", "scaffold",
+    "fedavgm", "fedadagrad:0.01", "fedadam:0.01", "fedyogi:0.01",
+    "fedper", "fedrep", "ifca", "per-fedavg", "pfedme", "ditto", "apfl", "fedala", "pfedbayes", "virtual", "pfedvem",
 )  # fmt: skip
 
 

@@ -106,7 +106,10 @@ SERVED = {
     "fedavg": ("fedavg", ""),
     "fedavg, some take part": ("fedavg", "participation: 0.6"),
     "fedavg, whoever goes too far is left out": ("fedavg", "farthest: 1.05"),
+    "fedyogi, some take part": ("fedyogi,server_lr=0.01", "participation: 0.6"),
     "scaffold, some take part": ("scaffold", "participation: 0.6"),
+    "apfl": ("apfl", ""),
+    "fedala, some take part": ("fedala,passes=3", "participation: 0.6"),
     "fedper, all train": ("fedper", "participation: 0.6, everyone_trains: true"),
     "virtual": ("virtual", ""),
     "virtual, some take part": ("virtual", "participation: 0.6"),
@@ -117,9 +120,14 @@ SERVED = {
 #: `test_peers.py`.
 ALSO_ELSEWHERE = {
     "where a slice has drifted", "single examples", "a coordinator",
-    "fedavg", "fedavg, some take part", "virtual", "mocha",
+    "fedavg", "fedavg, some take part", "apfl", "virtual", "mocha",
 }  # fmt: skip
-NORMALISED = {"buffers averaged": "average", "buffers local": "local"}
+#: Networks with batch normalization: `learning.buffers`, and the method.
+NORMALISED = {
+    "buffers averaged": ("average", "full-averaging"),
+    "buffers local": ("local", "full-averaging"),
+    "fedbn": ("average", "fedbn"),
+}
 
 
 def mostly(cases: Iterable[str]) -> list[Any]:
@@ -199,16 +207,16 @@ def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", NORMALISED)
 def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, images: Path) -> None:
-    file = tmp_path / "federation.yaml"
+    file, (buffers, method) = tmp_path / "federation.yaml", NORMALISED[case]
     text = federation(
         FEW,
-        f"start: torch, buffers: {NORMALISED[case]}",
+        f"start: torch, buffers: {buffers}",
         network="cnn: {channels: [4], hidden: [8], kernel: 3, norm: batch}",
         data=f"dataset: {{npz: {{path: {images}, kind: image}}}}, normalise: none, "
         "split: 'blocks:40,shuffle=true,test=50'",
     )
     file.write_text(text)
-    assert_the_same(parameters(file, "network", "full-averaging"), parameters(file, "vector", "full-averaging"))
+    assert_the_same(parameters(file, "network", method), parameters(file, "vector", method))
 
 
 @pytest.mark.slow

@@ -162,7 +162,10 @@ def test_training_along_where_it_is_looked_at_is_enough_for_clients_that_keep_no
 #: The first four keep all kinds of states: a client's control variate, head or model, and a server's several models.
 ALGORITHMS = [
     *("scaffold", "fedrep", "ditto", "ifca"),
-    *(pytest.param(each, marks=pytest.mark.soak) for each in ("fedavg", "fedper", "pfedme", "per-fedavg")),
+    *(
+        pytest.param(each, marks=pytest.mark.soak)
+        for each in ("fedavg", "fedper", "pfedme", "per-fedavg", "fedyogi", "apfl", "fedala")
+    ),
 ]
 
 

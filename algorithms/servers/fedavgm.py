@@ -1,0 +1,72 @@
+"""FedAvgM: FedAvg whose server has momentum, so that rounds with few clients, or with odd ones, move its model less.
+
+With x the server's model, mean(x_k) that of the clients' trained models, weighted by n_k, and v = 0 at the start:
+
+    v <- momentum * v + (mean(x_k) - x)        x <- x + server_lr * v
+
+Source: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification,
+2019, section 4.2. The rate is that of Reddi et al. 2021 (`fedopt.py`); the paper has no other than 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.models import Local, ServerModel
+
+
+@dataclass(frozen=True, eq=False)
+class MovingModel(ServerModel):
+    """State of the server: its model x, and its velocity v, (n,) each."""
+
+    velocity_n: Tensor
+
+
+@dataclass(frozen=True)
+class FedAvgM(FedAvg):
+    """FedAvg with momentum at the server: its model goes on in the direction of earlier rounds.
+
+    Running statistics of normalisation take the clients' mean, since momentum could make a variance negative.
+
+    Args:
+        server_lr: rate of the server's steps, > 0; default 1.0. With 1 and momentum 0 it is FedAvg.
+        momentum: share of the velocity that a round keeps, in [0, 1); default 0.9.
+    """
+
+    _: KW_ONLY
+    server_lr: float = 1.0
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.server_lr > 0:
+            raise AlgorithmError(f"server_lr = {self.server_lr:g}: write a number above 0")
+        if not 0 <= self.momentum < 1:
+            raise AlgorithmError(f"momentum = {self.momentum:g}: write 0 or more and less than 1")
+
+    def start_server(self, values_n: Tensor) -> MovingModel:
+        return MovingModel(values_n, torch.zeros_like(values_n))
+
+    def open(self, server: ServerModel, round: int) -> ServerModel:
+        return ServerModel(server.model_n)
+
+    def close(self, server: ServerModel, updates: Local) -> MovingModel:
+        assert isinstance(server, MovingModel), "the state that it began with"
+        mean_n, kept_n = super().close(server, updates).model_n, self.momentum * server.velocity_n
+        # A rate of 1 takes the mean itself, and not the model plus a difference, which is rounded.
+        model_n = torch.lerp(server.model_n, mean_n, self.server_lr) + self.server_lr * kept_n
+        velocity_n = kept_n + (mean_n - server.model_n)
+        return MovingModel(stepped(model_n, mean_n, self.context.layout.n_parameters), velocity_n)
+
+
+def stepped(model_n: Tensor, mean_n: Tensor, parameters: int) -> Tensor:
+    """Return the model after a server's step, (n,), with the running statistics of the clients' mean.
+
+    Args:
+        parameters: number of parameters, which come first in both.
+    """
+    return torch.cat([model_n[:parameters], mean_n[parameters:]])

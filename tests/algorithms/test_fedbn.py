@@ -1,0 +1,67 @@
+"""FedBN: batch normalisation stays with the client, and everything else is FedAvg's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.fedbn import FedBN
+from fedpeer.algorithms.servers.models import Local
+from fedpeer.config.choice import parse_choice
+from fedpeer.config.federation import Federation
+from fedpeer.learning.groups import plan_for
+from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.trace import trace
+from tests.algorithms.client_factory import batches, starts
+from tests.algorithms.server_factory import MODULE, bench_of
+
+NORMAL = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))
+EXAMPLES = torch.tensor([10, 30, 60])
+
+
+def norms() -> torch.Tensor:
+    """Return which places of a model are the normalisation's: scale, shift, mean and variance."""
+    layout = FlatLayout.of(NORMAL)
+    found_n = torch.zeros(layout.n, dtype=torch.bool)
+    for each in layout.tensors:
+        found_n[each.span] = each.name.startswith("1.")
+    return found_n
+
+
+def test_normalisation_stays_and_everything_else_is_fedavg() -> None:
+    algorithm, fedavg, norm_n = FedBN(bench_of("loop", NORMAL)), FedAvg(bench_of("loop", NORMAL)), norms()
+    x_Bn = starts(NORMAL, 3)
+    x_Bn[1:, ~norm_n] = x_Bn[0, ~norm_n]
+    kept, sent = algorithm.train(
+        algorithm.start_client(x_Bn, EXAMPLES), algorithm.start_server(x_Bn[0]), batches(), (1, 2, 3)
+    )
+    assert int(norm_n.sum()) == 4 * 7
+    assert sent.model_n.shape == (3, int((~norm_n).sum()))
+    assert not torch.equal(kept.model_n[:, norm_n], x_Bn[:, norm_n]), "normalisation is trained"
+    for p in range(3):
+        # Each client's own normalisation under the common weights, trained as FedAvg trains.
+        _, alone = fedavg.train(Local(x_Bn[p], EXAMPLES[p]), fedavg.start_server(x_Bn[p]), batches().peer(p), (p + 1,))
+        assert torch.equal(kept.model_n[p], alone.model_n)
+        assert torch.equal(sent.model_n[p], alone.model_n[~norm_n])
+    server = algorithm.close(algorithm.start_server(x_Bn[0]), sent)
+    assert torch.equal(server.model_n, fedavg.close(server, Local(kept.model_n, EXAMPLES)).model_n[~norm_n])
+    again, _ = FedBN(bench_of("loop", NORMAL, lr=0.0)).train(kept, server, batches(steps=1), (1, 2, 3))
+    scales = norm_n.clone()
+    scales[-14:] = False  # the statistics move without a learning rate, too
+    assert torch.equal(again.model_n[:, scales], kept.model_n[:, scales])
+    assert torch.equal(again.model_n[:, ~norm_n], server.model_n.expand(3, -1))
+
+
+def test_it_shares_what_gossip_with_local_buffers_shares() -> None:
+    federation = Federation.model_validate({"learning": {"buffers": "local"}})
+    plan = plan_for(federation, trace(NORMAL, torch.zeros(2, 5)), ["a", "b"], parse_choice("full-averaging"))
+    [group] = plan.groups
+    assert sorted(group.indices["a"].tolist()) == FedBN(bench_of("loop", NORMAL)).base_D.tolist()
+
+
+def test_a_network_without_it_is_refused_with_the_way_out() -> None:
+    with pytest.raises(AlgorithmError, match=r"no batch normalisation, .* take fedavg"):
+        FedBN(bench_of("stack", MODULE))
