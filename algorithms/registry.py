@@ -53,7 +53,7 @@ _CLASSES: Mapping[str, str] = {
 #: Algorithms whose clients send a model alone, so that their updates can be made private and can be buffered.
 SEND_A_MODEL = (
     *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedper", "fedbn", "fedrep"),
-    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala"),
+    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala", "flexlora"),
 )
 
 
