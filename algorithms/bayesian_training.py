@@ -143,14 +143,14 @@ class _Loop:
             self._module = bayesian(context.module, estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
+        if not all(parameter.requires_grad for parameter in context.module.parameters()):
+            raise AlgorithmError(
+                "the network has parameters that are not trained, but the posterior covers all of them; train them all"
+            )
         self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
         if not list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]:
             raise AlgorithmError(
                 "the network uses one tensor in several places, which have no common distribution; use separate tensors"
-            )
-        if not all(parameter.requires_grad for parameter in self._module.parameters()):
-            raise AlgorithmError(
-                "the network has parameters that are not trained, but the posterior covers all of them; train them all"
             )
         self._layout: FlatLayout = context.layout
         self._loss: Loss = context.loss

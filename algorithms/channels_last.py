@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedpeer.slicing import flat
+from fedpeer.slicing.flat import trainable_copy
 
 #: Layers that give the same for either order: elementwise ones, and those that index an image by its dimensions.
 _KNOWN = (
@@ -32,7 +32,7 @@ _KNOWN = (
 
 def copied(module: nn.Module) -> nn.Module:
     """Return a copy of a module, for training or evaluation, with its images channels last where that is faster."""
-    module = flat.copied(module)
+    module = trainable_copy(module)
     if _indifferent(module):
         module.register_forward_pre_hook(_reordered)
     return module

@@ -30,7 +30,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import OwnRule, check_gradients, learns, rate_of
-from fedpeer.slicing.flat import FlatLayout, copied
+from fedpeer.slicing.flat import FlatLayout, trainable_copy
 
 
 class Stepper(Protocol):
@@ -227,7 +227,7 @@ def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor,
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if layout.n != layout.n_parameters or trained != {tensor.name for tensor in layout.tensors}:
         return False
-    module, example, target = copied(module, "cpu"), example.cpu(), target.cpu()
+    module, example, target = trainable_copy(module, "cpu"), example.cpu(), target.cpu()
     plain = OptimizerChoice("SGD", {"lr": 1.0})
     loop, mapped = Loop(module, layout, loss, plain), Mapped(module, layout, loss, plain)
     start_n = layout.flatten(module)

@@ -20,7 +20,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper, closed
-from fedpeer.slicing.flat import FlatLayout, copied
+from fedpeer.slicing.flat import FlatLayout, trainable_copy
 from fedpeer.slicing.network import TensorSpec
 
 #: (values_KD, weights_K) -> (D,): `weighted_mean`, or a rule that tolerates Byzantine clients (`aggregation.py`).
@@ -117,7 +117,7 @@ class TrainingContext:
             held = tuple(replace(layer, frozen=layer.weight not in chosen) for layer in layers)
             if all(layer.bias is None or (layer.bias not in chosen) == layer.frozen for layer in held):
                 return Stack(held, self.loss, self.optimizer.lr, self.optimizer.momentum or 0.0)
-        module = copied(self.module)
+        module = trainable_copy(self.module)
         for spec in self._parameters:
             module.get_parameter(spec.name).requires_grad_(spec.offset in chosen)
         return build_stepper("loop", module, self.layout, self.loss, self.optimizer)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpeer.slicing.flat import copied
+from fedpeer.slicing.flat import trainable_copy
 
 
 def copied_for_block(module: nn.Module) -> nn.Module:
     """Return a copy of a module, for a block of peers; on an NVIDIA GPU its plain convolutions unfold images."""
     on_gpu = any(parameter.is_cuda for parameter in module.parameters())
-    return unfolded(module) if on_gpu else copied(module)
+    return unfolded(module) if on_gpu else trainable_copy(module)
 
 
 def unfolded(module: nn.Module) -> nn.Module:
@@ -28,7 +28,7 @@ def unfolded(module: nn.Module) -> nn.Module:
     >>> [type(each).__name__ for each in unfolded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())).children()]
     ['UnfoldedConv2d', 'ReLU']
     """
-    module = copied(module)
+    module = trainable_copy(module)
     if type(module) is nn.Conv2d:
         return UnfoldedConv2d(module) if _plain(module) else module
     for name, layer in list(module.named_modules()):

@@ -242,9 +242,9 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
         if name not in experiment.open
     ]
     federation, mistakes = typed(Federation, source.data)
-    start = None if federation is None else federation.learning.start
-    unknown = None if start is None else choice_problem(("learning", "start"), start)
-    refuse(source, problems or [*mistakes, *([] if unknown is None else [unknown])], NOTHING_STARTED)
+    chosen = {} if federation is None else {name: getattr(federation.learning, name) for name in ("loss", "start")}
+    unknown = [choice_problem(("learning", name), value) for name, value in chosen.items() if value is not None]
+    refuse(source, problems or [*mistakes, *filter(None, unknown)], NOTHING_STARTED)
     return found
 
 

@@ -28,7 +28,7 @@ from fedpeer.config.settings import LearningSettings
 from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.learning.class_weights import class_weight_of
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import copied
+from fedpeer.slicing.flat import trainable_copy
 
 
 class Scale(Protocol):
@@ -76,7 +76,7 @@ def check_step(module: nn.Module, inputs: Tensor) -> None:
     Raises:
         NetworkError: the forward pass failed.
     """
-    module = copied(module).train()
+    module = trainable_copy(module).train()
     with guarded(0), torch.no_grad(), unrounded(inputs.device.type):
         try:
             module(inputs)
@@ -158,7 +158,7 @@ class LocalTask:
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
         weight = class_weight_of(learning, classes, held.train_y)
-        module = copied(assembly.module, device)
+        module = trainable_copy(assembly.module, device)
         check_step(module, train_part.between(0, batch).inputs())
         loss, optimizer = assembly.criterion, assembly.optimizer
         two = train_part.between(0, 2)

@@ -44,7 +44,7 @@ from fedpeer.learning.local_task import flat_scale
 from fedpeer.learning.program import Program
 from fedpeer.networks.lora import merged
 from fedpeer.runs.disk import replacing, write_json
-from fedpeer.slicing.flat import FlatLayout, copied, frozen_parameters
+from fedpeer.slicing.flat import FlatLayout, frozen_parameters, trainable_copy
 
 
 class ModelError(Exception):
@@ -174,7 +174,7 @@ class Model:
     @classmethod
     def of(cls, card: Card, peer: str, module: nn.Module, layout: FlatLayout, x_n: Tensor) -> Model:
         """Return a peer's model with these parameters (n,); `module` stays as it is."""
-        own = copied(module, "cpu").eval()
+        own = trainable_copy(module, "cpu").eval()
         own.load_state_dict(layout.unflatten(x_n.cpu()), strict=False)  # counters are each peer's own and not kept
         return cls(card=card, peer=peer, module=own)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a feed-forward layer, each added to what it was given.
 
     width   numbers at each place
@@ -67,13 +67,13 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width) if features is None else nn.Linear(features, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
         for number in range(1, layers + 1):
-            self.add_module(f"block{number}", Block(width, heads, hidden, dropout))
+            self.add_module(f"block{number}", TransformerBlock(width, heads, hidden, dropout))
         self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs)."""
         h = self.embedding(x) + self.position
         for block in self.children():
-            h = block(h) if isinstance(block, Block) else h
+            h = block(h) if isinstance(block, TransformerBlock) else h
         logits: Tensor = self.output(self.norm(h[:, -1]))
         return logits

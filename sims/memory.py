@@ -23,7 +23,7 @@ from fedpeer.learning.outer import outer_rules
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
-from fedpeer.slicing.flat import copied
+from fedpeer.slicing.flat import trainable_copy
 from fedpeer.slicing.plan import Plan
 
 
@@ -54,7 +54,7 @@ def job_of(world: World, device: str) -> Job:
     learning = world.federation.learning
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
-    module = copied(world.module, device)
+    module = trainable_copy(world.module, device)
     check_step(module, _example(world, holdings[0], min(batches))[0].to(device))
     inputs, targets = (each.to(device) for each in _example(world, holdings[0], 2))
     way, block = choose(

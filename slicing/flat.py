@@ -86,7 +86,7 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest() if tensors else ""
 
 
-def copied(module: nn.Module, device: str | None = None) -> nn.Module:
+def trainable_copy(module: nn.Module, device: str | None = None) -> nn.Module:
     """Return a copy of a module that has the same frozen parameters, so that a process holds them once.
 
     Args:

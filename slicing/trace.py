@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedpeer.slicing.cells import Ids, MixedError, NetworkMapBuilder
-from fedpeer.slicing.flat import copied, digest_of, frozen_parameters, tensor_specs
+from fedpeer.slicing.flat import digest_of, frozen_parameters, tensor_specs, trainable_copy
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
 from fedpeer.slicing.rules import assigned, call_function, plain_name
@@ -41,7 +41,7 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     Raises:
         SlicingError: the module does not accept such an input.
     """
-    module = copied(module, "cpu").eval()
+    module = trainable_copy(module, "cpu").eval()
     builder = NetworkMapBuilder(tensor_specs(module))
     for first, others in _tied(module).items():
         builder.spoil([first], f"it is the same tensor as {', '.join(others)}")

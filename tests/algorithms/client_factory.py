@@ -68,9 +68,13 @@ def in_torch(
     rounds: list[Batches],
     loss: Loss,
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    layout: FlatLayout | None = None,
 ) -> Tensor:
-    """Return one peer's parameters after these rounds of batches, trained by one uninterrupted torch optimiser."""
-    layout = FlatLayout.of(module)
+    """Return one peer's parameters after these rounds of batches, trained by one uninterrupted torch optimiser.
+
+    `layout`: that of the module before some of its parameters were frozen.
+    """
+    layout = layout or FlatLayout.of(module)
     module.load_state_dict({**module.state_dict(), **{name: t.clone() for name, t in layout.unflatten(x_n).items()}})
     module.train()
     stepping = optimizer([p for p in module.parameters() if p.requires_grad])

@@ -111,7 +111,7 @@ EXAMPLE = (torch.randn((2, 5), generator=torch.Generator().manual_seed(4)), torc
         (Calling(Foreign.apply), False),
         (nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)), False),
         (Counting(), False),
-        (Holding("frozen"), False),
+        (Holding("frozen"), True),
         (Holding("buffer"), False),
     ],
     ids=lambda value: type(value).__name__,

@@ -24,8 +24,9 @@ MODULE = mlp()
 WAYS: list[Way] = ["single sample", "stack", "mapped", "loop"]
 
 
-def stepper_of(way: Way, module: nn.Module = MODULE, **settings: Any) -> Stepper:
-    return build_stepper(way, module, FlatLayout.of(module), LOSS, OptimizerChoice("SGD", {"lr": 0.1, **settings}))
+def stepper_of(way: Way, module: nn.Module = MODULE, layout: FlatLayout | None = None, **settings: Any) -> Stepper:
+    layout = layout or FlatLayout.of(module)
+    return build_stepper(way, module, layout, LOSS, OptimizerChoice("SGD", {"lr": 0.1, **settings}))
 
 
 def block_of(way: Way) -> Batches:
@@ -89,7 +90,7 @@ def test_a_layer_is_trained_alone_as_with_autograd_and_the_others_are_not_pulled
     context = TrainingContext.of(MODULE, LOSS, OptimizerChoice("SGD", {"lr": 0.1, "momentum": momentum}))
     places_D = context.head_D((str(layer),))
     closed = context.training_only(places_D)
-    module = copy.deepcopy(MODULE).requires_grad_(False)
+    module, whole = copy.deepcopy(MODULE).requires_grad_(False), FlatLayout.of(MODULE)
     module[layer].requires_grad_(True)
     assert isinstance(closed, Stack)
     block, x_Bn = block_of("stack"), starts(MODULE, 3)
@@ -97,7 +98,7 @@ def test_a_layer_is_trained_alone_as_with_autograd_and_the_others_are_not_pulled
     for correction in (None, pull):
         found, wanted = (
             fresh_steps(each, x_Bn, block, (1, 2, 3), correction)
-            for each in (closed, stepper_of("loop", module, momentum=momentum))
+            for each in (closed, stepper_of("loop", module, whole, momentum=momentum))
         )
         assert distance(found, wanted) < CLOSE
         moved = (found != x_Bn).any(0).nonzero().flatten().tolist()
@@ -115,15 +116,15 @@ def test_a_head_that_is_half_a_layer_takes_autograd() -> None:
 
 def test_running_statistics_and_frozen_parameters_are_not_pulled() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    module[2].requires_grad_(False)
     layout, block, x_Bn = FlatLayout.of(module), batches(), starts(module, 3)
+    module[2].requires_grad_(False)
     pull = Correction.towards(torch.full_like(x_Bn, 9.0), 0.5)
     plain, pulled = (
-        layout.unflatten(fresh_steps(stepper_of("loop", module, lr=lr), x_Bn, block, (1, 2, 3), each))
+        layout.unflatten(fresh_steps(stepper_of("loop", module, layout, lr=lr), x_Bn, block, (1, 2, 3), each))
         for lr, each in ((0.0, None), (0.0, pull))
     )
     assert torch.equal(plain["1.running_mean"], pulled["1.running_mean"])
-    moved = layout.unflatten(fresh_steps(stepper_of("loop", module), x_Bn, block, (1, 2, 3), pull))
+    moved = layout.unflatten(fresh_steps(stepper_of("loop", module, layout), x_Bn, block, (1, 2, 3), pull))
     before = layout.unflatten(x_Bn)
     assert torch.equal(moved["2.weight"], before["2.weight"])
     assert float((moved["0.weight"] - before["0.weight"]).mean()) > 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedpeer.algorithms.dfedalt import DFedAlt, DFedSalt
 from fedpeer.algorithms.leaves import take_rows
 from fedpeer.algorithms.local_training import PartialAveraging
 from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.steppers import build_stepper
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.groups import plan_for
@@ -102,7 +104,9 @@ def test_rounds_are_head_steps_base_steps_and_an_average_of_the_base(
 def test_without_head_steps_it_is_partial_averaging_under_fixed_heads() -> None:
     module = copy.deepcopy(MODULE)
     module.get_submodule("4").requires_grad_(False)
-    plain, ours = PartialAveraging(bench_of("loop", module)), DFedAlt(bench_of("loop"), head_share=0.0)
+    context = bench_of("loop")
+    held = build_stepper("loop", module, context.layout, context.loss, context.optimizer)
+    plain, ours = PartialAveraging(replace(context, stepper=held)), DFedAlt(bench_of("loop"), head_share=0.0)
     x_Bn, block = starts(MODULE, 3), batches()
     _, wanted = plain.train(plain.start_client(x_Bn, torch.ones(3)), ServerModel(x_Bn), block, (1, 2, 3))
     _, found = ours.train(ours.start_client(x_Bn, torch.ones(3)), ServerModel(x_Bn), block, (1, 2, 3))

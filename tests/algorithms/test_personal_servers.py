@@ -111,7 +111,7 @@ def test_fedrep_trains_the_head_on_the_base_and_then_the_base_under_the_head(
     for frozen, taken in ((("0", "2"), of_head), (("4",), of_base)):
         for name in ("0", "2", "4"):
             module.get_submodule(name).requires_grad_(name not in frozen)
-        before_n, x_n = x_n, in_torch(module, x_n, [one.taking(taken)], LOSS, sgd)
+        before_n, x_n = x_n, in_torch(module, x_n, [one.taking(taken)], LOSS, sgd, LAYOUT)
         moved_n = x_n != before_n
         assert bool(moved_n[: len(BASE_D)].any()) == ("4" in frozen) != bool(moved_n[len(BASE_D) :].any())
     assert distance(kept.model_n, x_n) < CLOSE

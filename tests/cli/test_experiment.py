@@ -97,7 +97,10 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--engine", "ray", "--device", "cuda"], ["the ray engine trains on CPUs"]),
         (["run", "mocha-table", "--loss", "huber"], ["--loss", "mocha-table fixes this setting"]),
         (["run", "fig27", "--loss", "squared-error"], ["--loss", "fig27 fixes this setting"]),
-        (["run", "fig17", "--loss", "huge", "--start", "uniforn:1"], ['found "huge"', 'did you mean "uniform"?']),
+        (
+            ["run", "fig17", "--loss", "huge", "--start", "uniforn:1"],
+            ['there is no loss "huge"', 'did you mean "uniform"?'],
+        ),
         (["report"], ["no runs of any experiment", "fedpeer experiment run"]),
         (["report", "tiny", "--full"], ["fedpeer experiment run tiny"]),
         (["report", "fig7"], ["has no runs of fig7 yet", "fedpeer experiment run fig7"]),

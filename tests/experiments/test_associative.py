@@ -131,9 +131,16 @@ def classifying(input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
     return Classifying(input_shape[0], outputs)
 
 
-WITHOUT_GRADIENTS = ("fedavg", "fedper", "ifca")
+WITHOUT_GRADIENTS = (
+    *("fedavg", "fedper", "ifca", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
+    *("dfedavgm", "dfedalt"),
+)
 #: Remedy that an algorithm states first if it needs another kind of network.
-FIRST = dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear")
+FIRST = {
+    **dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear"),
+    "flexlora": "write learning.lora",
+    "fedbn": "has no batch normalisation",
+}
 
 
 @pytest.mark.parametrize(

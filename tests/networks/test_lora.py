@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedpeer.networks.lora import Adapted, ProjectedAttention, adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import FlatLayout, copied
+from fedpeer.slicing.flat import FlatLayout, trainable_copy
 from fedpeer.slicing.trace import trace
 
 
@@ -85,7 +85,7 @@ def test_only_the_factors_are_in_the_vector_and_a_copy_has_the_same_base() -> No
     assert [tensor.name for tensor in FlatLayout.of(module).tensors] == [
         "0.lora_A.weight", "0.lora_B.weight", "2.weight", "2.bias"
     ]  # fmt: skip
-    twin = copied(module)
+    twin = trainable_copy(module)
     assert twin.get_parameter("0.base.weight") is module.get_parameter("0.base.weight")
     assert twin.get_parameter("0.lora_A.weight") is not module.get_parameter("0.lora_A.weight")
 

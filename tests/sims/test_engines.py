@@ -80,7 +80,7 @@ def test_python_objects_cannot_go_to_processes(tmp_path: Path) -> None:
         api.simulate("digits", nn.Linear(64, 10), engine="processes", out=tmp_path)
     (problem,) = refusal.value.problems
     assert "network came as a Python object" in problem.text
-    assert problem.text.endswith('name the network (python:module:function), or use engine="network"')
+    assert problem.text.endswith('name code (python:module:function), or use engine="network"')
     assert not list(tmp_path.iterdir())
 
 
