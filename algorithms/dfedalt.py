@@ -64,7 +64,7 @@ class DFedAlt(Algorithm[TrainingState, ServerModel, ServerModel]):
     sharing: ClassVar[Sharing] = "own models"
 
     def __post_init__(self) -> None:
-        assert self.parts, "there are a head and a base"
+        assert self.parts, "built now, so that what it refuses is refused now"
 
     @classmethod
     def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:
@@ -112,7 +112,7 @@ class DFedSalt(DFedAlt):
         if not self.rho >= 0:
             raise AlgorithmError(f"rho = {self.rho:g}: write 0 or more")
         assert self.context.lr >= 0, "it takes plain gradient steps"
-        assert self._gradient, "there are gradients"
+        assert callable(self._gradient), "built now, so that what it refuses is refused now"
 
     @cached_property
     def _gradient(self) -> Gradient:

@@ -43,7 +43,7 @@ class DPsgd(Algorithm[ServerModel, ServerModel, ServerModel]):
 
     def __post_init__(self) -> None:
         assert self.context.lr >= 0, "it takes plain gradient steps"
-        assert self._gradient, "there are gradients"
+        assert callable(self._gradient), "built now, so that what it refuses is refused now"
 
     @cached_property
     def _gradient(self) -> Gradient:

@@ -71,7 +71,7 @@ class GradientTracking(Algorithm[Tracking, Tracked, Tracked]):
 
     def __post_init__(self) -> None:
         assert self.context.lr >= 0, "it takes plain gradient steps"
-        assert self._gradient, "there are gradients"
+        assert callable(self._gradient), "built now, so that what it refuses is refused now"
 
     @classmethod
     def method(cls, **settings: Any) -> Method:

@@ -21,7 +21,9 @@ ROOMS = (
 )
 PURE: tuple[str, ...] = ("slicing", "topology", "gossip", "algorithms", "networks", "config")
 PURE += ("peer/wire", "peer/state", "peer/consensus", "peer/node")
-PURE += tuple(f"learning/{name}.py" for name in ("assembly", "bandwidth", "groups", "local_task", "wire_forms"))
+PURE += tuple(
+    f"learning/{name}.py" for name in ("assembly", "bandwidth", "class_weights", "groups", "local_task", "wire_forms")
+)
 #: Imports that a pure room never has: it does not communicate, wait, read, write, look at the clock, or draw from a
 #: generator of its own.
 IMPURE = {"asyncio", "socket", "threading", "multiprocessing", "subprocess", "time", "datetime", "os", "pathlib"}

@@ -59,7 +59,7 @@ class Apfl(FedAvg):
         if not 0 <= self.alpha <= 1:
             raise AlgorithmError(f"alpha = {self.alpha:g}: write a number from 0 to 1")
         assert self.context.lr >= 0, "it takes plain gradient steps"
-        assert self._gradient, "there are gradients"
+        assert callable(self._gradient), "built now, so that what it refuses is refused now"
 
     @cached_property
     def _gradient(self) -> Gradient:

@@ -69,7 +69,7 @@ class FedAla(FedAvg):
         if self.passes < 1:
             raise AlgorithmError(f"passes = {self.passes}: write 1 or more")
         assert len(self.head_D), "a head has parameters"
-        assert self._gradient, "there are gradients"
+        assert callable(self._gradient), "built now, so that what it refuses is refused now"
 
     @cached_property
     def head_D(self) -> Tensor:

@@ -35,7 +35,7 @@ class FedRep(FedPer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self._parts, "there are a head and a base"
+        assert self._parts, "built now, so that what it refuses is refused now"
 
     @cached_property
     def _parts(self) -> HeadFirst:

@@ -14,7 +14,7 @@ from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.apfl import Apfl, MixingClient, mixed
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 from tests.algorithms.server_factory import LOSS, LR, MODULE, Quadratics, bench_of, played
@@ -35,7 +35,7 @@ def test_rounds_are_the_recursion() -> None:
     for number in range(6):
         some = (0, 1) if number % 2 else (0,)
         server = played(algorithm, server, clients, lambda peer: WORLD.batches(int(peer), STEPS), [*map(str, some)])
-        copies = {}
+        copies: dict[int, Any] = {}
         for k in some:
             w_D, v_D, alpha = x_D, own[k], alphas[k]
             for step in range(STEPS):
@@ -50,7 +50,7 @@ def test_rounds_are_the_recursion() -> None:
                 algorithm.personal_model(kept).numpy(), alpha * v_D + (1 - alpha) * w_D, rtol=0, atol=1e-13
             )
         counts = {0: 1, 1: 3}
-        x_D = sum(counts[k] * copies[k] for k in some) / sum(counts[k] for k in some)
+        x_D = np.asarray(sum(counts[k] * copies[k] for k in some) / sum(counts[k] for k in some))
         np.testing.assert_allclose(server.model_n.numpy(), x_D, rtol=0, atol=1e-13)
     assert all(abs(alpha - 0.3) > 1e-3 for alpha in alphas), "both have learned their alpha"
 
@@ -68,7 +68,7 @@ def test_alpha_goes_down_the_loss_of_the_mix() -> None:
 
 def test_without_own_models_it_is_fedavg_and_without_the_servers_each_is_alone() -> None:
     x_Bn, block, examples = starts(MODULE, 3), batches(), torch.tensor([1.0, 2.0, 3.0])
-    sent = {}
+    sent: dict[float, Local] = {}
     for alpha in (0.0, 1.0):
         algorithm = Apfl(bench_of("stack"), alpha=alpha, adaptive=False)
         kept, sent[alpha] = algorithm.train(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -118,11 +120,17 @@ def test_clients_in_different_rounds_are_each_alone() -> None:
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(AlgorithmError, match="running statistics"):
         FedAla(bench_of("loop", nn.Sequential(mlp(), nn.BatchNorm1d(3))))
-    for settings, says in (
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
         ({"eta": -1.0}, "eta = -1: write 0 or more"),
         ({"share": 0.0}, "share = 0: write a number above 0"),
         ({"passes": 0}, "passes = 0: write 1 or more"),
         ({"head": ("9",)}, 'no module "9"'),
-    ):
-        with pytest.raises(AlgorithmError, match=says):
-            FedAla(bench_of("stack"), **settings)  # type: ignore[arg-type]
+    ],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(AlgorithmError, match=says):
+        FedAla(bench_of("stack"), **settings)

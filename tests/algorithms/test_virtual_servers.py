@@ -477,7 +477,7 @@ def test_2019_learns_digits_one_client_at_a_time() -> None:
     assert of[1] > 0.8
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_pfedbayes_learns_digits() -> None:
     of = learned(PFedBayes, relu(), clients=10, rounds=15)
     assert min(of) > 0.8

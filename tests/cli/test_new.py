@@ -63,7 +63,7 @@ def test_each_command_of_a_templates_page_runs(
                 assert checked.code == 0, checked.err
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_partial_averaging_gains_where_hospitals_differ(fedpeer: Fedpeer, tmp_path: Path) -> None:
     """A newcomer's first result is worth looking at: sharing a part is better than nothing and than everything."""
     assert fedpeer("new", "study").code == 0

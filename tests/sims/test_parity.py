@@ -119,7 +119,7 @@ SERVED = {
 #: Cases whose path other cases take too: with weights and groups, every second round, with some clients only, or in
 #: `test_peers.py`.
 ALSO_ELSEWHERE = {
-    "where a slice has drifted", "single examples", "a coordinator",
+    "exact", "where a slice has drifted", "single examples", "a coordinator",
     "fedavg", "fedavg, some take part", "apfl", "virtual", "mocha",
 }  # fmt: skip
 #: Networks with batch normalization: `learning.buffers`, and the method.

@@ -17,8 +17,8 @@ from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 OLD_ROUNDS = 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("old", [pytest.param(0, marks=pytest.mark.soak), OLD_ROUNDS])
+@pytest.mark.soak
+@pytest.mark.parametrize("old", [0, OLD_ROUNDS])
 def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(old: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings take a tick, so that exchanges are most of a round, and messages nearly a tick.
 

@@ -15,7 +15,7 @@ COMMAND = ["simulate", "--engine", "ray", "--shards", "1", "--peers", "4", "--ne
 COMMAND += ["--compare", "partial-averaging", "--rounds", "1000000", "--steps", "20", "--batch-size", "5"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ctrl_c_ends_run_and_cluster_and_nothing_of_rays_is_said(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     command = [sys.executable, "-m", "fedpeer", *COMMAND, "--out", str(tmp_path)]

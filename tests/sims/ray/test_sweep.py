@@ -168,7 +168,8 @@ def test_a_shard_killed_at_any_moment_is_named_and_made_anew_and_the_result_is_t
 
 
 @pytest.mark.parametrize(
-    "moments", [["updates"], pytest.param(["do", "updates", "settle", "kept"], marks=pytest.mark.soak)]
+    "moments",
+    [pytest.param(each, marks=pytest.mark.soak) for each in (["updates"], ["do", "updates", "settle", "kept"])],
 )
 def test_clients_are_made_anew_too(
     moments: list[str], machines: Machines, killing: Callable[[Any, str, int], None]
@@ -207,7 +208,7 @@ def test_a_task_that_cannot_be_done_ends_the_run_with_its_own_words(
     ("method", "moment"),
     [
         pytest.param("partial-averaging", "do", marks=pytest.mark.soak),
-        ("partial-averaging", "mix"),
+        pytest.param("partial-averaging", "mix", marks=pytest.mark.soak),
         pytest.param("fedavg", "updates", marks=pytest.mark.soak),
     ],
 )
@@ -354,6 +355,7 @@ def processes_of(name: str) -> list[psutil.Process]:
     return [each for each in psutil.process_iter(["cmdline"]) if f"ray::{name}" in (each.info["cmdline"] or ())]
 
 
+@pytest.mark.soak
 def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
     machines: Machines, held: Path, expected: dict[str, Any], tmp_path: Path
 ) -> None:
