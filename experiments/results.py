@@ -33,7 +33,8 @@ class Measured:
     best         metric -> (mean, SEM or None) over seeds of the round with the best validation score
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
                  the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
-                 "loss", "loss by examples": mean test loss, see `_losses`
+                 "loss", "loss by examples": mean test loss, see `_losses`; "worst tenth": accuracy of the tenth of the
+                 peers that have the least
     """
 
     label: str
@@ -128,6 +129,7 @@ class Column:
     axis     title of a figure's axis; "": `title`
     most     upper end of a figure's axis, which then begins at zero
     log      whether a figure's axis is logarithmic
+    whole    whether bytes are of all rounds together
     """
 
     title: str
@@ -138,11 +140,12 @@ class Column:
     axis: str = ""
     most: float | None = None
     log: bool = False
+    whole: bool = False
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
         """Return the cell's number for each seed, or None if it has none."""
         if not self.metric:
-            return (self.shown(cell.sent),)
+            return (self.shown(cell.sent * (cell.rounds if self.whole else 1)),)
         found = cell.per_seed.get(self.metric, cell.statistics.get(self.metric))
         return None if found is None else tuple(map(self.shown, found))
 
@@ -152,6 +155,10 @@ class Column:
             return None
         mean, sem = cell.best[self.metric]
         return self.shown(mean), None if sem is None else abs(self.shown(sem) - self.shown(0.0))
+
+
+#: Statistic of every run with accuracies: that of the tenth of the peers with the least.
+_WORST = "worst tenth"
 
 
 def _percent(fraction: float) -> float:
@@ -195,6 +202,20 @@ COLUMNS: Mapping[str, Column] = {
         lambda number: number / 1e6,
         meant="all that is said in a round, by all together",
         digits=2,
+    ),
+    "all": Column(
+        "MB of all rounds",
+        "",
+        lambda number: number / 1e6,
+        meant="all that is said in the whole run, by all together",
+        whole=True,
+    ),
+    "worst": Column(
+        "worst tenth",
+        _WORST,
+        _percent,
+        meant="the own models of the tenth of the peers that have the least accuracy, mean over these",
+        axis="accuracy, %",
     ),
     "update": Column(
         "KB an update",
@@ -287,6 +308,8 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     rows = sorted(rows, key=lambda row: int(row["seed"]))
     names = rows[0].get("statistics", {})
     found = {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}
+    if all(row.get("accuracy") for row in rows):
+        found[_WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
     if all(row["disagreement"] for row in rows):
         found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
     return found
@@ -307,6 +330,12 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
         alike.append(float(np.mean(chosen["loss"])))
         pooled.append(float(np.average(chosen["loss"], weights=chosen["tested"])))
     return {"loss": tuple(alike), "loss by examples": tuple(pooled)}
+
+
+def _worst_tenth(accuracy_P: Sequence[float | None]) -> float:
+    """Return the mean accuracy of the tenth of the peers with the least, rounded up to whole peers."""
+    worst_first = sorted(0.0 if each is None or not math.isfinite(each) else each for each in accuracy_P)
+    return float(np.mean(worst_first[: math.ceil(len(worst_first) / 10)]))
 
 
 def _mean_where_it_is(values: Sequence[float | None]) -> float:

@@ -43,6 +43,7 @@ MODIFIERS: dict[str, Callable[..., Split]] = {
     "views": crossings.views,
     "codes": crossings.codes,
     "truncate": differences.truncate,
+    "subsample": differences.subsample,
 }
 
 

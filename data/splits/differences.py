@@ -15,6 +15,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Share, Split
 from fedpeer.data.splits.shares import changed_shares, class_count, joined_notes, relabelled
@@ -122,6 +123,23 @@ def truncate(
     rule = f"truncate:{size}" + ("" if test is None else f",test={test}") + (",at_most=true" if at_most else "")
     return changed_shares(
         split, rule, (), lambda share, _: replace(share, train_M=share.train_M[:size], test_M=share.test_M[:test])
+    )
+
+
+def subsample(dataset: Dataset, split: Split, draws: np.random.Generator, *, fraction: float) -> Split:
+    """Each peer keeps a random fraction of its training examples and of its test examples, at least one of each."""
+    if not 0 < fraction <= 1:
+        raise DataError(f"subsample:{fraction:g}: write a fraction above 0 and at most 1, such as 0.1")
+
+    def some(index_M: NDArray[np.int64]) -> NDArray[np.int64]:
+        count = min(len(index_M), max(1, round(fraction * len(index_M))))
+        return index_M[np.sort(draws.choice(len(index_M), count, replace=False))]
+
+    return changed_shares(
+        split,
+        f"subsample:{fraction:g}",
+        (),
+        lambda share, _: replace(share, train_M=some(share.train_M), test_M=some(share.test_M)),
     )
 
 

@@ -482,6 +482,17 @@ def test_truncated_shares_are_equal_and_still_mixed() -> None:
     assert len({len(share.train_M) for share in cut.shares}) > 1
 
 
+def test_a_subsample_keeps_that_fraction_of_each_share() -> None:
+    whole, split = (_split(f"dirichlet:0.3,least=20{rest}", _made(4000, 10), 8) for rest in ("", "/subsample:0.25"))
+    assert split.rule == "dirichlet:0.3,least=20/subsample:0.25"
+    for before, after in zip(whole.shares, split.shares, strict=True):
+        for old_M, new_M in ((before.train_M, after.train_M), (before.test_M, after.test_M)):
+            assert len(new_M) == min(len(old_M), max(1, round(len(old_M) / 4)))
+            places = [old_M.tolist().index(each) for each in new_M]
+            assert places == sorted(set(places)), "no example twice, in the order that there was"
+            assert len(new_M) < 8 or places != list(range(len(places))), "drawn, not the first"
+
+
 def test_peers_and_classes_are_named_as_people_do() -> None:
     dataset = _made(100, 4)
     split = _split("iid/swap:class1+3,on=1+3-4", dataset, 5)
@@ -497,6 +508,7 @@ def test_peers_and_classes_are_named_as_people_do() -> None:
     ("rule", "dataset", "peers", "said"),
     [
         ("user", DIGITS, 4, "digits has no users"),
+        ("iid/subsample:0", DIGITS, 4, "write a fraction above 0 and at most 1"),
         ("drift", DIGITS, 4, "no subclasses"),
         ("blocks:120", DIGITS, 16, "use blocks:112 or less"),
         ("blocks", DIGITS, 2000, "use fewer peers"),

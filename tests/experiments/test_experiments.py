@@ -349,6 +349,7 @@ def test_columns_are_in_percent_and_megabytes() -> None:
     assert COLUMNS["error"].values(one) == (25.0, 50.0)
     assert COLUMNS["error"].best(one) == pytest.approx((20.0, 1.0))
     assert COLUMNS["sent"].values(one) == (2.0,)
+    assert COLUMNS["all"].values(replace(one, rounds=5)) == (10.0,)
     assert COLUMNS["S"].values(one) is None
     assert Measured.from_json(json.loads(json.dumps(one.to_json()))) == one
 
@@ -414,6 +415,16 @@ def test_statistics_are_of_those_who_have_them(lab: Lab, tmp_path: Path) -> None
     local = found(wanted(tmp_path))["Local"]
     assert COLUMNS["update"].values(local) == (2.0, 2.001), "the first was never asked; in KB"
     assert COLUMNS["sent"].values(local) == (3e-6,), "6 bytes in two rounds of which one was recorded"
+
+
+def test_the_worst_tenth_is_at_least_one_peer(lab: Lab, tmp_path: Path) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
+    assert run_experiment(wanted(tmp_path))
+    assert COLUMNS["worst"].values(found(wanted(tmp_path))["Local"]) == (50.0, 50.0)
+    row = {"method": "local", "seed": 0, "round": 1, "accuracy": [0.9, None, *[0.1 * p for p in range(10)]]}
+    rows = [{**row, "loss": [0.0] * 12, "tested": [1] * 12, "bytes_sent": [0] * 12, "messages_sent": [0] * 12}]
+    made = Measured.of("A", [{**rows[0], "seconds": 0.1, "disagreement": {}}], variant="", tried={}, seconds=0.0)
+    assert made.statistics["worst tenth"] == (0.0,), "two of twelve: the one without a score, and the one with 0"
 
 
 @pytest.mark.slow

@@ -1,0 +1,162 @@
+"""Beyond the papers: the methods that people compare with, without a server and with one, on the same data and steps.
+
+Every method takes the same number of local steps, with the same batches. Where the method averages after each step
+(D-PSGD, SGP), a round is one step, and there are so many more rounds; so bytes are of the whole run. Peers without a
+server exchange once after a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpeer.experiments.claims import above, part_of
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
+from fedpeer.experiments.results import PaperClaim
+from fedpeer.experiments.short_requests import experiment_options
+
+#: Examples in a step, and steps in a round; sizes with few cells have fewer.
+_BATCH, _STEPS, _FEW_STEPS = 32, 20, 3
+#: Learning rates of plain steps.
+_RATES = (0.05, 0.1, 0.02)
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A line of the table.
+
+    name       the algorithm with its settings
+    gossip     settings of the averaging, besides one exchange
+    single     whether a round is one step
+    momentum   of the local steps
+    """
+
+    name: str
+    gossip: Mapping[str, Any] = field(default_factory=dict)
+    single: bool = False
+    momentum: float = 0.0
+
+
+_METHODS: Mapping[str, _Method] = {
+    "Local": _Method("local"),
+    "full averaging": _Method("full-averaging"),
+    "partial averaging": _Method("partial-averaging"),
+    "D-PSGD": _Method("d-psgd", single=True),
+    "SGP": _Method("full-averaging", {"topology": "one-peer-exponential"}, single=True),
+    "DFedAvgM": _Method("dfedavgm", momentum=0.9),
+    "DFedAlt": _Method("dfedalt"),
+    "DFedSalt": _Method("dfedsalt"),
+    "DFedPGP": _Method("dfedalt", {"topology": "exponential"}),
+    "FedAvg": _Method("fedavg"),
+    "FedAvgM": _Method("fedavgm,momentum=0.5"),
+    "FedAdam": _Method("fedadam,server_lr=0.01"),
+    "FedYogi": _Method("fedyogi,server_lr=0.01"),
+    "FedPer": _Method("fedper"),
+    "Ditto": _Method("ditto"),
+    "APFL": _Method("apfl"),
+    "FedALA": _Method("fedala"),
+}
+_FEW = ("Local", "D-PSGD", "DFedAlt", "FedYogi")
+#: Data -> data set, fraction that is kept, network.
+_DATA: Mapping[str, tuple[str, float, str]] = {
+    "Fashion-MNIST": ("fashion-mnist,shape=image", 0.1, "cnn:8+16,hidden=50,kernel=5"),
+    "CIFAR-10": ("cifar10", 0.2, "cnn:16+32,hidden=100,kernel=5"),
+}
+_SPLITS: Mapping[str, str] = {"Dirichlet 0.3": "dirichlet:0.3,least=200", "two labels": "labels:2"}
+
+
+def _cell(size: RunSize, data: str, split: str, label: str) -> Cell:
+    dataset, fraction, network = _DATA[data]
+    method, steps = _METHODS[label], _FEW_STEPS if size.few else _STEPS
+    rounds = {"steps_between_averaging": 1, "rounds": steps * size.rounds} if method.single else {}
+    momentum = f",momentum={method.momentum:g}" if method.momentum else ""
+    # With momentum 0.9 steps of a tenth of the rate go as far.
+    optimizers = [f"sgd,lr={rate * (1 - method.momentum):g}{momentum}" for rate in _RATES]
+    return Cell(
+        label=f"{data}, {split}, {label}",
+        variants={
+            optimizer: experiment_options(
+                method.name,
+                size,
+                learning={
+                    "batch_size": _BATCH,
+                    "steps_between_averaging": steps,
+                    "optimizer": optimizer,
+                    **rounds,
+                },
+                simulation={
+                    "dataset": dataset,
+                    "split": f"{_SPLITS[split]}/subsample:{fraction / 5 if size.few else fraction:g}",
+                },
+                network=network,
+                gossip={"exchanges": 1, **method.gossip},
+                evaluations=2,
+            )
+            for optimizer in optimizers
+        },
+    )
+
+
+def _cells(size: RunSize) -> tuple[Cell, ...]:
+    if size.few:
+        return tuple(_cell(size, "Fashion-MNIST", "Dirichlet 0.3", label) for label in _FEW)
+    return tuple(_cell(size, data, split, label) for data in _DATA for split in _SPLITS for label in _METHODS)
+
+
+def _claims(place: str) -> tuple[PaperClaim, ...]:
+    def label(method: str) -> str:
+        return f"{place}, {method}"
+
+    return (
+        above(
+            f"{place}: DFedAlt is above the averages of whole networks without a server",
+            label("DFedAlt"),
+            [label(each) for each in ("full averaging", "D-PSGD", "SGP", "DFedAvgM")],
+            "PM",
+        ),
+        above(f"{place}: DFedSalt is not below DFedAlt", label("DFedSalt"), [label("DFedAlt")], "PM"),
+        above(
+            f"{place}: the worst tenth of the peers has more of DFedAlt than of learning alone",
+            label("DFedAlt"),
+            [label("Local")],
+            "worst",
+        ),
+        above(f"{place}: APFL and FedALA are not below FedAvg: FedALA", label("FedALA"), [label("FedAvg")], "PM"),
+        above(f"{place}: APFL and FedALA are not below FedAvg: APFL", label("APFL"), [label("FedAvg")], "PM"),
+        part_of(
+            f"{place}: DFedAvgM needs at most a tenth of the bytes of D-PSGD",
+            label("DFedAvgM"),
+            label("D-PSGD"),
+            "all",
+            most=0.1,
+        ),
+    )
+
+
+TABLE = Experiment(
+    name="dfl-table",
+    title="Methods without a server and with one, on the same steps: label skew in two data sets",
+    source="beyond the papers, methods to compare with",
+    paper="the source of each method is in its file, and in the table of docs/algorithms.md",
+    data=("fashion-mnist", "cifar10"),
+    columns=("PM", "worst", "all"),
+    sizes={
+        "quick": RunSize(
+            peers=6, rounds=2, seeds=1, few=True, minutes=1, differs="4 methods, one split, 6 steps: no result."
+        ),
+        "default": RunSize(peers=20, rounds=20, seeds=3, minutes=180),
+        "full": RunSize(peers=20, rounds=100, seeds=5, searches=True, minutes=4_000, differs="Meant for a GPU."),
+    },
+    cells=_cells,
+    claims=tuple(claim for data in _DATA for split in _SPLITS for claim in _claims(f"{data}, {split}")),
+    notes=(
+        "20 peers, a tenth of Fashion-MNIST and a fifth of CIFAR-10; classes are divided in proportions from Dir(0.3), "
+        "or each peer has two. A peer tests on examples in the proportions of its own. 32 examples a step, 20 steps "
+        "between two averagings, but for D-PSGD and SGP, which average after each; one exchange on a 4-regular graph, "
+        "but for SGP and DFedPGP, whose graphs are directed. With a server all clients take part. FedBN is left out: "
+        "it is for networks with batch normalization, which D-PSGD, DFedSalt, APFL and FedALA are not for. Published "
+        "tables have larger networks, all examples and up to five hundred rounds, so no number of theirs stands beside "
+        "ours."
+    ),
+)

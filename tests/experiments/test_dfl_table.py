@@ -1,0 +1,59 @@
+"""The table of methods to compare with: its quick size runs, stops and goes on, and each method has as many steps."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.data.registry import describe_dataset
+from fedpeer.experiments.dfl import TABLE
+from fedpeer.experiments.events import OfRun
+from fedpeer.experiments.results import COLUMNS
+from fedpeer.experiments.runner import ExperimentOptions, found, run_experiment
+from fedpeer.experiments.table import table_page
+from fedpeer.runs.disk import read_json
+from fedpeer.sims.events import RoundDone
+
+
+def options(root: Path) -> ExperimentOptions:
+    return ExperimentOptions(experiment=TABLE, size_name="quick", root=root, workers=1, device="cpu", command="fedpeer")
+
+
+def test_every_method_takes_as_many_steps() -> None:
+    for name, size in TABLE.sizes.items():
+        steps = set()
+        for cell in TABLE.cells(size):
+            for request in cell.variants.values():
+                learning = request.federation.learning
+                assert isinstance(learning.steps_between_averaging, int)
+                steps.add(learning.rounds * learning.steps_between_averaging)
+        assert len(steps) == 1, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not describe_dataset("fashion-mnist").here, reason="Fashion-MNIST is not on this machine")
+def test_the_quick_size_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    class Stopping(threading.Event):
+        def __call__(self, event: Any) -> None:
+            match event:
+                case OfRun(event=RoundDone(round=1)):
+                    self.set()
+
+    stop = Stopping()
+    assert not run_experiment(options(tmp_path), stop, stop)
+    assert run_experiment(options(tmp_path))
+    cells = found(options(tmp_path))
+    assert len(cells) == 4
+    for label, cell in cells.items():
+        accuracy, worst, sent = (COLUMNS[name].values(cell) for name in ("PM", "worst", "all"))
+        assert accuracy is not None
+        assert worst is not None
+        assert sent is not None
+        assert 0 <= worst[0] <= accuracy[0] <= 100
+        assert (sent[0] == 0) == label.endswith("Local")
+    page = table_page(read_json(options(tmp_path).folder / "results.json"))
+    assert "| worst tenth |" in page
+    assert "MB of all rounds" in page
