@@ -45,7 +45,7 @@ def test_a_file_that_is_there_shows(folder: Path) -> None:
 
 def test_all_real_ones_are_here(real: Path) -> None:
     absent = {name for name in DATASETS if not describe_dataset(name).here}
-    assert absent <= {"femnist", "hapt", "gleam", "watch"}
+    assert absent <= {"femnist", "hapt", "gleam", "watch", "flights"}
 
 
 def test_settings_follow_the_grammar_of_choices() -> None:
