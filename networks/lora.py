@@ -9,6 +9,7 @@ Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022
 from __future__ import annotations
 
 import copy
+import difflib
 import fnmatch
 import math
 from collections.abc import Sequence
@@ -185,9 +186,9 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
     for target in targets:
         found = fnmatch.filter(layers, target)
         if not found:
+            listed = ", ".join(filter(None, layers)) or "none"
             raise NetworkError(
-                f'learning.lora.targets: no layer that can have an adapter is named "{target}"; '
-                f"there are {', '.join(filter(None, layers)) or 'none'}"
+                f'learning.lora.targets: no layer that can have an adapter is named "{target}"; there are {listed}'
             )
         chosen.update(found)
     for name in sorted(chosen):
@@ -249,9 +250,9 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
     for name in names:
         found = [each for each in known if fnmatch.fnmatchcase(each, name) or f"{each}.".startswith(f"{name}.")]
         if not found:
-            raise NetworkError(
-                f'learning.frozen: no parameter is named "{name}"; there are {", ".join(list(known)[:8])}'
-                + (" ..." if len(known) > 8 else "")
-            )
+            near = difflib.get_close_matches(name, [*known, *(each.rpartition(".")[0] for each in known)], n=1)
+            listed = f"there are {', '.join(list(known)[:8])}" + (" ..." if len(known) > 8 else "")
+            hint = f'did you mean "{near[0]}"?' if near else listed
+            raise NetworkError(f'learning.frozen: no parameter is named "{name}"; {hint}')
         for each in found:
             known[each].requires_grad_(False)

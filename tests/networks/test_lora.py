@@ -132,5 +132,7 @@ def test_parameters_are_frozen_by_name_by_module_and_by_pattern() -> None:
     module = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
     freeze(module, ["0", "*.bias"])
     assert [name for name, each in module.named_parameters() if each.requires_grad] == ["2.weight"]
-    with pytest.raises(NetworkError, match=r'learning.frozen: no parameter is named "1.\*"; there are 0.weight'):
-        freeze(module, ["1.*"])
+    with pytest.raises(NetworkError, match=r'learning.frozen: no parameter is named "nope"; there are 0.weight'):
+        freeze(module, ["nope"])
+    with pytest.raises(NetworkError, match=r'no parameter is named "2.weigth"; did you mean "2.weight"\?'):
+        freeze(module, ["2.weigth"])
