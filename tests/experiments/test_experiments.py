@@ -447,3 +447,22 @@ def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert set(whole["Local"].per_seed) == {"PM", "MT"}
     assert not list(tmp_path.glob("**/models")), "no table looks at them"
     assert Choice("digits") == request("local", SIZES["quick"]).federation.simulation.dataset
+
+
+def test_the_loss_is_that_of_the_round_that_is_best_on_examples_kept_back() -> None:
+    def row(seed: int, round: int, loss: list[float], kept_back: list[float] | None) -> dict[str, Any]:
+        validation = {} if kept_back is None else {"validation_accuracy": [0.5, 0.5], "validation_loss": kept_back}
+        score = {"accuracy": [0.5, 0.5], "tested": [10, 30], "disagreement": {}, "bytes_sent": [0, 0]}
+        return {"method": "A", "seed": seed, "round": round, "loss": loss, "seconds": 1.0, **score, **validation}
+
+    def measured(rows: list[dict[str, Any]]) -> Measured:
+        return Measured.of("A", [{"messages_sent": [0, 0], "weight": {}, **each} for each in rows],
+                           variant="", tried={}, seconds=1.0)  # fmt: skip
+
+    rows = [row(0, 1, [0.4, 0.2], [0.3, 0.1]), row(0, 2, [0.1, 0.1], [0.5, 0.5]), row(1, 2, [0.6, 0.2], [0.2, 0.2])]
+    assert measured(rows[:2]).statistics["loss"] == pytest.approx((0.3,))
+    assert measured(rows[:2]).statistics["loss by examples"] == pytest.approx((0.25,))
+    both = [*rows[:2], row(1, 1, [9.0, 9.0], [9.0, 9.0]), rows[2]]
+    assert measured(both).statistics["loss"] == pytest.approx((0.3, 0.4))
+    last = [row(0, 1, [0.1, 0.1], None), row(0, 2, [0.4, 0.2], None)]
+    assert measured(last).statistics["loss"] == pytest.approx((0.3,))
