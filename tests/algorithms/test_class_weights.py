@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +18,18 @@ import fedpeer.algorithms.mapped
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
 from fedpeer.algorithms.class_weights import balanced
+from fedpeer.algorithms.dfedalt import DFedSalt
+from fedpeer.algorithms.dpsgd import DPsgd
 from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.gradient_tracking import GradientTracking
 from fedpeer.algorithms.gradients import gradient_of
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.servers.apfl import Apfl
+from fedpeer.algorithms.servers.fedala import FedAla
+from fedpeer.algorithms.servers.fedavg import FedAvg
+from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.steppers import Way, build_stepper
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.unfolded import unfolded
@@ -138,3 +149,46 @@ def test_bayesian_stacks_and_loops_weigh_alike() -> None:
     plain = train(start, reference, torch.full((3,), 1e-3), replace(block, class_weight=None), [5, 6, 7]).mu_n
     assert distance(found[0], found[1]) < 5 * CLOSE
     assert distance(plain, found[1]) > 1e-3
+
+
+#: Algorithms that follow gradients themselves, on a context.
+GRADIENTS: dict[str, Callable[[TrainingContext], Any]] = {
+    "d-psgd": DPsgd,
+    "gradient-tracking": GradientTracking,
+    "dfedsalt": DFedSalt,
+    "apfl": Apfl,
+    "fedala": partial(FedAla, passes=2),
+    "per-fedavg": partial(PerFedAvg, alpha=0.1, beta=0.1),
+    "fedavg": FedAvg,
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_class_of_weight_two_is_one_whose_examples_are_there_twice(name: str) -> None:
+    """Each batch has two examples of class 0 and two of others, so that both kinds have equally many."""
+    module, generator = mlp(), torch.Generator().manual_seed(3)
+    x_NF, steps = torch.randn((12, 5), generator=generator), 3
+    y_N = torch.tensor([0, 0, 1, 2] * steps)
+    index = torch.arange(12).view(1, steps, 4)
+    twice = index[..., [0, 0, 1, 1, 2, 3]]
+    weighted_once = Batches(x_NF, index, y_N[index], class_weight=torch.tensor([[2.0, 1.0, 1.0]]))
+    made = GRADIENTS[name](TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.2})))
+    own_1n, averaged_1n = starts(module, 2).split(1)
+    served = hasattr(made, "start_server")
+    received = made.start_server(averaged_1n[0]) if served else made.start_averaged(averaged_1n)
+    if name == "gradient-tracking":
+        received = replace(received, tracker_n=torch.zeros_like(averaged_1n))
+    client = made.start_client(own_1n, torch.tensor([12]))
+    if name == "fedala":  # it learns its weights from its second round on
+        client = replace(client, rounds=torch.tensor([1]))
+    opened = made.open(received, 1) if served else received
+
+    def trained(block: Batches) -> dict[str, Tensor]:
+        kept, sent = made.train(client, opened, block, (7,))
+        return {**leaves_of(kept), **{f"sent {name}": value for name, value in leaves_of(sent).items()}}
+
+    found, wanted = trained(weighted_once), trained(Batches(x_NF, twice, y_N[twice]))
+    plain = trained(replace(weighted_once, class_weight=None))
+    for leaf, value in wanted.items():
+        torch.testing.assert_close(found[leaf], value, rtol=1e-4, atol=1e-6)
+    assert any(not torch.allclose(found[leaf].float(), plain[leaf].float(), atol=1e-4) for leaf in found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,8 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.flexlora import FlexLora, best_factors
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
+from fedpeer.config.building import coordinated_of
+from fedpeer.config.settings import LearningSettings
 from fedpeer.networks.lora import Adapted, adapt
 
 
@@ -76,3 +81,13 @@ def test_more_clients_than_a_layer_has_rows_are_no_difficulty() -> None:
 def test_without_adapters_it_says_what_to_write() -> None:
     with pytest.raises(AlgorithmError, match=r"flexlora needs a network with adapters; write learning.lora"):
         FlexLora(context(nn.Linear(3, 2)))
+
+
+def test_other_rules_than_the_mean_are_refused() -> None:
+    learning = LearningSettings.model_validate({"algorithm": "flexlora", "aggregation": "median"})
+    with pytest.raises(AlgorithmError, match=r"flexlora does not average updates; write learning.aggregation: mean"):
+        coordinated_of(learning.algorithm, learning, replace(context(adapted()), clients=5), nowhere)
+
+
+def nowhere(name: str) -> Any:
+    raise AssertionError(f"nobody asked for {name}")

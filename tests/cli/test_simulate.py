@@ -172,6 +172,17 @@ def test_slices_tell_after_whose_averagings_a_peer_takes_outer_steps(fedpeer: Fe
     assert "outer step" not in fedpeer("slices", "--network", "mlp:4+8+2", "--peers", "3").out
 
 
+def test_slices_are_those_of_the_network_with_its_adapters(fedpeer: Fedpeer) -> None:
+    models = "everyone: {neurons: {'*': all, '*.lora_A': 2}}"
+    learning = "lora: {rank: 3, targets: [hidden1]}, frozen: [output.bias]"
+    Path("federation.yaml").write_text(
+        f"network: mlp:64+8+10\npartial_models: {{{models}}}\nlearning: {{{learning}}}\nsimulation: {{peers: 3}}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert f"{64 * 3 + 3 * 8 + 8 * 10:,} parameters" in drawn
+    assert "hidden1.lora_A 3 ████████████████░░░░░░░░ everyone 2, local 1" in drawn
+
+
 def test_slices_have_the_peers_that_the_simulation_has(fedpeer: Fedpeer) -> None:
     """The users of the user's own file, although its sizes are written in the network."""
     rows = [f"{n},{2 * n},{'ab'[n % 2]},ward{n % 4}" for n in range(40)]

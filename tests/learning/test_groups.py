@@ -106,3 +106,14 @@ def test_a_group_averages_the_same_whoever_asks() -> None:
     assert whole.exchanges == alone.exchanges == 3
     other = averaging_among(peers, "everyone", made.gossip, 6)
     assert sorted(whole.overlay.union.edges) != sorted(other.overlay.union.edges)
+
+
+def test_parameters_that_are_kept_local_stay_so_beside_local_normalisation() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    own = federation(
+        partial_models={"everyone": {"neurons": "all"}, "local": {"parameters": ["2.bias"]}},
+        learning={"buffers": "local", "batch_size": 2},
+    )
+    plan = plan_for(own, net := trace(module, torch.zeros(2, 3)), ["peer1", "peer2"], SLICES)
+    local = {net.tensors[tensor].name for tensor in net.tensor_n[plan.local["peer1"]]}
+    assert local == {"2.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var"}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import Dataset
@@ -223,3 +223,27 @@ def test_a_network_of_someone_elses_code_is_not_imported_without_leave(tmp_path:
 
     with pytest.raises(PermissionError, match="evil:build"):
         load_model(tmp_path / "model.safetensors", card, None, refused)
+
+
+def test_a_model_with_adapters_over_a_file_is_read_again_and_exported_as_a_plain_network(tmp_path: Path) -> None:
+    from fedpeer.networks.registry import NETWORKS
+
+    plain = NETWORKS["mlp"]((64,), 10, layers=(64, 12, 10))
+    save_file(plain.state_dict(), tmp_path / "base.safetensors")
+    lora = {"rank": 2, "targets": ["hidden1"]}
+    own = federation(
+        learning__lora=lora, learning__start=f"file:{tmp_path / 'base.safetensors'}", learning__frozen=["output.weight"]
+    )
+    made = build_world(own, DIGITS, 0)
+    assert torch.equal(made.module.get_parameter("hidden1.base.weight"), plain.state_dict()["hidden1.weight"])
+    model = trained(tmp_path, made, "peer2")
+    x = torch.from_numpy(DIGITS.x[:9])
+    exported = model.standalone()
+    plain.load_state_dict(exported.module.state_dict(), strict=True)
+    torch.testing.assert_close(plain(x), model.module(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(plain.state_dict()["output.weight"], made.module.get_parameter("output.weight"))
+    assert not torch.equal(plain.state_dict()["hidden1.weight"], made.module.get_parameter("hidden1.base.weight"))
+    assert (exported.card.lora, exported.card.frozen, exported.card.start) == (None, (), None)
+    (tmp_path / "base.safetensors").unlink()
+    with pytest.raises(ModelError, match="its frozen parameters cannot be read"):
+        load_model(tmp_path / "model.safetensors", tmp_path / "model.json", None, imported)
