@@ -1,4 +1,4 @@
-"""What keeps a run or a peer safe from its trackers: each has a thread of its own, and is left out once it fails.
+"""Trackers in threads of their own, so that a run or a peer goes on without one that fails.
 
 Calls return at once. A tracker that fails, does not keep up, or does not end in time gets one warning, and everything
 else goes on.

@@ -173,7 +173,7 @@ def test_a_class_of_weight_two_is_one_whose_examples_are_there_twice(name: str) 
     twice = index[..., [0, 0, 1, 1, 2, 3]]
     weighted_once = Batches(x_NF, index, y_N[index], class_weight=torch.tensor([[2.0, 1.0, 1.0]]))
     made = GRADIENTS[name](TrainingContext.of(module, LOSSES["cross-entropy"], OptimizerChoice("SGD", {"lr": 0.2})))
-    own_1n, averaged_1n = starts(module, 2).split(1)
+    own_1n, averaged_1n = starts(module, 1), starts(module, 1, seed=2)
     served = hasattr(made, "start_server")
     received = made.start_server(averaged_1n[0]) if served else made.start_averaged(averaged_1n)
     if name == "gradient-tracking":

@@ -17,7 +17,7 @@ from fedpeer.runs.trackers.tracker import Series
 
 @dataclass
 class Recorder:
-    """What a tracker was told, in order; `fail(what)` may raise."""
+    """A tracker that records its calls in order; `fail(what)` may raise."""
 
     told: list[tuple[Any, ...]] = field(default_factory=list)
     fail: Callable[[str], object] = lambda what: None
