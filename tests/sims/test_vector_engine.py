@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedpeer.algorithms.batches import order
 from fedpeer.config.choice import parse_choice
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.sims.vector import pool
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, start_of, world
@@ -276,6 +277,22 @@ def test_a_fork_server_that_is_being_killed_with_its_workers_is_asked_again(monk
         running.step()
         assert same_bits(undisturbed, running.x_Pn)
     assert next(refusals, None) is None
+
+
+def test_a_worker_that_ends_with_the_signal_to_stop_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, stop, seen = world(federation()), threading.Event(), list[str]()
+    with engine(made, workers=2, stop=stop, replaced=lambda worker, reason: seen.append(worker)) as running:
+        running.step()
+
+        def signalled(objects: Any, timeout: float) -> Any:
+            stop.set()
+            os.kill(running.process_ids[0], signal.SIGKILL)
+            return connection.wait(objects, timeout)
+
+        monkeypatch.setattr(pool, "wait", signalled)
+        with pytest.raises(Stopped):
+            running.step()
+    assert seen == []
 
 
 class Suicidal(nn.Module):
