@@ -17,7 +17,7 @@ from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import World
-from tests.sims.worlds import engine, federation, relative, same_bits, world
+from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, relative, world
 
 #: Each step uses all examples that a peer holds, so that gradients are exact; each sends to one peer in a round.
 SINGLE: dict[str, Any] = {
@@ -129,22 +129,7 @@ def test_whole_peers_give_the_numbers_of_the_vector_engine(method: str, settings
 
 @pytest.mark.parametrize("method", ["d-psgd", "dfedalt"])
 def test_neither_workers_nor_a_stop_between_rounds_change_a_bit(method: str) -> None:
-    made, ends = world(federation()), []
-    for workers in (1, 2):
-        with engine(made, method, workers=workers) as running:
-            for _ in range(3):
-                running.step()
-            ends.append(running.x_Pn.clone())
-    with engine(made, method) as running:
-        running.step()
-        tensors, state = running.snapshot()
-        kept = {name: value.clone() for name, value in tensors.items()}
-    with engine(made, method) as again:
-        again.restore(kept, state)
-        for _ in range(2):
-            again.step()
-        assert same_bits(again.x_Pn, ends[0])
-    assert same_bits(*ends)
+    assert_workers_and_stops_change_nothing(world(federation()), method)
 
 
 def test_settings_that_do_not_fit_are_said_before_a_run() -> None:

@@ -14,7 +14,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import World
-from tests.sims.worlds import engine, federation, relative, same_bits, world
+from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, relative, world
 
 METHOD = "gradient-tracking"
 #: Each step uses all examples that a peer holds, so that gradients are exact.
@@ -55,22 +55,7 @@ def test_the_engine_plays_the_recursion() -> None:
 
 def test_neither_workers_nor_a_stop_between_rounds_change_a_bit() -> None:
     made = world(federation(partial_models={"everyone": {"neurons": {"input": "all", "output": "all"}}}))
-    ends = []
-    for workers in (1, 2):
-        with engine(made, METHOD, workers=workers) as running:
-            for _ in range(3):
-                running.step()
-            ends.append(running.x_Pn.clone())
-    with engine(made, METHOD) as running:
-        running.step()
-        tensors, state = running.snapshot()
-        kept = {name: value.clone() for name, value in tensors.items()}
-    with engine(made, METHOD) as again:
-        again.restore(kept, state)
-        for _ in range(2):
-            again.step()
-        assert same_bits(again.x_Pn, ends[0])
-    assert same_bits(*ends)
+    assert_workers_and_stops_change_nothing(made, METHOD)
 
 
 def test_both_vectors_travel() -> None:

@@ -68,6 +68,21 @@ def played(made: World, rounds: int = 3, **settings: Any) -> Tensor:
         return running.x_Pn.clone()
 
 
+def assert_workers_and_stops_change_nothing(made: World, method: str) -> None:
+    """Assert that three rounds have the same bits with one worker, with two, and with a stop after the first."""
+    ends = [played(made, method=method, workers=workers) for workers in (1, 2)]
+    with engine(made, method) as running:
+        running.step()
+        tensors, state = running.snapshot()
+        kept = {name: value.clone() for name, value in tensors.items()}
+    with engine(made, method) as again:
+        again.restore(kept, state)
+        for _ in range(2):
+            again.step()
+        assert same_bits(again.x_Pn, ends[0])
+    assert same_bits(*ends)
+
+
 def relative(a: Tensor, b: Tensor) -> float:
     """Return the largest relative distance of any peer, ||a - b|| / ||b||."""
     return float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
