@@ -113,6 +113,7 @@ ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
     },
     "regression": {"mae": mae, "rmse": rmse, "r2": r2},
     "completion": {},
+    "next-token": {},
 }
 
 

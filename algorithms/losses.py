@@ -22,8 +22,9 @@ from torch.nn import functional
 
 from fedpeer.algorithms.precision import widest
 
-#: What a data set asks for: one of some classes, numbers, or the rest of a pattern of 0 and 1.
-Task = Literal["classification", "regression", "completion"]
+#: What a data set asks for: one of some classes, numbers, the rest of a pattern of 0 and 1, or the token after each
+#: place of a text.
+Task = Literal["classification", "regression", "completion", "next-token"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Loss:
     """One loss.
 
     name       as users write it
-    value      value(z_...BC, y_...B) -> (...): mean over the batch B; y is int64 classes, or float numbers of z's shape
+    value      value(z_...BC, y_...B) -> (...): mean over the batch B; y is int64 classes, or numbers of z's shape;
+               for next tokens z is (..., B, T, V) and y (..., B, T) int64, -1 where there is none
     delta      delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`;
                None: there is no closed form
     task       what a data set must ask for
@@ -55,8 +57,13 @@ class Loss:
         return self.task == "classification"
 
     @property
+    def continues(self) -> bool:
+        """True if targets are the next tokens at the places of an example."""
+        return self.task == "next-token"
+
+    @property
     def counts(self) -> bool:
-        """True if an answer is right or wrong, so that the score is an accuracy; otherwise the score is an error."""
+        """True if answers are right or wrong, so that the score is an accuracy; otherwise the score is an error."""
         return self.task != "regression"
 
     def mean(self, z: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
@@ -140,6 +147,16 @@ def _huber(z: Tensor, y: Tensor) -> Tensor:
     return functional.huber_loss(z, _as_numbers(z, y), reduction="none").mean((-1, -2))
 
 
+def _next_tokens(z: Tensor, y: Tensor) -> Tensor:
+    """Return the mean cross-entropy of each example over its places that have a next token, in nats, (..., B)."""
+    flat = functional.cross_entropy(z.reshape(-1, z.shape[-1]), y.reshape(-1), ignore_index=-1, reduction="none")
+    return flat.reshape(y.shape).sum(-1) / (y >= 0).sum(-1).clamp(min=1)
+
+
+def _next_token(z: Tensor, y: Tensor) -> Tensor:
+    return _next_tokens(z, y).mean(-1)
+
+
 def _wrong(z: Tensor, y: Tensor) -> Tensor:
     return ((z > 0) != (y > 0)).to(z.dtype).mean((-1, -2))
 
@@ -157,6 +174,7 @@ LOSSES: dict[str, Loss] = {
         Loss("huber", _huber, None, "regression", -1),
         # The share of units that are wrong.
         Loss("completion", _wrong, None, "completion", -1),
+        Loss("next-token", _next_token, None, "next-token", -1, each=_next_tokens),
     )
 }
 
@@ -177,15 +195,23 @@ def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
     return (expected & answer).sum(-1) >= (expected ^ answer).sum(-1)
 
 
+def foretold(z_BTV: Tensor, y_BT: Tensor) -> Tensor:
+    """Return the fraction of each example's next tokens that have the largest output, (..., B)."""
+    there_BT = y_BT >= 0
+    return ((z_BTV.argmax(-1) == y_BT) & there_BT).sum(-1) / there_BT.sum(-1).clamp(min=1)
+
+
 def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return (right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
     Sums and not means, so that a test set can be evaluated in pieces.
     """
     wide = widest(z.device)
-    summed_loss = loss.value(z, y).to(wide) * z.shape[-2]
+    summed_loss = loss.value(z, y).to(wide) * z.shape[-3 if loss.continues else -2]
     if loss.classifies:
         return (predicted(z) == y).sum(-1).to(wide), summed_loss
+    if loss.continues:
+        return foretold(z, y).to(wide).sum(-1), summed_loss
     if loss.counts:
         return completed(z, y).sum(-1).to(wide), summed_loss
     error = (z - _as_numbers(z, y)).to(wide).square().mean(-1)

@@ -8,28 +8,52 @@ from pathlib import Path
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings
 from fedpeer.config.federation import Federation
+from fedpeer.config.pretrained import PATHS, PRETRAINED, pretrained_network
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
+from fedpeer.learning.model_folder import folder_digest
 from fedpeer.runs.trackers.registry import TRACKERS
 
 
 def anchored(choice: Choice, folder: Path) -> Choice:
-    """Return the choice with an absolute path if it names a user's own data file, so that any folder finds it.
+    """Return the choice with absolute paths if it names a user's own data file, so that any folder finds it.
 
     `folder` is what a relative path starts from: the settings file's folder, or the working folder for an option.
     """
     try:
-        path = bind_settings(choice, OWN[choice.name]).get("path") if choice.name in OWN else None
+        found = bind_settings(choice, OWN[choice.name]) if choice.name in OWN else {}
     except ChoiceError:  # reported where the choice itself is checked
-        path = None
-    if path is None:
+        found = {}
+    if "path" not in found:
         return choice
     others = {name: value for name, value in choice.settings.items() if name != "path"}
-    return Choice(choice.name, str((folder / path).resolve()), others)
+    if found.get("tokenizer"):
+        others["tokenizer"] = str((folder / found["tokenizer"]).resolve())
+    return Choice(choice.name, str((folder / found["path"]).resolve()), others)
+
+
+def anchored_network(choice: Choice, folder: Path) -> Choice:
+    """Return the choice of a network with absolute paths and digests if it is a pretrained one.
+
+    Raises:
+        NetworkError: its files cannot be read.
+    """
+    if choice.name != PRETRAINED:
+        return choice
+    settings = dict(choice.settings)
+    chosen = pretrained_network(choice)
+    for name, digest in PATHS.items():
+        if path := getattr(chosen, name):
+            settings[name] = str((folder / path).resolve())
+            settings[digest] = folder_digest(Path(settings[name]))
+    return Choice(choice.name, settings.pop("path"), settings)
 
 
 def anchored_federation(federation: Federation, folder: Path) -> Federation:
-    """Return the federation with absolute paths of its simulation's data and of its start model, with a digest."""
+    """Return the federation with absolute paths of its simulation's data, and of the models that it begins with.
+
+    With these are their digests.
+    """
     dataset = anchored(federation.simulation.dataset, folder)
     tracking = tuple(anchored_tracker(each, folder) for each in federation.simulation.tracking)
     simulation = federation.simulation.model_copy(update={"dataset": dataset, "tracking": tracking})
@@ -38,6 +62,8 @@ def anchored_federation(federation: Federation, folder: Path) -> Federation:
     if path is not None:
         start = Choice("file", str((folder / path).resolve()), {"digest": _digest(folder / path)})
         found["learning"] = federation.learning.model_copy(update={"start": start})
+    if federation.network is not None:
+        found["network"] = anchored_network(federation.network, folder)
     return federation.model_copy(update=found)
 
 

@@ -33,3 +33,16 @@ def write_new_text(path: Path, text: str, *, option: str) -> None:
     """
     with writable(path, option=option):
         path.write_text(text, encoding="utf-8")
+
+
+def make_new_folder(path: Path, *, option: str) -> None:
+    """Make a folder.
+
+    Raises:
+        ConfigError: there is something in it already, or it cannot be made; the message names `option`.
+    """
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        problem = ConfigProblem((), f"{path} is there already; remove it, or name another folder", option)
+        raise ConfigError("the command line", [problem])
+    with writable(path, option=option):
+        path.mkdir(parents=True, exist_ok=True)

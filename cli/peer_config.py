@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpeer.cli.anchors import anchored, anchored_federation, anchored_tracker
+from fedpeer.cli.anchors import anchored, anchored_federation, anchored_network, anchored_tracker
 from fedpeer.cli.config import ConfigSource, load, refuse
 from fedpeer.config.choice import bind_settings
 from fedpeer.config.federation import Federation
@@ -126,6 +126,7 @@ def _whole(file: PeerFile, folder: Path) -> PeerFile:
             "roster": whole(file.roster),
             "state": whole(file.state or f"{file.id}-state"),
             "data": file.data.model_copy(update={"source": anchored(file.data.source, folder)}),
+            "network": None if file.network is None else anchored_network(file.network, folder),
             "tracking": tuple(anchored_tracker(each, folder) for each in file.tracking),
             "identity": identity,
             "dashboard": board,

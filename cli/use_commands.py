@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fedpeer.cli.trained import TrainedModels
+    from fedpeer.learning.models import Model
 
 #: First characters by which a spreadsheet recognizes a formula, full-width forms included; and numbers, which may begin
 #: with + or - and are not formulas.
@@ -29,7 +30,9 @@ _FORMULA, _NUMBER = (
 )
 #: Standard input, or standard output.
 _STREAM = "-"
-_Form = Literal["safetensors", "pt2", "onnx"]
+_Form = Literal["safetensors", "pt2", "onnx", "peft", "hf"]
+#: Formats that are folders, and not files.
+_FOLDERS = ("peft", "hf")
 _Which = Literal["last", "best"]
 RUN = "For a run"
 
@@ -176,19 +179,31 @@ def predict(
     The label column may be absent; other columns are ignored. Predictions come in the order of the rows. A class name
     that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
     """
-    from fedpeer.data.own.inputs import read_inputs
+    from fedpeer.data.own.inputs import read_inputs, read_texts
     from fedpeer.data.own.table import separator_of
 
     model = _trained(where, which, method, peer, seed, out, allow_python).model
     name = "standard input" if inputs == _STREAM else inputs
+    _check_predicts(model)
     with _reading(inputs) as file:
-        x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
+        if model.card.text is not None:
+            x: NDArray[Any] = read_texts(file, name, model.card.text, separator_of(delimiter))
+        else:
+            x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
     classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
     text = _answers(classes, model.answers(x))
     if to == _STREAM:
         sys.stdout.write(text)
     else:
         write_new_text(Path(to), text, option="--to")
+
+
+def _check_predicts(model: Model) -> None:
+    from fedpeer.config.problems import ConfigError, ConfigProblem
+
+    if model.loss.continues:
+        text = "this model continues text; write it with fedpeer export --format hf, and generate with transformers"
+        raise ConfigError("the command line", [ConfigProblem((), text, "MODEL")])
 
 
 @contextmanager
@@ -229,13 +244,14 @@ def export(
         _Form | None,
         typer.Option(
             "--format",
-            help="safetensors: parameters; pt2, onnx: programs that take raw inputs. Default: the ending of --to, "
-            "or safetensors.",
+            help="safetensors: parameters; pt2, onnx: programs that take raw inputs; peft: the adapters alone, hf: a "
+            "whole pretrained model (folders). Default: the ending of --to, or safetensors.",
             show_default=False,
         ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File to write; default: PEER.FORMAT.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="File or folder to write; default: PEER.FORMAT.", show_default=False),
     ] = None,
     which: _Chosen = "last",
     method: _Method = "partial-averaging",
@@ -249,8 +265,12 @@ def export(
     from fedpeer.runs.disk import write_json
 
     form = _form(form, to)
-    model = _trained(where, which, method, peer, seed, out, allow_python).model.standalone()
-    path = to or Path(f"{model.peer}.{form}")
+    trained = _trained(where, which, method, peer, seed, out, allow_python).model
+    path = to or Path(f"{trained.peer}.{form}")
+    if form in _FOLDERS:
+        _export_folder(trained, form, path)
+        return
+    model = trained.standalone()
     card = path.with_suffix(path.suffix + ".json")
     with writable(path, option="--to"):
         if form == "safetensors":
@@ -259,6 +279,17 @@ def export(
             (write_pt2 if form == "pt2" else write_onnx)(model.program, model.card.shape.example(), path)
         write_json(card, model.own_card.model_dump(mode="json"))
     print(f"{path}\n{card}")
+
+
+def _export_folder(model: Model, form: _Form, folder: Path) -> None:
+    """Write a folder in Hugging Face's format, and say how it is loaded."""
+    from fedpeer.cli.files import make_new_folder
+    from fedpeer.learning.pretrained import export_adapter, export_pretrained
+
+    make_new_folder(folder, option="--to")
+    with writable(folder, option="--to"):
+        code = (export_adapter if form == "peft" else export_pretrained)(model.module, model.card.shape.task, folder)
+    print(f"{folder}\n\n{code}")
 
 
 def _form(options: _Form | None, to: Path | None) -> _Form:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fedpeer.config.choice import Choice
+from fedpeer.config.pretrained import without_paths
 from fedpeer.config.reading import UNCHECKED
 from fedpeer.config.settings import FederationSettings
 
@@ -161,19 +162,24 @@ def federation_of(contract: Contract, like: _Settings) -> _Settings:
         filled[section].setdefault(name, key.neutral)
     made = type(like).model_validate(filled, context=UNCHECKED)
     found: dict[str, Any] = {"simulation": like.simulation}
-    if _without_paths(like).learning.start == made.learning.start:
+    plain = _without_paths(like)
+    if plain.learning.start == made.learning.start:
         found["learning"] = made.learning.model_copy(update={"start": like.learning.start})
+    if plain.network == made.network:
+        found["network"] = like.network
     return made.model_copy(update=found)
 
 
 def _without_paths(federation: _Settings) -> _Settings:
-    """Name a model to start from by the digest of its content: each machine may have it at another path."""
+    """Name trained models by the digests of their contents: each machine may have them at other paths."""
+    found: dict[str, Any] = {}
     start = federation.learning.start
-    if start is None or start.name != "file":
-        return federation
-    settings = {name: value for name, value in start.settings.items() if name == "digest"}
-    learning = federation.learning.model_copy(update={"start": Choice("file", None, settings)})
-    return federation.model_copy(update={"learning": learning})
+    if start is not None and start.name == "file":
+        settings = {name: value for name, value in start.settings.items() if name == "digest"}
+        found["learning"] = federation.learning.model_copy(update={"start": Choice("file", None, settings)})
+    if federation.network is not None:
+        found["network"] = without_paths(federation.network)
+    return federation.model_copy(update=found)
 
 
 def text_of(contract: Contract, algorithm: str) -> bytes:

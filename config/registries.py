@@ -20,6 +20,7 @@ from fedpeer.algorithms.privacy import PRIVACIES, PrivacyError
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name, own_function
+from fedpeer.config.pretrained import PRETRAINED, PretrainedNetwork, pretrained_network
 from fedpeer.config.problems import ConfigProblem, Path, found_text
 from fedpeer.config.settings import FederationSettings, Strict
 from fedpeer.data.own import OWN
@@ -63,6 +64,7 @@ LOSSES: dict[str, Callable[..., None]] = dict.fromkeys(
         "mean-absolute-error",
         "huber",
         "completion",
+        "next-token",
     ),
     _plain,
 )
@@ -100,7 +102,7 @@ def _python_choice(choice: Choice) -> None:
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """Return what is chosen at a path, as text, and the functions to choose from."""
     known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-        ("network",): ("network", {**NETWORKS, "python": _python_choice}),
+        ("network",): ("network", {**NETWORKS, PRETRAINED: PretrainedNetwork, "python": _python_choice}),
         ("learning", "algorithm"): ("algorithm", _algorithms()),
         ("learning", "loss"): ("loss", {**LOSSES, "python": _python_choice}),
         ("learning", "optimizer"): ("optimizer", {**dict.fromkeys(OPTIMIZERS, _plain), "python": _python_choice}),
@@ -214,7 +216,9 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
         function = lookup(choice, known, what)
         if choice.name == "python":
             _python_choice(choice)
-        if function is not _python_choice:
+        elif function is PretrainedNetwork:
+            pretrained_network(choice)
+        else:
             bind_settings(choice, function)
     except ChoiceError as error:
         return ConfigProblem(path, str(error))

@@ -14,13 +14,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Task = Literal["classification", "regression", "completion"]
+Task = Literal["classification", "regression", "completion", "next-token"]
 #: What each task asks for, as text.
 ASKED: Mapping[Task, str] = {
     "classification": "classes",
     "regression": "numbers to predict",
     "completion": "patterns to complete",
+    "next-token": "the next token at each place of a text",
 }
+#: Target of next-token prediction at a place where there is none, since the text has ended.
+NO_TOKEN = -1
 #: Input of a network's first layer: a vector, an image (channels first), or token numbers.
 InputKind = Literal["features", "image", "tokens"]
 
@@ -30,17 +33,33 @@ class DataError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextColumn:
+    """A column of text, and how its cells become token numbers.
+
+    column      name of the column
+    tokenizer   folder of a model with its tokenizer, `tokenizer.json`
+    length      tokens of an example: longer texts are cut, shorter ones padded
+    """
+
+    column: str
+    tokenizer: str
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """Examples and their description.
 
     x            (N, *F) float32, or (N, T) int64 token numbers if `input_kind` is "tokens"
     y            (N,) int64 class numbers 0..C-1; or (N,) or (N, outputs) float32 for regression; or (N, F) float32 of
                  0 and 1 for completion: the whole pattern, which a training example's x shows in full and a test
-                 example's x in part
+                 example's x in part; or (N, T) int64 for next-token: the token after each place of x, or NO_TOKEN
     classes      names of the C classes in the order of their numbers; empty for other tasks
     user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown
     subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
     test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)
+    vocabulary   number of different tokens that x may have; 0: those that it has
+    text         how x was made of a column of text; None: it was not
     """
 
     name: str
@@ -55,6 +74,8 @@ class Dataset:
     subclass_names: tuple[str, ...] = ()
     test_N: NDArray[np.bool_] | None = None
     feature_names: tuple[str, ...] = ()
+    vocabulary: int = 0
+    text: TextColumn | None = None
     source: str = ""
     licence: str = ""
 

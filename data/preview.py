@@ -66,7 +66,8 @@ def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
 def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:
     if dataset.task != "classification":
         quantiles = [peer["train_quantiles"][0] for peer in peers]
-        caption = "min, quartiles, max" if dataset.task == "regression" else "ones: min, quartiles, max"
+        what = {"completion": "ones: ", "next-token": "tokens: "}.get(dataset.task, "")
+        caption = f"{what}min, quartiles, max"
         return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(caption)
     count_PC = np.array([peer["train_counts"] for peer in peers])
     width_C = _widths(dataset.classes, count_PC, room)

@@ -25,6 +25,7 @@ from fedpeer.config.contract import KEYS as CONTRACT
 from fedpeer.config.contract import NEW_FEDERATION
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings, PeerFile
+from fedpeer.config.pretrained import PRETRAINED, PretrainedNetwork
 from fedpeer.config.registries import OPTIMIZERS, registry
 from fedpeer.config.rules import PEERS, RULES, SPREAD
 from fedpeer.config.settings import PartialModelSettings, RunOptions
@@ -44,7 +45,7 @@ ENGINES = {PEERS: "real peers", SPREAD: "whole runs on Ray"}
 MARK = "<!-- What follows is written by docs/reference.py. -->\n"
 
 CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "`network`": NETWORKS,
+    "`network`": {**NETWORKS, PRETRAINED: PretrainedNetwork},
     "`learning.algorithm`": ALGORITHMS,
     "`learning.aggregation`": AGGREGATIONS,
     "`learning.outer` and `partial_models.NAME.outer`": OUTER_OPTIMIZERS,

@@ -29,8 +29,10 @@ from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader, optimizer_of
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, own_function
+from fedpeer.config.pretrained import PRETRAINED, pretrained_network
 from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
+from fedpeer.learning.pretrained import build_pretrained
 from fedpeer.networks.lora import adapt, freeze
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.slicing.flat import FlatLayout, frozen_parameters
@@ -54,6 +56,8 @@ class Described(Protocol):
     def input_kind(self) -> Literal["features", "image", "tokens"]: ...
     @property
     def classes(self) -> tuple[str, ...]: ...
+    @property
+    def vocabulary(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +88,7 @@ class DataShape:
             task=data.task,
             classes=len(data.classes),
             targets=math.prod(data.y.shape[1:]),
-            vocabulary=max(len(data.classes), int(np.max(data.x)) + 1) if tokens else 0,
+            vocabulary=(data.vocabulary or max(len(data.classes), int(np.max(data.x)) + 1)) if tokens else 0,
         )
 
     @property
@@ -164,7 +168,7 @@ def assemble(
     """
     learning = federation.learning
     loss = wanted_loss(learning, shape, code or load)
-    outputs = loss.outputs(shape.classes) if shape.classes else shape.targets
+    outputs = _outputs(loss, shape)
     if loss.name not in LOSSES:
         check_own_loss(loss, outputs)
     choice = network or federation.network or (None if module is not None else _default_network(shape))
@@ -176,7 +180,8 @@ def assemble(
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
-    own = own or learning.lora is not None  # an adapter begins as it was made: without effect
+    # What is pretrained begins as it was loaded, and an adapter as it was made: without effect.
+    own = own or learning.lora is not None or (choice is not None and choice.name == PRETRAINED)
     filled = {
         "loss": learning.loss or Choice(loss.name),
         "start": learning.start or _default_start(module, own),
@@ -256,6 +261,8 @@ def wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> L
     if learning.loss is not None and loss == "python":
         if shape.task == "completion":
             raise ChoiceError(f"learning.loss: patterns of {shape.name} are not learned by a loss; leave it out")
+        if shape.task == "next-token":
+            raise ChoiceError("learning.loss: next tokens are learned by the loss next-token; leave it out")
         name, settings = own_function(learning.loss)
         return own_loss(f"python:{name}", load(name), settings, shape.task)
     if LOSSES[loss].task != shape.task:
@@ -276,17 +283,26 @@ _USUAL_LOSS: Mapping[Task, str] = {
     "classification": "cross-entropy",
     "regression": "mean-squared-error",
     "completion": "completion",
+    "next-token": "next-token",
 }
 
 
 def outputs_of(loss: str, shape: DataShape) -> int:
-    """Return the number of outputs that the network needs."""
-    return LOSSES[loss].outputs(shape.classes) if shape.classes else shape.targets
+    """Return the number of outputs that the network needs: of an example, or for next tokens of a place in it."""
+    return _outputs(LOSSES[loss], shape)
+
+
+def _outputs(loss: Loss, shape: DataShape) -> int:
+    if shape.task == "next-token":
+        return shape.vocabulary
+    return loss.outputs(shape.classes) if shape.classes else shape.targets
 
 
 def _default_network(shape: DataShape) -> Choice:
     if shape.task == "completion":
         return Choice("associative")
+    if shape.task == "next-token":
+        return Choice("transformer", None, {"causal": True})
     return Choice({"image": "cnn", "tokens": "lstm"}.get(shape.input_kind, "mlp"))
 
 
@@ -304,11 +320,14 @@ def _default_start(module: nn.Module, own: bool) -> Choice:
 
 
 def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, load: Loader) -> nn.Module:
-    """Build one of `NETWORKS`, or call a user's own function (`python:module:function`), which `load` imports.
+    """Build one of `NETWORKS`, load a pretrained one, or call a user's own function, which `load` imports.
 
     The user's function gets the settings by name and, if it takes two positional arguments, the shape of one example
     and the number of outputs.
     """
+    if choice.name == PRETRAINED:
+        with guarded(draws.key("build")):
+            return build_pretrained(pretrained_network(choice), shape, outputs)
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
         settings = bind_settings(choice, function)
@@ -345,10 +364,13 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
             f"the network cannot take two examples of {shape.name}, of shape {shape.input_shape} "
             f"({shape.input_kind}): {problem}; {_fitting(shape)}"
         ) from None
-    if found != (2, outputs):
+    places = shape.input_shape[:1] if shape.task == "next-token" else ()
+    enough = found[-1:] >= (outputs,) if places else found[-1:] == (outputs,)  # a model may know more tokens
+    if found[:-1] != (2, *places) or not enough:
+        wanted = ", ".join(map(str, (2, *places, outputs)))
         raise NetworkError(
-            f"the network's output for two examples has shape {found}; it must be (2, {outputs}), "
-            f"{outputs} outputs for each example"
+            f"the network's output for two examples has shape {found}; it must be ({wanted}), "
+            f"{outputs} outputs for each {'place of an example' if places else 'example'}"
         )
 
 

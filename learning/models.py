@@ -34,8 +34,9 @@ from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.config.building import Loader
 from fedpeer.config.peer_id import is_id
+from fedpeer.config.pretrained import without_adapters
 from fedpeer.config.settings import ChoiceField, LearningSettings, LoraSettings, Strict
-from fedpeer.data.dataset import DataError, Dataset
+from fedpeer.data.dataset import DataError, Dataset, TextColumn
 from fedpeer.data.held import PeerExamples
 from fedpeer.data.normalise import Normaliser
 from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of, prepared
@@ -89,6 +90,7 @@ class Card(Strict):
     start       file of the model whose parameters were frozen; None: the network's builder makes them
     classes     names in the order of the outputs
     features    names in the order of the inputs; empty: the data has none
+    text        how inputs are made of a column of text; None: they are not
     peers       scales by peer id
     """
 
@@ -103,6 +105,7 @@ class Card(Strict):
     frozen: tuple[str, ...] = ()
     lora: LoraSettings | None = None
     start: ChoiceField | None = None
+    text: TextColumn | None = None
 
     @field_validator("peers")
     @classmethod
@@ -128,6 +131,7 @@ class Card(Strict):
             frozen=tuple(learning.frozen),
             lora=learning.lora,
             start=learning.start if based else None,
+            text=dataset.text,
         )
 
 
@@ -189,7 +193,8 @@ class Model:
 
     def standalone(self) -> Model:
         """Return the model as a plain network: adapters are added into their layers, and no parameters are left out."""
-        card = self.own_card.model_copy(update={"frozen": (), "lora": None, "start": None})
+        plain = {"network": without_adapters(self.card.network), "frozen": (), "lora": None, "start": None}
+        card = self.own_card.model_copy(update=plain)
         return Model(card=card, peer=self.peer, module=merged(self.module))
 
     @property
@@ -202,7 +207,7 @@ class Model:
         return Program(
             self.module,
             self.scales.view(),
-            classifies=self.loss.classifies,
+            classifies=self.loss.classifies or self.loss.continues,
             sigmoids=self.loss.sigmoids,
             shift=self.scales.target_shift,
             scale=self.scales.target_scale,
@@ -219,7 +224,7 @@ class Model:
         """Return score and loss on raw inputs (N, *F) and targets (N,); numbers are in the data's units."""
         layout = FlatLayout.of(self.module)
         scales = self.scales
-        if not self.loss.classifies:
+        if self.loss.task == "regression":
             shift_1, scale_1 = (np.array([s], np.float32) for s in (scales.target_shift, scales.target_scale))
             y = Normaliser(shift_1, scale_1).apply(y)
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)

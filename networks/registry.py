@@ -151,8 +151,12 @@ def transformer(
     hidden: int | None = None,
     vocabulary: int = 0,
     dropout: float = 0.0,
+    causal: bool = False,
 ) -> nn.Module:
-    """Attention blocks over a sequence, each with `hidden` units (2 x width), then a dense layer on its last place."""
+    """Attention blocks over a sequence, each with `hidden` units (2 x width), then a dense layer on its last place.
+
+    With `causal` the dense layer is on each place, which sees only itself and those before it: for next tokens.
+    """
     from fedpeer.networks.transformer import Transformer
 
     if len(input_shape) not in (1, 2):
@@ -176,6 +180,7 @@ def transformer(
         hidden=hidden,
         layers=layers,
         dropout=_share(dropout, "dropout"),
+        causal=causal,
     )
 
 

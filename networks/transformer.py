@@ -1,5 +1,7 @@
 """The transformer: blocks of attention and a feed-forward layer over a sequence, then a dense layer on its last place.
 
+A causal one, for text that is to be continued, has the dense layer on each place, which sees those before it only.
+
 Parts: embedding (all that is added along the sequence), blockN.q (a head with its queries, keys and values is a
 neuron), blockN.up (a unit of the feed-forward layer), output.
 
@@ -8,6 +10,8 @@ Normalization in the Transformer Architecture, ICML 2020.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +24,12 @@ class TransformerBlock(nn.Module):
     width   numbers at each place
     heads   heads of the attention; they divide the width
     hidden  units of the feed-forward layer
+    causal  whether a place sees only itself and those before it
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, *, causal: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.before_attention, self.before_layer = nn.LayerNorm(width), nn.LayerNorm(width)
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
@@ -34,7 +39,10 @@ class TransformerBlock(nn.Module):
         """Map (B, T, width) to the same shape."""
         seen = self.before_attention(x)
         q, k, v = (layer(seen).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores + torch.full(scores.shape[-2:], -math.inf, device=x.device).triu(1)
+        weights = scores.softmax(-1)
         x = x + self.dropout(self.o((weights @ v).transpose(1, 2).flatten(2)))
         result: Tensor = x + self.dropout(self.down(functional.gelu(self.up(self.before_layer(x)))))
         return result
@@ -48,6 +56,7 @@ class Transformer(nn.Module):
     length      places of the sequence
     outputs     number of logits
     layers      blocks
+    causal      whether there are logits for each place, which sees only itself and those before it
     """
 
     def __init__(
@@ -62,18 +71,20 @@ class Transformer(nn.Module):
         hidden: int,
         layers: int,
         dropout: float,
+        causal: bool = False,
     ) -> None:
         super().__init__()
+        self.causal = causal
         self.embedding = nn.Embedding(vocabulary, width) if features is None else nn.Linear(features, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
         for number in range(1, layers + 1):
-            self.add_module(f"block{number}", TransformerBlock(width, heads, hidden, dropout))
+            self.add_module(f"block{number}", TransformerBlock(width, heads, hidden, dropout, causal=causal))
         self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs)."""
+        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs), or (B, T, outputs) if causal."""
         h = self.embedding(x) + self.position
         for block in self.children():
             h = block(h) if isinstance(block, TransformerBlock) else h
-        logits: Tensor = self.output(self.norm(h[:, -1]))
+        logits: Tensor = self.output(self.norm(h if self.causal else h[:, -1]))
         return logits

@@ -24,7 +24,8 @@ def linear_scores(world: World) -> list[float] | None:
     as the peers scale them. None where the data are no table of the user's own, or for more than `PEERS_MAX` peers.
     """
     dataset = world.dataset
-    table = world.federation.simulation.dataset.name in TABLES and dataset.x.ndim == 2
+    numbers = dataset.input_kind == "features" and dataset.x.ndim == 2
+    table = world.federation.simulation.dataset.name in TABLES and numbers
     if not table or dataset.task == "completion" or len(world.peers) > PEERS_MAX:
         return None
     score = _accuracy if dataset.task == "classification" else _error

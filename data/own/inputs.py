@@ -1,19 +1,22 @@
-"""Reads new examples for a trained model: the features that it was trained on, without labels."""
+"""Reads new examples for a trained model: the features, or the text, that it was trained on, without labels."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import math
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpeer.data.dataset import TextColumn
 from fedpeer.data.own.columns import column_numbers
 from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.own.table import batches
+from fedpeer.data.own.text import TextTokenizer
 
 
 def read_inputs(
@@ -30,22 +33,51 @@ def read_inputs(
         DataError: missing columns, or cells that are not numbers; all at once, with row and column.
     """
     mistakes = FileMistakes(name)
-    try:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    with _csv_mistakes(reader, mistakes):
         header = [cell.strip() for cell in next(reader, [])]
         columns = _columns(header, features, math.prod(shape), mistakes)
         found = [
             np.stack([column_numbers([row[c] for row in rows], lines, header[c], mistakes) for c in columns], axis=1)
             for lines, rows in batches(reader, len(header), mistakes)
         ]
-    except csv.Error as problem:
-        raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
-    except UnicodeDecodeError:
-        raise mistakes.stop("", "it is not UTF-8 text; save the file as UTF-8") from None
     mistakes.stop_if_any()
     if not found:
         raise mistakes.stop("", "there are column names but no rows")
     return np.concatenate(found).reshape(-1, *shape)
+
+
+def read_texts(file: TextIO, name: str, text: TextColumn, delimiter: str = ",") -> NDArray[np.int64]:
+    """Read texts as token numbers, (N, T), from a CSV whose first line names the columns.
+
+    Args:
+        name: name of the file in the messages.
+        text: the column, and how it becomes tokens; other columns are skipped.
+
+    Raises:
+        DataError: there is no such column, or the tokenizer cannot be read.
+    """
+    mistakes = FileMistakes(name)
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    with _csv_mistakes(reader, mistakes):
+        header = [cell.strip() for cell in next(reader, [])]
+        (column,) = _columns(header, [text.column], 1, mistakes)
+        texts = [row[column] for _, rows in batches(reader, len(header), mistakes) for row in rows]
+    mistakes.stop_if_any()
+    if not texts:
+        raise mistakes.stop("", "there are column names but no rows")
+    return TextTokenizer(text.tokenizer).whole(texts, text.length).x_NT
+
+
+@contextmanager
+def _csv_mistakes(reader: Any, mistakes: FileMistakes) -> Iterator[None]:
+    """Say what a CSV reader finds wrong in the words of a user."""
+    try:
+        yield
+    except csv.Error as problem:
+        raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
+    except UnicodeDecodeError:
+        raise mistakes.stop("", "it is not UTF-8 text; save the file as UTF-8") from None
 
 
 def _columns(header: Sequence[str], features: Sequence[str], count: int, mistakes: FileMistakes) -> list[int]:

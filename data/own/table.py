@@ -1,4 +1,7 @@
-"""Users' own tables: CSV and Parquet. One column is the label, the others are features, all of them numbers."""
+"""Users' own tables: CSV and Parquet.
+
+One column is the label. The others are features, all of them numbers; or one of them is text, and there are no others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.data.dataset import DataError, Dataset, Task
+from fedpeer.data.dataset import DataError, Dataset, Task, TextColumn
 from fedpeer.data.own.columns import (
     class_numbers,
     column_numbers,
@@ -24,6 +27,7 @@ from fedpeer.data.own.columns import (
     users,
 )
 from fedpeer.data.own.mistakes import FileMistakes, check_there
+from fedpeer.data.own.text import TextTokenizer, TextTokens, wanted_text
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
 BATCH_ROWS = 10_000
@@ -31,54 +35,66 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class WantedColumns:
-    """The user's settings about columns."""
+    """The user's settings about columns.
 
-    label: str
+    label   the column to predict; None: the next tokens of the text are predicted
+    text    the column of text; None: the features are numbers
+    """
+
+    label: str | None
     task: Task | None
     classes: tuple[str, ...]
     user: str | None
     drop: tuple[str, ...]
     test_fraction: float | None
+    text: TextColumn | None
 
     def features(self, header: Sequence[str]) -> list[str]:
-        others = {self.label, self.user, *self.drop}
+        others = {self.label, self.user, *self.drop, None if self.text is None else self.text.column}
         return [name for name in header if name not in others]
 
 
 @dataclass(kw_only=True)
 class Columns:
-    """A table while it is read: features as numbers, batch by batch; labels and users as text."""
+    """A table while it is read: features as numbers, batch by batch; labels, users and texts as text."""
 
     rows: list[int] = field(default_factory=list)  # the line of the file on which each row begins
     labels: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     batches: list[NDArray[np.float32]] = field(default_factory=list)  # each (rows, F)
 
 
 def csv(
     *,
     path: str,
-    label: str,
+    label: str | None = None,
     task: Task | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
     drop: tuple[str, ...] = (),
     test_fraction: float | None = None,
     delimiter: str = ",",
+    text: str | None = None,
+    tokenizer: str | None = None,
+    length: int = 128,
 ) -> Dataset:
     """CSV file (UTF-8) whose first line names the columns.
 
     Args:
-        label: the column to predict.
+        label: the column to predict; with `text` it may be left out, and the next tokens of the text are predicted.
         user: the column with the user of each row.
         drop: columns to leave out.
         classes: the class names in order; peers with separate files must agree on them.
         delimiter: one character, or "tab".
+        text: the column with the text of each row, instead of numbers (extra `fedpeer[hf]`).
+        tokenizer: folder of the model whose tokenizer reads the text.
+        length: tokens of an example; longer texts are cut.
 
     Raises:
         DataError: with file, row (line of the file) and column of every mistake.
     """
-    wanted = WantedColumns(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    wanted = _wanted(path, label, task, classes, user, drop, test_fraction, text, tokenizer, length)
     mistakes = FileMistakes(path)
     separator = separator_of(delimiter)
     check_there(path)
@@ -93,6 +109,37 @@ def csv(
         raise mistakes.stop("", f"it cannot be opened ({problem.strerror})") from None
     except UnicodeDecodeError:
         raise mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8") from None
+
+
+def _wanted(
+    path: str,
+    label: str | None,
+    task: Task | None,
+    classes: tuple[str, ...],
+    user: str | None,
+    drop: tuple[str, ...],
+    test_fraction: float | None,
+    text: str | None,
+    tokenizer: str | None,
+    length: int,
+) -> WantedColumns:
+    """Return the settings about columns.
+
+    Raises:
+        DataError: they do not go together.
+    """
+    if label is None and text is None:
+        raise DataError(f"{path}: the column to predict is not named; add label=NAME")
+    if label is None and task not in (None, "next-token"):
+        raise DataError(f"{path}: task={task} needs a column to predict; add label=NAME")
+    if label is not None and task == "next-token":
+        raise DataError(f"{path}: task=next-token predicts the text itself; leave out label={label}")
+    if text is None and tokenizer is not None:
+        raise DataError(f"{path}: tokenizer={tokenizer} has no text to read; add text=NAME, the column of text")
+    column = None if text is None else wanted_text(text, tokenizer, length)
+    return WantedColumns(
+        label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction, text=column
+    )
 
 
 def separator_of(delimiter: str) -> str:
@@ -114,12 +161,16 @@ def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: File
     for lines, rows in batches(reader, len(header), mistakes):
         cells = list(zip(*rows, strict=True))
         columns.rows += lines
-        columns.labels += [cell.strip() for cell in cells[place[wanted.label]]]
+        if wanted.label is not None:
+            columns.labels += [cell.strip() for cell in cells[place[wanted.label]]]
         if wanted.user is not None:
             columns.users += [cell.strip() for cell in cells[place[wanted.user]]]
-        columns.batches.append(
-            np.stack([column_numbers(cells[place[name]], lines, name, mistakes) for name in features], axis=1)
-        )
+        if wanted.text is not None:
+            columns.texts += cells[place[wanted.text.column]]
+        else:
+            columns.batches.append(
+                np.stack([column_numbers(cells[place[name]], lines, name, mistakes) for name in features], axis=1)
+            )
     return _assembled(features, columns, wanted, mistakes)
 
 
@@ -153,12 +204,15 @@ def _line_not_utf8(path: str) -> int:
 def parquet(
     *,
     path: str,
-    label: str,
+    label: str | None = None,
     task: Task | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
     drop: tuple[str, ...] = (),
     test_fraction: float | None = None,
+    text: str | None = None,
+    tokenizer: str | None = None,
+    length: int = 128,
 ) -> Dataset:
     """Parquet file (extra `fedpeer[parquet]`); settings as for `csv`; row 1 is the first row of the data."""
     try:
@@ -166,7 +220,7 @@ def parquet(
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
-    wanted = WantedColumns(label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction)
+    wanted = _wanted(path, label, task, classes, user, drop, test_fraction, text, tokenizer, length)
     mistakes = FileMistakes(path)
     check_there(path)
     try:
@@ -176,11 +230,11 @@ def parquet(
     _check_header(table.column_names, wanted, mistakes)
     features = wanted.features(table.column_names)
     rows = list(range(1, table.num_rows + 1))
-    columns = Columns(rows=rows, labels=_text(table.column(label)))
-    if user is not None:
-        columns.users = _text(table.column(user))
+    columns = Columns(rows=rows)
+    for name, cells in ((label, columns.labels), (user, columns.users), (text, columns.texts)):
+        cells += [] if name is None else _text(table.column(name))
     values = [_arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
-    columns.batches.append(np.stack(values, axis=1))
+    columns.batches += [np.stack(values, axis=1)] if values else []
     return _assembled(features, columns, wanted, mistakes)
 
 
@@ -207,20 +261,25 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
         advice = next((advice for mark, advice in others.items() if mark in header[0]), None)
         if advice:
             raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{advice}"')
-    if separator and wanted.label not in header and sum(map(is_number, header)) >= max(1, len(header) - 1):
+    unnamed = wanted.label is not None and wanted.label not in header
+    if separator and unnamed and sum(map(is_number, header)) >= max(1, len(header) - 1):
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
         text = f'it has no column "{wanted.label}" and looks like a row of examples ({found})'
         raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
     for twice in sorted({name for name in header if header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')
-    named = [("label", wanted.label), *(("drop", name) for name in wanted.drop)]
-    for setting, name in [*named, ("user", wanted.user)] if wanted.user else named:
-        if name not in header:
+    named = {"label": wanted.label, "user": wanted.user, "text": None if wanted.text is None else wanted.text.column}
+    for setting, name in [*named.items(), *(("drop", name) for name in wanted.drop)]:
+        if name and name not in header:
             near = difflib.get_close_matches(name, header, n=1)
             hint = f'did you mean "{near[0]}"?' if near else "there are: " + ", ".join(header[:20])
             mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
-    if not wanted.features(header):
+    features = wanted.features(header)
+    if wanted.text is not None and features:
+        more = f"{', '.join(features[:8])} {'are' if len(features) > 1 else 'is'} neither label, user nor text"
+        mistakes.add(line, f"{more}; leave out what is not learned from with drop={'+'.join(features)}")
+    elif wanted.text is None and not features:
         mistakes.add(line, "no column is left as a feature")
     mistakes.stop_if_any()
 
@@ -228,16 +287,11 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
 def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
     if not columns.rows and not mistakes:
         raise mistakes.stop("", "there are column names but no rows")
-    task = wanted.task or ("classification" if wanted.classes else guessed_task(columns.labels))
-    y: NDArray[np.generic]
-    names: tuple[str, ...] = ()
-    if task == "classification":
-        y, names = class_numbers(columns.labels, columns.rows, wanted.label, wanted.classes, mistakes)
-    else:
-        y = column_numbers(columns.labels, columns.rows, wanted.label, mistakes)
+    y, task, names = _label_targets(columns, wanted, mistakes)
     user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())
     mistakes.stop_if_any()
-    guessed = wanted.task is None and not wanted.classes
+    if wanted.text is not None:
+        return _of_text(y, task, names, user_N, user_names, columns, wanted, mistakes)
     return Dataset(
         name=Path(mistakes.file).stem,
         x=np.concatenate(columns.batches),
@@ -249,5 +303,64 @@ def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mis
         user_names=user_names,
         test_N=drawn_test_part(y, task, wanted.test_fraction),
         feature_names=tuple(features),
-        source=f"{mistakes.file}, column {wanted.label} {described(task, names, guessed=guessed)}",
+        source=_source(task, names, wanted, mistakes),
+    )
+
+
+def _label_targets(
+    columns: Columns, wanted: WantedColumns, mistakes: FileMistakes
+) -> tuple[NDArray[np.generic], Task, tuple[str, ...]]:
+    """Return the targets in the column of labels, the task, and the names of the classes."""
+    if wanted.label is None:
+        return np.empty(0, np.int64), "next-token", ()
+    task = wanted.task or ("classification" if wanted.classes else guessed_task(columns.labels))
+    if task == "classification":
+        y, names = class_numbers(columns.labels, columns.rows, wanted.label, wanted.classes, mistakes)
+        return y, task, names
+    return column_numbers(columns.labels, columns.rows, wanted.label, mistakes), task, ()
+
+
+def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:
+    guessed = wanted.task is None and not wanted.classes
+    return f"{mistakes.file}, column {wanted.label} {described(task, names, guessed=guessed)}"
+
+
+def _of_text(
+    y: NDArray[np.generic],
+    task: Task,
+    names: tuple[str, ...],
+    user_N: NDArray[np.int64] | None,
+    user_names: tuple[str, ...],
+    columns: Columns,
+    wanted: WantedColumns,
+    mistakes: FileMistakes,
+) -> Dataset:
+    text = wanted.text
+    assert text is not None, "the caller has looked"
+    tokenizer = TextTokenizer(text.tokenizer)
+    found: TextTokens
+    if task == "next-token":
+        found = tokenizer.continued(columns.texts, text.length)
+        source = f"{mistakes.file}, the next tokens of column {text.column}"
+        if found.y_NT is None or not len(found.x_NT):
+            raise mistakes.stop(f"column {text.column}", "no text has two tokens, so there is none to predict")
+        y = found.y_NT
+    else:
+        found = tokenizer.whole(columns.texts, text.length)
+        source = _source(task, names, wanted, mistakes)
+        if found.cut:
+            source += f"; {found.cut} of {len(columns.texts)} texts were cut to {text.length} tokens"
+    return Dataset(
+        name=Path(mistakes.file).stem,
+        x=found.x_NT,
+        y=y,
+        task=task,
+        input_kind="tokens",
+        classes=names,
+        user_N=None if user_N is None else user_N[found.row_N],
+        user_names=user_names,
+        test_N=drawn_test_part(y, task, wanted.test_fraction),
+        vocabulary=tokenizer.vocabulary,
+        text=text,
+        source=source,
     )

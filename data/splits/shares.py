@@ -48,7 +48,7 @@ def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Gen
     fraction = fraction_of(dataset, test_fraction)
     if test_fraction is None and dataset.test_N is not None:
         return dataset.test_N
-    if dataset.task == "regression":
+    if dataset.task != "classification":
         return stratified(np.zeros(len(dataset)), fraction, draws)
     return stratified(dataset.y if dataset.subclass_N is None else dataset.subclass_N, fraction, draws)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.data.dataset import Dataset, Share, Split
+from fedpeer.data.dataset import NO_TOKEN, Dataset, Share, Split
 
 
 def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
         rule, dataset, task, classes, remarks, and `peers`: for each peer its id, note, numbers of training and test
         examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class; for regression
         `train_quantiles` instead: smallest, quartiles and largest of each output; for completion those of the number of
-        ones in a pattern.
+        ones in a pattern, for next-token of the number of tokens to predict.
     """
     return {
         "rule": split.rule,
@@ -36,6 +36,8 @@ def _peer(dataset: Dataset, share: Share, peer: str) -> dict[str, Any]:
         outputs = y.reshape(len(y), -1).astype(np.float64)
         if dataset.task == "completion":
             outputs = outputs.sum(1, keepdims=True)
+        elif dataset.task == "next-token":
+            outputs = (outputs != NO_TOKEN).sum(1, keepdims=True)
         held = {"train_quantiles": np.quantile(outputs, (0, 0.25, 0.5, 0.75, 1), axis=0).T.tolist()}
     return {
         "id": peer,

@@ -37,7 +37,8 @@ def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
 
 
 def cases() -> list[tuple[str, int]]:
-    return [(name, outputs) for name in LOSSES for outputs in (1, 3) if (name, outputs) != ("cross-entropy", 1)]
+    named = [name for name, loss in LOSSES.items() if not loss.continues]
+    return [(name, outputs) for name in named for outputs in (1, 3) if (name, outputs) != ("cross-entropy", 1)]
 
 
 @pytest.mark.parametrize("lead", SHAPES)
@@ -128,3 +129,40 @@ def test_scores_of_completion_are_completed_patterns_and_wrong_units() -> None:
     assert right.tolist() == completed(z, y).sum(-1).tolist()
     assert min(right.tolist()) >= 3
     assert loss.tolist() == pytest.approx(((z > 0) != (y > 0)).double().mean(-1).sum(-1).tolist())
+
+
+def text(lead: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return logits of 5 tokens at 4 places (*lead, 4, 5) and next tokens (*lead, 4), some of which are missing."""
+    generator = torch.Generator().manual_seed(len(lead))
+    z = 2 * torch.randn((*lead, 4, 5), generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 5, (*lead, 4), generator=generator)
+    y[..., 0, 2:] = y[..., -1, 3:] = -1
+    return z, y
+
+
+@pytest.mark.parametrize("lead", SHAPES)
+def test_the_loss_of_text_is_the_mean_over_its_places_and_then_over_texts(lead: tuple[int, ...]) -> None:
+    z, y = text(lead)
+    found = LOSSES["next-token"].value(z, y)
+    assert found.shape == lead[:-1]
+    wanted = []
+    for z_BTV, y_BT in zip(z.reshape(-1, lead[-1], 4, 5), y.reshape(-1, lead[-1], 4), strict=True):
+        each = [functional.cross_entropy(a[b >= 0], b[b >= 0]) for a, b in zip(z_BTV, y_BT, strict=True)]
+        wanted.append(torch.stack(each).mean())
+    torch.testing.assert_close(found.reshape(-1), torch.stack(wanted), rtol=1e-12, atol=1e-12)
+
+
+def test_the_score_of_text_is_the_part_of_its_next_tokens_that_is_right() -> None:
+    y = torch.tensor([[1, 2, -1, -1], [0, 1, 2, 3], [4, -1, -1, -1]])
+    z = functional.one_hot(torch.tensor([[1, 3, 4, 0], [0, 1, 2, 0], [4, 4, 4, 4]]), 5).double() * 9
+    right, loss = score_sums(LOSSES["next-token"], z, y)
+    assert float(right) == pytest.approx(0.5 + 0.75 + 1)
+    assert float(loss) == pytest.approx(3 * float(LOSSES["next-token"].value(z, y)))
+
+
+def test_a_text_without_a_next_token_costs_nothing() -> None:
+    z, y = torch.randn(2, 3, 5), torch.tensor([[-1, -1, -1], [0, 1, 2]])
+    each = LOSSES["next-token"].each
+    assert each is not None
+    assert each(z, y)[0] == 0
+    assert score_sums(LOSSES["next-token"], z, y)[0].isfinite()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.config import contract as module
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.contract import (
     KEYS,
     NEW_FEDERATION,
@@ -28,6 +29,7 @@ from fedpeer.config.contract import (
     text_of,
 )
 from fedpeer.config.federation import Federation
+from fedpeer.config.registries import choice_problem
 from fedpeer.config.settings import MAX_EXCHANGES, GossipSettings, LearningSettings, PartialModelSettings
 
 FILE: dict[str, Any] = {
@@ -341,6 +343,39 @@ def test_what_a_file_named_and_names_no_more_is_as_in_any_new_file() -> None:
 def test_a_file_that_was_not_touched_is_right_whatever_is_in_force() -> None:
     later = held(federation(learning__rounds=60))
     assert changed_by_hand(HeldContract(2, later.text, named(federation())), federation()) == []
+
+
+def test_a_pretrained_network_is_named_by_its_digest() -> None:
+    """Each machine may have it at another path; another model, or other adapters, are another contract."""
+
+    def network(text: str) -> Federation:
+        return federation(network=text)
+
+    here = network("hf:/models/here,lora=4,digest=ab")
+    there, other = network("hf:/there/model,lora=4,digest=ab"), network("hf:/models/here,lora=4,digest=cd")
+    assert contract_of(here) == contract_of(there)
+    assert "/models" not in json.dumps(contract_of(here))
+    assert federation_of(contract_of(here), there).network == there.network
+    [difference] = differences(contract_of(here), contract_of(other))
+    assert (difference.path, difference.changes) == ("network", False)
+    assert federation_of(contract_of(other), there).network != there.network
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("hf", "needs path"),
+        ("hf:model,rank=4", 'no setting "rank"'),
+        ("hf:model,lora=-1", "write the rank of the adapters, or 0 for none"),
+        ("hf:model,lora=2,alpha=0", "alpha = 0: write a number above 0"),
+        ("hf:model,targets=query", "are for adapters; add lora=8"),
+        ("hf:model,lora=2,adapter=there", "leave out lora, alpha and targets"),
+    ],
+)
+def test_mistakes_in_a_pretrained_network(choice: str, message: str) -> None:
+    problem = choice_problem(("network",), parse_choice(choice))
+    assert problem is not None
+    assert message in problem.text
 
 
 def test_paths_of_this_machine_are_not_in_it(tmp_path: Path) -> None:

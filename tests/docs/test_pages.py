@@ -83,6 +83,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def with_a_language_model(folder: Path) -> None:
+    """Put a small model under the name that the page of pretrained models uses, and a table with text."""
+    from tests.learning.pretrained_models import TEXTS, saved_model
+
+    saved_model("bert", folder).rename(folder / "minilm")
+    rows = [f"{shop},{text},{verdict}" for text, verdict in TEXTS.items() for shop in ("north", "south")]
+    (folder / "reviews.csv").write_text("\n".join(["shop,review,verdict", *3 * rows]) + "\n")
+
+
+@pytest.fixture(scope="module")
 def loading() -> Callable[[Choice], Dataset]:
     """Return what loads a data set for all commands that name it; how it is read is the matter of `tests/data/`."""
     held: dict[str, Dataset] = {}
@@ -104,6 +114,7 @@ def test_command(
     loading: Callable[[Choice], Dataset],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
     """The command runs as typed; `simulate` stops before the training, and before the data if they are a download.
 
@@ -111,6 +122,9 @@ def test_command(
     """
     if command.startswith("fedpeer topology simulate"):
         command = re.sub(r"--peers \d+000\b", "--peers 4096", command)
+    if page.name == "pretrained.md":
+        command = command.replace("length=64", "length=16")  # the model is smaller
+        request.getfixturevalue("with_a_language_model")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("FEDPEER_RUNS", raising=False)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedpeer.config.choice import bind_settings, parse_choice
-from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear_network, lstm, mlp
+from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear_network, lstm, mlp, transformer
 
 Build = Callable[[], nn.Module]
 
@@ -87,6 +87,17 @@ def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> No
         other = x.clone()
         other[0, place] += 1
         assert not torch.equal(network(other), network(x))
+
+
+def test_a_causal_transformer_answers_at_each_place_from_those_before_it() -> None:
+    network = transformer((6,), 9, width=8, heads=2, layers=2, vocabulary=9, causal=True).eval()
+    x = torch.randint(0, 9, (3, 6))
+    answers = network(x)
+    assert answers.shape == (3, 6, 9)
+    later = x.clone()
+    later[:, 4:] = (later[:, 4:] + 1) % 9
+    torch.testing.assert_close(network(later)[:, :4], answers[:, :4])
+    assert not torch.allclose(network(later)[:, 4:], answers[:, 4:])
 
 
 def test_each_pooling_halves_the_image_exactly() -> None:

@@ -1,0 +1,40 @@
+"""Folders of pretrained models and adapters in Hugging Face's format: which files count, and their digest. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fedpeer.networks.registry import NetworkError
+
+#: Settings that say nothing about the network.
+_BESIDE = ("tokenizer_config.json", "generation_config.json")
+
+
+def folder_digest(folder: Path) -> str:
+    """Return the hex BLAKE2b-128 of what a folder says about the network: settings and parameters.
+
+    Raises:
+        NetworkError: it has no settings or no parameters, or a file cannot be read.
+    """
+    settings = [each for each in sorted(folder.glob("*config.json")) if each.name not in _BESIDE]
+    tensors = sorted(folder.glob("*.safetensors"))
+    if not settings:
+        raise NetworkError(
+            f"network hf: there is no {folder / 'config.json'}; name the folder of a model, into which it was saved "
+            "with save_pretrained"
+        )
+    if not tensors:
+        raise NetworkError(
+            f"network hf: {folder} has no safetensors file, and other formats are not read; load the model with "
+            "transformers, and save it with save_pretrained"
+        )
+    hashed = hashlib.blake2b(digest_size=16)
+    for file in (*settings, *tensors):
+        try:
+            with file.open("rb") as opened:
+                content = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        except OSError as problem:
+            raise NetworkError(f"network hf: {file} cannot be read ({problem.strerror})") from None
+        hashed.update(f"{file.name} {content}\n".encode())
+    return hashed.hexdigest()
