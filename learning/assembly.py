@@ -12,9 +12,9 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -29,10 +29,9 @@ from fedpeer.algorithms.own_rule import learns
 from fedpeer.algorithms.start import STARTS, put_into
 from fedpeer.config.building import Loader, optimizer_of
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, own_function
-from fedpeer.config.pretrained import PRETRAINED, pretrained_network
+from fedpeer.config.pretrained import PRETRAINED, PretrainedNetwork, pretrained_network
 from fedpeer.config.settings import FederationSettings, LearningSettings, PartialModelSettings
 from fedpeer.learning.groups import default_models
-from fedpeer.learning.pretrained import build_pretrained
 from fedpeer.networks.lora import adapt, freeze
 from fedpeer.networks.registry import NETWORKS, NetworkError
 from fedpeer.slicing.flat import FlatLayout, frozen_parameters
@@ -101,6 +100,10 @@ class DataShape:
         return torch.zeros((count, *self.input_shape), dtype=self.dtype)
 
 
+#: Loads a pretrained network from its folder, for data of this shape, with so many outputs.
+PretrainedLoader: TypeAlias = Callable[[PretrainedNetwork, DataShape, int], nn.Module]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
     """A federation applied to data of some shape.
@@ -154,6 +157,7 @@ def assemble(
     network: Choice | None = None,
     trained: Mapping[str, Tensor] | None = None,
     code: Loader | None = None,
+    pretrained: PretrainedLoader | None = None,
 ) -> Assembly:
     """Build the network, trace it, and fill in the settings that the federation leaves out.
 
@@ -162,6 +166,7 @@ def assemble(
         network: a peer's own network instead of the federation's.
         trained: tensors of the model to start from, if `learning.start` names one.
         code: imports the federation's own loss and optimizer; default `load`, which imports the network.
+        pretrained: loads a pretrained network (`learning.pretrained.build_pretrained`), if there may be one.
 
     Raises:
         ChoiceError, NetworkError, LossError, SlicingError: the user's mistakes, with the place and the way out.
@@ -175,7 +180,7 @@ def assemble(
     own = module is not None or (choice is not None and choice.name == "python")
     if module is None:
         assert choice is not None
-        module = build_network(choice, shape, outputs, Draws(seed), load)
+        module = build_network(choice, shape, outputs, Draws(seed), load, pretrained)
     module = prepared(module, learning, Draws(seed), trained)
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
@@ -319,15 +324,23 @@ def _default_start(module: nn.Module, own: bool) -> Choice:
     return Choice("uniform" if perceptron and kinds <= {nn.Linear, nn.Sigmoid, nn.Flatten} else "torch")
 
 
-def build_network(choice: Choice, shape: DataShape, outputs: int, draws: Draws, load: Loader) -> nn.Module:
+def build_network(
+    choice: Choice,
+    shape: DataShape,
+    outputs: int,
+    draws: Draws,
+    load: Loader,
+    pretrained: PretrainedLoader | None = None,
+) -> nn.Module:
     """Build one of `NETWORKS`, load a pretrained one, or call a user's own function, which `load` imports.
 
     The user's function gets the settings by name and, if it takes two positional arguments, the shape of one example
     and the number of outputs.
     """
     if choice.name == PRETRAINED:
-        with guarded(draws.key("build")):
-            return build_pretrained(pretrained_network(choice), shape, outputs)
+        assert pretrained is not None, "whoever may meet one passes what loads it"
+        with guarded(draws.key("build")):  # a classifier and adapters that are new begin at random
+            return pretrained(pretrained_network(choice), shape, outputs)
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
         settings = bind_settings(choice, function)

@@ -30,6 +30,7 @@ from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, undivided
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
 from fedpeer.learning.local_task import LocalTask
+from fedpeer.learning.pretrained import build_pretrained
 
 
 def load_dataset(choice: Choice) -> Dataset:
@@ -162,6 +163,7 @@ def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfi
         network=file.network,
         trained=trained_of(federation.learning),
         code=allowed,
+        pretrained=build_pretrained,
     )
     local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device, classes=dataset.classes)
     return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)

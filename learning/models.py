@@ -42,6 +42,7 @@ from fedpeer.data.normalise import Normaliser
 from fedpeer.learning.assembly import Assembly, DataShape, build_network, outputs_of, prepared
 from fedpeer.learning.holdings import trained_of
 from fedpeer.learning.local_task import flat_scale
+from fedpeer.learning.pretrained import build_pretrained
 from fedpeer.learning.program import Program
 from fedpeer.networks.lora import merged
 from fedpeer.runs.disk import replacing, write_json
@@ -305,7 +306,7 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
     outputs = outputs_of(described.loss, described.shape)
     draws = Draws(described.seed)
     learning = LearningSettings(frozen=list(described.frozen), lora=described.lora, start=described.start)
-    module = build_network(described.network, described.shape, outputs, draws, code)
+    module = build_network(described.network, described.shape, outputs, draws, code, build_pretrained)
     try:
         module = prepared(module, learning, draws, trained_of(learning)).eval()
     except DataError as problem:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -22,13 +22,11 @@ from torch import Tensor, nn
 from fedpeer.algorithms.losses import Task
 from fedpeer.config.pretrained import PretrainedNetwork
 from fedpeer.learning.adapter_files import AdapterFile, put_adapter, read_adapter, write_adapter
+from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.model_folder import folder_digest
 from fedpeer.networks.lora import adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import frozen_parameters
-
-if TYPE_CHECKING:
-    from fedpeer.learning.assembly import DataShape
 
 #: Ends of the names of the layers that get adapters by default, in the models of the library: an attention's queries
 #: and values (LoRA 2022, section 4.2), or one layer with them and the keys.

@@ -21,6 +21,7 @@ from fedpeer.learning.assembly import Assembly, DataShape, assemble
 from fedpeer.learning.class_weights import check_class_names
 from fedpeer.learning.groups import plan_for
 from fedpeer.learning.holdings import dataset_split, normalisation_of, rule_of, trained_of
+from fedpeer.learning.pretrained import build_pretrained
 from fedpeer.slicing.plan import Plan
 
 
@@ -60,7 +61,13 @@ def build_world(
 
     split = dataset_split(dataset, federation, seed)
     assembly = assemble(
-        federation, DataShape.of(dataset), seed, load, module=module, trained=trained_of(federation.learning)
+        federation,
+        DataShape.of(dataset),
+        seed,
+        load,
+        module=module,
+        trained=trained_of(federation.learning),
+        pretrained=build_pretrained,
     )
     check_class_names(federation.learning, dataset.classes)
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))

@@ -16,7 +16,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.config.pretrained import pretrained_network
 from fedpeer.learning.adapter_files import adapters_in
 from fedpeer.learning.assembly import DataShape, build_network
-from fedpeer.learning.pretrained import PretrainedModel, export_adapter, export_pretrained
+from fedpeer.learning.pretrained import PretrainedModel, build_pretrained, export_adapter, export_pretrained
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout, frozen_parameters
 from fedpeer.slicing.trace import trace
@@ -47,7 +47,9 @@ def shape(task: Task = "classification", *, length: int = LENGTH, vocabulary: in
 
 def built(folder: Path, settings: str = "", task: Task = "classification") -> PretrainedModel:
     choice = parse_choice(f"hf:{folder}{settings}")
-    found = build_network(choice, shape(task), 3 if task == "classification" else 19, Draws(0), _no_code)
+    found = build_network(
+        choice, shape(task), 3 if task == "classification" else 19, Draws(0), _no_code, build_pretrained
+    )
     return cast(PretrainedModel, found.eval())
 
 
@@ -255,7 +257,7 @@ class TestMistakes:
     def test_of_data(self, models: Path, changed: dict[str, int], message: str) -> None:
         choice = parse_choice(f"hf:{models / 'bert'}")
         with pytest.raises(NetworkError, match=message):
-            build_network(choice, shape(**changed), 3, Draws(0), _no_code)
+            build_network(choice, shape(**changed), 3, Draws(0), _no_code, build_pretrained)
 
     def test_of_numbers(self, models: Path) -> None:
         numbers = DataShape(
@@ -263,7 +265,7 @@ class TestMistakes:
             vocabulary=0,
         )  # fmt: skip
         with pytest.raises(NetworkError, match=r"takes text, and wards has features.*text=NAME"):
-            build_network(parse_choice(f"hf:{models / 'bert'}"), numbers, 2, Draws(0), _no_code)
+            build_network(parse_choice(f"hf:{models / 'bert'}"), numbers, 2, Draws(0), _no_code, build_pretrained)
 
     def test_another_model_than_the_digest_names(self, models: Path) -> None:
         with pytest.raises(NetworkError, match="not the one that this network was trained with"):
