@@ -87,6 +87,15 @@ def start_file(federation: Federation) -> Path | None:
     return Path(path)
 
 
+def models_named(federation: Federation) -> list[Path]:
+    """Return the files and folders of trained models that a federation begins with, as written in its settings."""
+    start = start_file(federation)
+    network = federation.network
+    chosen = pretrained_network(network) if network is not None and network.name == PRETRAINED else None
+    folders = [] if chosen is None else [getattr(chosen, name) for name in PATHS]
+    return [*([] if start is None else [start]), *(Path(each) for each in folders if each)]
+
+
 def _digest(path: Path) -> str:
     """Return the hex BLAKE2b-128 of a file, by which peers compare their copies."""
     try:

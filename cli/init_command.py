@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import shutil
 import socket
@@ -71,21 +72,37 @@ def init(
     sources = sources_of(ids, data, problems)
     board = host_of(dashboard_host, "--dashboard-host", problems)
     called = name or folder.resolve().name
-    model: Path | None = None
+    models: list[Path] = []
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
         text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
     else:
-        called, text, model = _taken_over(federation, ids, name, data, problems)
+        called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
     invited = invited_peers(ids, places, sources, board)
     make_federation(folder, called, text, invited)
     for place in (folder, *(folder / peer.id for peer in invited)):
-        if model is not None and not model.is_absolute():
-            (place / model).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(federation.parent / model if federation else model, place / model)
+        for model in models:
+            if federation is not None and not model.is_absolute():
+                _put_beside(federation.parent / model, place / model)
     print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited), *_ports_in_use(invited)]))
+
+
+def _put_beside(model: Path, place: Path) -> None:
+    """Put a model's file or folder there; the files of a folder are links to the same ones, where that is possible."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if model.is_dir():
+        shutil.copytree(model, place, copy_function=_linked)
+    else:
+        shutil.copyfile(model, place)
+
+
+def _linked(file: str, place: str) -> None:
+    try:
+        os.link(file, place)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(file, place)
 
 
 def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
@@ -142,16 +159,16 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
 
 def _taken_over(
     file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[ConfigProblem]
-) -> tuple[str, str, Path | None]:
-    """Return the name and text of an existing federation file, and the file of its start model.
+) -> tuple[str, str, list[Path]]:
+    """Return the name and text of an existing federation file, and the trained models that it begins with.
 
     What does not fit the other options is added to `problems`.
 
     Raises:
         ConfigError: the file is invalid.
-        DataError: its start model cannot be read.
+        DataError, NetworkError: a model cannot be read.
     """
-    from fedpeer.cli.anchors import anchored_federation, start_file
+    from fedpeer.cli.anchors import anchored_federation, models_named
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
@@ -168,8 +185,8 @@ def _taken_over(
     if data is None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
-    anchored_federation(federation, file.parent)  # raises if the start model cannot be read
-    return federation.name, file.read_text(encoding="utf-8"), start_file(federation)
+    anchored_federation(federation, file.parent)  # raises if a model cannot be read
+    return federation.name, file.read_text(encoding="utf-8"), models_named(federation)
 
 
 def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
