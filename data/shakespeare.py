@@ -13,7 +13,7 @@ import io
 import itertools
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,24 @@ from fedpeer.data.store import DatasetSource, OfficialFile
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 #: Characters in a window.
 WINDOW = 80
+Genre = Literal["comedies", "histories", "tragedies"]
+#: Words of the titles of the plays that the First Folio of 1623 has among its comedies and histories, and of the two
+#: that came later, with the comedies; all others are its tragedies.
+_GENRES: Mapping[Genre, tuple[str, ...]] = {
+    "comedies": (
+        *(
+            "ALLS WELL",
+            "AS YOU LIKE IT",
+            "COMEDY OF ERRORS",
+            "LABOUR'S LOST",
+            "MEASURE FOR",
+            "MERCHANT OF",
+            "MERRY WIVES",
+        ),
+        *("MIDSUMMER", "MUCH ADO", "TAMING OF", "TEMPEST", "TWELFTH NIGHT", "TWO GENTLEMEN", "WINTER'S TALE"),
+    ),
+    "histories": ("HENRY", "KING JOHN", "KING RICHARD"),
+}
 
 SHAKESPEARE = DatasetSource(
     name="shakespeare",
@@ -58,13 +76,24 @@ _ERRORS_SPEECH = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 
 
 def shakespeare(
-    *, users: int | None = 100, samples: int | None = 1000, form: Literal["text", "leaf"] = "text"
+    *,
+    users: int | None = 100,
+    samples: int | None = 1000,
+    form: Literal["text", "leaf"] = "text",
+    plays: tuple[Genre, ...] = (),
+    each: bool = False,
 ) -> Dataset:
     """Next character after 80 in Shakespeare's plays; each role of each play is a user.
 
     The `users` roles with the most windows are kept, and the first `samples` windows of each (of each part, for
     form=leaf): 64 MB by default, 2.8 GB for all (`users=none,samples=none`). The text has no official test part.
+
+    Args:
+        plays: comedies, histories, tragedies; default: all plays.
+        each: whether windows do not overlap, and each place of a window has its next character to predict.
     """
+    if form == "leaf" and (plays or each):
+        raise DataError("shakespeare: form=leaf has all plays, and one character to predict; leave out plays and each")
     for name, limit in (("users", users), ("samples", samples)):
         if limit is not None and limit < 1:
             raise DataError(f"shakespeare: {name} = {limit}: write 1 or more, or none for all")
@@ -78,20 +107,22 @@ def shakespeare(
     else:
         path = store.fetch(SHAKESPEARE, SHAKESPEARE.files[0])
         with store.reading(path):
-            speeches = roles(_text(path))
+            speeches = roles(_text(path), plays)
         if not speeches:
             raise store.damaged(path, "it has no speaking role")
         sizes = {name: len(speech) for name, speech in speeches.items()}
-        parts = [(name, False, *_windows(speeches[name], samples)) for name in _largest(sizes, users)]
+        cut = _pieces if each else _windows
+        parts = [(name, False, *cut(speeches[name], samples)) for name in _largest(sizes, users)]
     counts = [len(y) for _, _, _, y in parts]
     names, user_N = np.unique([name for name, _, _, _ in parts], return_inverse=True)
     return Dataset(
         name="shakespeare",
         x=np.concatenate([x for _, _, x, _ in parts]),
         y=np.concatenate([y for _, _, _, y in parts]),
-        task="classification",
+        task="next-token" if each else "classification",
         input_kind="tokens",
-        classes=tuple(VOCABULARY),
+        classes=() if each else tuple(VOCABULARY),
+        vocabulary=len(VOCABULARY),
         user_N=np.repeat(user_N, counts).astype(np.int64),
         user_names=tuple(names.tolist()),
         test_N=np.repeat([test for _, test, _, _ in parts], counts) if form == "leaf" else None,
@@ -100,14 +131,16 @@ def shakespeare(
     )
 
 
-def roles(text: str) -> dict[str, str]:
-    """Return the text of each role, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING").
+def roles(text: str, plays: Sequence[Genre] = ()) -> dict[str, str]:
+    """Return the text of each role, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING"); `plays`: of these genres only.
 
     Line ends and runs of blanks become one blank. Roles with fewer than three lines or without a whole window, the
     first work (the sonnets) and works with a single role are left out.
     """
     spoken: dict[str, str] = {}
     for title, lines in _works(text):
+        if plays and genre_of(title) not in plays:
+            continue
         play: dict[str, list[str]] = {}
         for role, line in _speeches(lines, errors=title == "THE COMEDY OF ERRORS"):
             play.setdefault(role, []).append(line)
@@ -116,6 +149,12 @@ def roles(text: str) -> dict[str, str]:
             if len(speech) > 2 and len(whole) > WINDOW:
                 spoken[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = whole
     return spoken
+
+
+def genre_of(title: str) -> Genre:
+    """Return where the First Folio has a play; a title as in the text, or as LEAF's names begin."""
+    words = title.replace("_S_", "'S_").replace("_", " ")
+    return next((name for name, parts in _GENRES.items() if any(part in words for part in parts)), "tragedies")
 
 
 def _works(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -169,6 +208,14 @@ def _windows(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray
     """Return the first windows of a text, (M, 80), and the characters after them, (M,)."""
     tokens = _tokens(text if samples is None else text[: samples + WINDOW])
     return np.lib.stride_tricks.sliding_window_view(tokens[:-1], WINDOW), tokens[WINDOW:]
+
+
+def _pieces(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first pieces of a text, (M, 80), which do not overlap, and the character after each place, (M, 80)."""
+    tokens = _tokens(text)
+    count = min((len(tokens) - 1) // WINDOW, len(tokens) if samples is None else samples)
+    whole = tokens[: count * WINDOW + 1]
+    return whole[:-1].reshape(count, WINDOW), whole[1:].reshape(count, WINDOW)
 
 
 def _from_leaf(x: list[str], y: list[str], samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

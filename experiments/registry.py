@@ -45,6 +45,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "assignment": "fedpeer.experiments.assignment_figure:ASSIGNMENT",
     "slice-rhythms": "fedpeer.experiments.rhythm_table:TABLE",
     "crossed": "fedpeer.experiments.crossed:CROSSED",
+    "adapters": "fedpeer.experiments.adapters:ADAPTERS",
     "flights": "fedpeer.experiments.flights:FLIGHTS",
     "dfl-table": "fedpeer.experiments.dfl:TABLE",
     "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",

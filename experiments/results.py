@@ -196,6 +196,14 @@ COLUMNS: Mapping[str, Column] = {
             ("loss by examples", "log loss by examples", "weighted by test sizes"),
         )
     },
+    "bits": Column(
+        "bits per character",
+        "loss",
+        lambda nats: nats / math.log(2),
+        meant="cross-entropy of the next character on the test parts, each peer counted the same, in the round that is "
+        "best on examples kept back",
+        digits=3,
+    ),
     "sent": Column(
         "MB a round",
         "",

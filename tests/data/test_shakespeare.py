@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,34 @@ def test_windows_slide_over_what_a_role_says(name: str, line_end: str, folder: P
     assert (few.input_kind, few.x.dtype.name, len(few.classes), few.test_N) == ("tokens", "int64", 80, None)
 
 
+def test_pieces_follow_one_another_and_each_place_has_its_next_character(folder: Path) -> None:
+    (folder / "shakespeare").mkdir()
+    (folder / "shakespeare/raw_data.txt").write_text(TEXT)
+    found = shakespeare.shakespeare(users=None, samples=None, each=True)
+    assert (found.task, found.classes, found.vocabulary) == ("next-token", (), 80)
+    assert found.user_N is not None
+    for number, name in enumerate(found.user_names):
+        said, mine = shakespeare.roles(TEXT)[name], found.user_N == number
+        assert len(found.x[mine]) == (len(said) - 1) // WINDOW
+        assert said.startswith(text_of(found.x[mine].ravel()))
+        assert said[1:].startswith(text_of(found.y[mine].ravel()))
+    assert len(shakespeare.shakespeare(samples=1, each=True)) == 4
+    with pytest.raises(DataError, match="form=leaf has all plays"):
+        shakespeare.shakespeare(form="leaf", each=True)
+
+
+def test_plays_are_chosen_by_genre(folder: Path) -> None:
+    (folder / "shakespeare").mkdir()
+    (folder / "shakespeare/raw_data.txt").write_text(TEXT)
+    named = {genre: shakespeare.shakespeare(plays=(genre,)).user_names for genre in ("comedies", "histories")}
+    assert {name.rpartition("_")[0] for name in named["comedies"]} == {"THE_COMEDY_OF_ERRORS"}
+    assert {name.rpartition("_")[0] for name in named["histories"]} == {"KING_RICHARD__THE_THIRD"}
+    both = shakespeare.shakespeare(plays=("histories", "comedies")).user_names
+    assert set(both) == {*named["comedies"], *named["histories"]}
+    with pytest.raises(DataError, match="it has no speaking role"):
+        shakespeare.shakespeare(plays=("tragedies",))
+
+
 def test_the_whole_text_has_leafs_counts(real: Path) -> None:
     path = next(real.glob("shakespeare/raw_data.txt*"))
     found = shakespeare.roles(gzip.decompress(path.read_bytes()).decode("latin1"))
@@ -127,6 +156,11 @@ def test_the_whole_text_has_leafs_counts(real: Path) -> None:
     loaded = shakespeare.shakespeare(users=20, samples=100)
     assert loaded.x.shape == (2000, 80)
     assert "THE_TRAGEDY_OF_HAMLET__PRINCE_OF_DENMARK_HAM" in loaded.user_names
+    # The First Folio has 14 comedies, 10 histories and 12 tragedies, here with A Lover's Complaint, which is no play.
+    genres = Counter(map(shakespeare.genre_of, {name.rpartition("_")[0] for name in found}))
+    assert all(genres[genre] >= count for genre, count in (("comedies", 14), ("histories", 10), ("tragedies", 12)))
+    assert shakespeare.genre_of("THE_WINTER_S_TALE_LEONTES") == "comedies"
+    assert shakespeare.genre_of("THE TRAGEDY OF KING LEAR") == "tragedies"
 
 
 def put(path: Path, **users: str) -> None:
