@@ -97,7 +97,7 @@ ADAPTERS = Experiment(
         "characters, a quarter for testing, and a fifth of the others kept back to choose the round. The model is a "
         "causal transformer of width 64 with two blocks of four heads, trained for 3,000 steps on all roles of the "
         "comedies, and frozen. Adapters of rank 8 beside all linear layers of its blocks; Adam with rate 0.003, "
-        "batches of 16 pieces, averaged after every 10 steps by push-sum. *Bits per character*: the mean cross-entropy of "
-        "the next character, in bits."
+        "batches of 16 pieces, averaged after every 10 steps by push-sum. *Bits per character*: the mean cross-entropy "
+        "of the next character, in bits."
     ),
 )

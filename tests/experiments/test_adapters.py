@@ -64,11 +64,9 @@ def test_pretraining_learns_and_gives_the_same_model_again() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     comedies = load_dataset(Choice("shakespeare", None, {"users": 3, "plays": "comedies", "each": True}))
     x, y = torch.from_numpy(comedies.x[:64]), torch.from_numpy(comedies.y[:64])
+    models = (pretraining.character_model((80,), 80, **brief, steps=1), one)
     with torch.no_grad():
-        losses = [
-            float(torch.nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten()))
-            for model in (pretraining.character_model((80,), 80, **brief, steps=1), one)
-        ]
+        losses = [float(torch.nn.functional.cross_entropy(each(x).flatten(0, 1), y.flatten())) for each in models]
     assert losses[1] < losses[0] - 0.3
 
 
