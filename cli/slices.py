@@ -65,6 +65,7 @@ def slices_command(
     console = Console()
     for each in [
         *drawing(found),
+        *_frozen(mapped),
         *_to_be_found(request.federation),
         *_sent(plan, request.federation),
         *_outer_steps(plan, request.federation),
@@ -209,6 +210,13 @@ def _to_be_found(federation: FederationSettings) -> list[str]:
         f"{clustering_settings_of(federation, name).after}; until then its neurons are local."
         for name in federation.automatic
     ]
+
+
+def _frozen(network: NetworkMap) -> list[str]:
+    """Return a sentence about the parameters that nobody trains, or nothing if there are none."""
+    if not network.frozen:
+        return []
+    return [f"{network.frozen:,} more parameters are frozen: nobody trains, averages or sends them."]
 
 
 def _sent(plan: Plan, federation: FederationSettings) -> list[str]:

@@ -72,6 +72,7 @@ class NetworkMap:
         in_part_n, in_neuron_n: (n,) int32, the neuron from which a weight comes; -1 for biases and the like.
         aliases: other names of parts, such as `output`.
         base: digest in hex of the frozen parameters, which are not in the vector; empty: there are none.
+        frozen: number of these parameters.
     """
 
     parts: tuple[Part, ...]
@@ -82,6 +83,7 @@ class NetworkMap:
     in_neuron_n: Ints
     aliases: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
+    frozen: int = 0
 
     @property
     def n(self) -> int:

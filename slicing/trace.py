@@ -53,7 +53,9 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
     # A forward pass that draws random numbers must not change those of the caller.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outputs = follower.run(example)
-    return replace(builder.network(outputs), base=digest_of(frozen_parameters(module)))
+    frozen = frozen_parameters(module)
+    count = sum(parameter.numel() for parameter in frozen.values())
+    return replace(builder.network(outputs), base=digest_of(frozen), frozen=count)
 
 
 class _Follower(TorchFunctionMode):

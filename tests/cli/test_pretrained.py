@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedpeer.cli import main
 from fedpeer.config.choice import parse_choice
@@ -86,6 +87,8 @@ def test_a_whole_model_is_a_folder_of_its_own(run: Fedpeer, tmp_path: Path) -> N
 def test_slices_say_what_is_averaged(run: Fedpeer) -> None:
     said = run("slices", "--config", "federation.yaml").out
     assert "model.classifier" in said
+    frozen = sum(each.numel() for each in load_file("bert/model.safetensors").values())
+    assert f"{frozen:,} more parameters are frozen" in said
 
 
 def test_a_model_that_is_gone_is_named(run: Fedpeer) -> None:
