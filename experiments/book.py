@@ -58,9 +58,11 @@ def book(pages: Sequence[Page]) -> str:
 
 def index(pages: Sequence[Page]) -> str:
     """Return a Markdown index with a line for each page beside it (`STEM.md`), and the command that made the page."""
+    failed = _failed(pages)
+    end = " [What did not hold](#what-did-not-hold) is named at the end." if failed else ""
     lines = [
         f"# What the papers say, played on {_machines(pages)}",
-        f"{_summary(pages)} Everything on one page: [experiments.html](experiments.html).",
+        f"{_summary(pages)}{end} Everything on one page: [experiments.html](experiments.html).",
     ]
     held = _held_by_page(pages)
     for paper, those in groupby(pages, key=_paper):
@@ -73,7 +75,35 @@ def index(pages: Sequence[Page]) -> str:
         lines.append(
             f"## {paper}\n\n| name | page | claims held | runs | command |\n| :-- | :-- | --: | --: | :-- |\n{rows}"
         )
-    return "\n\n".join(lines) + "\n"
+    return "\n\n".join([*lines, *failed]) + "\n"
+
+
+def _failed(pages: Sequence[Page]) -> list[str]:
+    """Return the section that names each claim that did not hold, with a link to its page; nothing if all hold."""
+    rows = [
+        f"| [{data['name']}]({stem_of(data)}.md) | {sum(map(len, claims.values()))} | {_named(claims)} |"
+        for data in _counted(pages)
+        if (claims := _claims_not_held(data))
+    ]
+    if not rows:
+        return []
+    table = "\n".join(["| page | claims | what did not hold |", "| :-- | --: | :-- |", *rows])
+    return ["## What did not hold", "Each page has by how much, and what else was tried.", table]
+
+
+def _claims_not_held(data: Page) -> dict[str, list[str]]:
+    """Return the claims of a page that did not hold: what is claimed -> the places where it is, such as "level 60"."""
+    found: dict[str, list[str]] = {}
+    for claim in data["claims"]:
+        if claim["held"] is False:
+            place, colon, what = str(claim["text"]).partition(": ")
+            found.setdefault(what if colon else place, []).append(place if colon else "")
+    return found
+
+
+def _named(claims: Mapping[str, Sequence[str]]) -> str:
+    """Return claims with their places in brackets, as one cell of a table."""
+    return "; ".join(what + (f" ({', '.join(places)})" if any(places) else "") for what, places in claims.items())
 
 
 def _contents(pages: Sequence[Page]) -> str:

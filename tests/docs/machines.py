@@ -49,6 +49,8 @@ def there(pid):
 
 def stop():  # who is not a process's parent can only look whether it is there
     pid = int(running.read_text())
+    if not there(pid):
+        return
     os.kill(pid, getattr(signal, service["KillSignal"]))
     end = time.monotonic() + float(service["TimeoutStopSec"])
     while there(pid):

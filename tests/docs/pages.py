@@ -14,6 +14,12 @@ PAGES = [
 PEERS = ROOT / "docs" / "peers.md"
 #: The page of a hundred machines; a test types its commands on two machines.
 SCALING = ROOT / "docs" / "scaling.md"
+#: The handbook of operators; its commands are typed after those of a hundred machines.
+OPERATIONS = ROOT / "docs" / "operations.md"
+#: Pages that begin with a folder of `fedpeer new`; a test types their commands in it.
+FLIGHTS, TEXT = ROOT / "docs" / "tutorial-flights.md", ROOT / "docs" / "quickstart-text.md"
+#: Pages whose commands are typed one after the other, by a test of their own.
+TYPED = (PEERS, SCALING, OPERATIONS, FLIGHTS, TEXT)
 #: Commands that need a federation of real peers, or make one.
 REAL = re.compile(r"fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b")
 

@@ -32,12 +32,10 @@ from fedpeer.sims import prepare
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 
-from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands, named
+from .pages import PAGES, REAL, ROOT, TYPED, commands, named
 
-#: Commands of the pages, without those of real peers, which `test_peers.py` and `test_scaling.py` type.
-COMMANDS = [
-    (page, each) for page in PAGES for each in commands(page) if page not in (PEERS, SCALING) and not REAL.match(each)
-]
+#: Commands of the pages, but those of pages that are typed as a whole, and those of real peers, which are among these.
+COMMANDS = [(page, each) for page in PAGES for each in commands(page) if page not in TYPED and not REAL.match(each)]
 
 #: The reader's own module, nets.py, to which the pages refer.
 NETS = """

@@ -5,14 +5,11 @@ Ports are replaced by free ones. `fedpeer start` and `fedpeer invite` keep runni
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +23,9 @@ from ruamel.yaml import YAML
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError, listener
 from fedpeer.peer.runtime.dashboard.ask import ask
-from tests.forked import fedpeer_command, python
 
-from .pages import PAGES, PEERS, REAL, ROOT, SCALING, commands
+from .pages import PAGES, PEERS, REAL, ROOT, TYPED, commands
+from .shell import environment, free_ports, in_shell
 
 #: Time limit in seconds for one event, such as the start of a process that imports torch on a machine with other load.
 PATIENCE_S = 90.0
@@ -67,9 +64,9 @@ class Reader:
         if words.startswith("fedpeer invite"):
             return self._invite(f"{words} --listen 127.0.0.1:{self.base}")
         done = subprocess.run(
-            ["bash", "-c", _shell(words)],
+            ["bash", "-c", in_shell(words)],
             cwd=self.folder,
-            env=_environment(),
+            env=environment(),
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -86,7 +83,7 @@ class Reader:
         log = (self.folder / f"{Path(config).stem}.log").open("a", encoding="utf-8")
         with log:
             self.running[config] = subprocess.Popen(
-                ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=log, stderr=log,
+                ["bash", "-c", "exec " + in_shell(words)], cwd=self.folder, env=environment(), stdout=log, stderr=log,
                 text=True, start_new_session=True,
             )  # fmt: skip
         self.until(config, lambda status: True)
@@ -122,7 +119,7 @@ class Reader:
 
     def _invite(self, words: str) -> str:
         self.invitation = subprocess.Popen(
-            ["bash", "-c", "exec " + _shell(words)], cwd=self.folder, env=_environment(), stdout=subprocess.PIPE,
+            ["bash", "-c", "exec " + in_shell(words)], cwd=self.folder, env=environment(), stdout=subprocess.PIPE,
             text=True,
         )  # fmt: skip
         assert self.invitation.stdout is not None
@@ -157,29 +154,6 @@ class Reader:
                 process.kill()
 
 
-def _shell(words: str) -> str:
-    programs = {"fedpeer": fedpeer_command(), "python": python()}
-    return re.sub(r"^(fedpeer|python)\b", lambda found: shlex.join(programs[found[1]]), words)
-
-
-def _environment() -> dict[str, str]:
-    threads = {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
-    return {**{k: v for k, v in os.environ.items() if k != "FEDPEER_RUNS"}, **threads}
-
-
-def _room() -> int:
-    """Return the first of consecutive free ports; the ports a hundred higher are free as well."""
-    for base in range(21400, 29400, 200):
-        with contextlib.ExitStack() as held:
-            try:
-                for port in (base + each + board for each in PORTS for board in (0, 100)):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no ports are free")
-
-
 def promised(text: str) -> Iterator[str]:
     """Yield the lines of an output that do not depend on the run: those without numbers that are not shortened."""
     for line in text.splitlines():
@@ -200,7 +174,7 @@ def typed() -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 def test_the_page_of_real_peers(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    reader = Reader(tmp_path, _room())
+    reader = Reader(tmp_path, free_ports(PORTS))
     try:
         for command, shown in typed():
             if command == "#":
@@ -224,7 +198,7 @@ def test_the_page_of_real_peers(tmp_path: Path) -> None:
     assert not reader.ended, "a peer ended by itself"
 
 
-@pytest.mark.parametrize("page", [each for each in PAGES if each not in (PEERS, SCALING)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [each for each in PAGES if each not in TYPED], ids=lambda page: page.name)
 def test_commands_of_real_peers_elsewhere_are_those_of_that_page(page: Path) -> None:
     """Commands of real peers on other pages also occur on the page of real peers, because only that page is run."""
     known = set(commands(PEERS))

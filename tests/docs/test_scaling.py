@@ -1,4 +1,4 @@
-"""docs/scaling.md, typed by an operator with nothing but that page, on two machines instead of a hundred.
+"""docs/scaling.md, then docs/operations.md, typed by an operator on two machines instead of a hundred.
 
 The page's numbers of bytes are compared with those of whole peers. The machines are those of `machines.py`. Not tested:
 the commands that are typed once for each machine (user, virtual environment), because there is no Python but this one;
@@ -31,6 +31,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.processes.watch import JsonLinesReader
@@ -41,7 +42,7 @@ from tests.forked import python
 from tests.net.hosts import Hosts, HostsError, missing
 from tests.net.peers import until
 
-from .pages import REAL, ROOT, SCALING, blocks
+from .pages import OPERATIONS, REAL, ROOT, SCALING, blocks
 
 DEPLOY = ROOT / "examples" / "deploy"
 PEERS = ("peer1", "peer2")
@@ -97,9 +98,10 @@ class Operator:
         text = command.replace("10.0.0.250", self.hosts.address["office"]).replace("1 100 >", f"1 {len(PEERS)} >")
         return text.replace("10.0.0.", "10.77.0.")
 
-    def lines(self, peer: str, file: str) -> list[dict[str, Any]]:
-        """Return the lines of a file in a peer's state folder."""
-        return JsonLinesReader(self.machines.path(peer, f"/var/lib/fedpeer/{peer}/{peer}-state/{file}")).new()
+    def lines(self, peer: str, file: str, place: str = "") -> list[dict[str, Any]]:
+        """Return the lines of a file in a peer's state folder; `place` is the peer's folder, if it has another name."""
+        state = f"/var/lib/fedpeer/{place or peer}/{peer}-state"
+        return JsonLinesReader(self.machines.path(peer, f"{state}/{file}")).new()
 
     def done(self, peer: str) -> int:
         """Return the last round that the peer finished."""
@@ -110,8 +112,8 @@ class Operator:
         goal = {peer: self.done(peer) + more for peer in PEERS}
         until(lambda: all(self.done(peer) >= goal[peer] for peer in PEERS), f"rounds {goal}", PATIENCE_S)
 
-    def logged(self, peer: str, what: str) -> list[str]:
-        return [line["text"] for line in self.lines(peer, "log.jsonl") if line["what"] == what]
+    def logged(self, peer: str, what: str, place: str = "") -> list[str]:
+        return [line["text"] for line in self.lines(peer, "log.jsonl", place) if line["what"] == what]
 
     def knocks(self, who: str, peer: str, port: int, *, opened: bool) -> None:
         self.says(who, [sys.executable, "-IS", "-c", KNOCK, self.hosts.address[peer], str(port)], right=opened)
@@ -131,14 +133,14 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
 
 
 def typed() -> Iterator[str]:
-    """Yield the page's commands in their order."""
-    for text in blocks(SCALING, "console"):
+    """Yield the commands of both pages in their order."""
+    for text in [*blocks(SCALING, "console"), *blocks(OPERATIONS, "console")]:
         for each in re.split(r"^\$ ", text, flags=re.M)[1:]:
             yield each.partition("\n")[0]
 
 
 @pytest.mark.slow
-def test_the_page_with_two_machines(
+def test_the_pages_with_two_machines(
     operator: Operator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(operator.folder)
@@ -155,14 +157,17 @@ def test_the_page_with_two_machines(
     then: dict[str, Callable[[str], None]] = {
         "fedpeer config check": lambda said: _has(said, 'is valid: federation "fleet", 1 partial model'),
         "fedpeer slices": lambda said: _has(said, "In each round a peer sends 34.1 kB in 8 messages."),
-        "fedpeer init": lambda said: _has(said, 'The federation "fleet" is in fleet, with 2 peers'),
-        "sh examples/deploy/distribute.sh": lambda said: _distributed(operator, said),
+        "fedpeer init fleet ": lambda said: _has(said, 'The federation "fleet" is in fleet, with 2 peers'),
+        "sh examples/deploy/distribute.sh fleet ": lambda said: _distributed(operator, said),
         "for host in": lambda said: _walled(operator),
         "sh examples/deploy/prometheus.sh": lambda said: _scraped(operator),
         "ssh -n root@10.0.0.1 runuser": lambda said: _has(said, "peer1 in fleet: "),
         "sh examples/deploy/rolling.sh": lambda said: _rolled(operator, said),
         "ssh -n root@10.0.0.2": lambda said: _left(operator, said),
         "fedpeer revoke": lambda said: _has(said, "peer2 has been removed: roster 2 has 1 peers.", "Sent to: peer1."),
+        "ssh -n root@10.0.0.1 cat /var/lib/fedpeer/peer1/roster.json": lambda said: _restored(),
+        "fedpeer init fleet2 ": lambda said: _has(said, "is in fleet2, with 2 peers"),
+        "sh examples/deploy/distribute.sh fleet2 ": lambda said: _changed_over(operator, said),
     }
     for command in typed():
         said = operator.types(command, capsys)
@@ -171,7 +176,7 @@ def test_the_page_with_two_machines(
     assert not then, "what the page promises, and does not type"
     operator.says("office", ["ssh", "-n", f"root@{operator.hosts.address['peer1']}", "systemctl stop fedpeer@peer1"])
     assert _journal(operator, "peer1")[-1]["fields"]["code"] == 0
-    assert "peer2" in "".join(operator.logged("peer1", "roster"))
+    assert "peer2" in "".join(operator.logged("peer1", "roster", "peer1.old"))
 
 
 def _has(said: str, *words: str) -> None:
@@ -227,6 +232,7 @@ def _rolled(operator: Operator, said: str) -> None:
         assert [line["fields"]["code"] for line in _journal(operator, peer) if line["what"] == "stopped"] == [0]
         assert any("going on in round" in text for text in operator.logged(peer, "resumed"))
     operator.learn()
+    until(lambda: operator.done("peer1") >= 10, "the first evaluation, which writes the model", PATIENCE_S)
 
 
 def _left(operator: Operator, said: str) -> None:
@@ -237,6 +243,24 @@ def _left(operator: Operator, said: str) -> None:
 
     until(gone, "peer2 leaves", PATIENCE_S)
     assert operator.logged("peer2", "written_off") == []
+
+
+def _restored() -> None:
+    """Check that the backup with the running peer's roster is an authority that can sign the next one."""
+    authority = open_authority(Path("restored") / "fleet")
+    assert (authority.roster.number, list(authority.roster.by_id)) == (2, ["peer1"])
+    assert authority.roster == open_authority(Path("fleet")).roster
+
+
+def _changed_over(operator: Operator, said: str) -> None:
+    """Check that the peers learn together under another authority, from the model of the earlier one."""
+    _has(said, "peer2.yaml is valid")
+    assert open_authority(Path("fleet2")).roster.authority != open_authority(Path("fleet")).roster.authority
+    operator.learn()
+    for peer in PEERS:
+        assert operator.logged(peer, "met") == [f"met {other}" for other in PEERS if other != peer]
+        state = operator.machines.path(peer, f"/var/lib/fedpeer/{peer}")
+        assert (state / "model.safetensors").read_bytes() == Path("model.safetensors").read_bytes()
 
 
 def _journal(operator: Operator, peer: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
 
 from fedpeer.peer.runtime.metrics import METRICS, Metrics
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -15,7 +16,10 @@ from fedpeer.rejection import Rejection
 from .fake_status import FakePeer
 
 PAGE = Path(__file__).parents[3] / "docs" / "seeing.md"
-SCALING = PAGE.with_name("scaling.md")
+OPERATIONS = PAGE.with_name("operations.md")
+ALERTS = PAGE.parents[1] / "examples" / "deploy" / "alerts.yaml"
+#: Keys of an alerting rule of Prometheus.
+RULE = ("alert", "expr", "for", "keep_firing_for", "labels", "annotations")
 KINDS = {"h": "harmless", "s": "suspicious", "x": "closes the edge", "o": "this machine"}
 
 
@@ -129,10 +133,11 @@ def test_the_page_lists_every_rejection() -> None:
     assert rows("Rejections") == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
-def alarms() -> list[str]:
-    """Return the rules that the page on scaling recommends."""
-    section = SCALING.read_text(encoding="utf-8").split("| rule | meaning |\n")[1].split("\n\n")[0]
-    return [line.split("`")[1] for line in section.splitlines() if "`" in line]
+def alerts() -> dict[str, str]:
+    """Return the expressions of the alerts by name."""
+    (group,) = YAML(typ="safe").load(ALERTS)["groups"]
+    assert all({"alert", "expr", "annotations"} <= rule.keys() <= {*RULE} for rule in group["rules"])
+    return {rule["alert"]: rule["expr"] for rule in group["rules"]}
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +146,14 @@ def everything() -> dict[tuple[str, ...], float]:
     return scraped(learned()) | scraped(learned(served=True))
 
 
-@pytest.mark.parametrize("rule", alarms())
-def test_each_alarm_can_ring(rule: str, everything: dict[tuple[str, ...], float]) -> None:
+def test_each_alert_has_a_first_step() -> None:
+    text = OPERATIONS.read_text(encoding="utf-8").split("| alert | first step |\n")[1].split("\n\n")[0]
+    named = [name for line in text.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(named) == sorted(alerts())
+
+
+@pytest.mark.parametrize("rule", alerts().values(), ids=list(alerts()))
+def test_each_alert_can_ring(rule: str, everything: dict[tuple[str, ...], float]) -> None:
     """Each rule asks for metrics, labels and values that exist; `up` is Prometheus's own."""
     found = everything
     names = set(re.findall(r"fedpeer_\w+", rule))
