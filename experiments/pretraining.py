@@ -58,7 +58,7 @@ def _trained(length: int, characters: int, width: int, heads: int, layers: int, 
     for _ in range(steps):
         rows = torch.randint(len(x), (_BATCH,), generator=order)
         optimizer.zero_grad()
-        loss.value(model(x[rows]), y[rows]).backward()
+        torch.autograd.backward(loss.value(model(x[rows]), y[rows]))
         optimizer.step()
         falling.step()
     return model.eval()
