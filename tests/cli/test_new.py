@@ -53,7 +53,7 @@ def test_each_command_of_a_templates_page_runs(
     assert "  cd 'My Study'\n" in made.out
     monkeypatch.chdir(folder)
     for text in folder.rglob("*.txt"):  # what takes minutes with a whole text
-        text.write_text(text.read_text(encoding="utf-8")[:600], encoding="utf-8")
+        text.write_text(text.read_text(encoding="utf-8")[:200], encoding="utf-8")
     commands = [
         shlex.split(line[2:])
         for block in blocks(folder / "README.md", "console")

@@ -92,7 +92,7 @@ def test_each_command_of_the_page_follows_the_one_before(page: Path, reader: Rea
     for command in commands(page):
         reader.types(command)
         for text in Path().rglob("*.txt"):
-            text.write_text(text.read_text(encoding="utf-8")[:600], encoding="utf-8")
+            text.write_text(text.read_text(encoding="utf-8")[:200], encoding="utf-8")
     assert reader.end() == 0
     if page == FLIGHTS:
         rows = Path("predictions.csv").read_text(encoding="utf-8").splitlines()

@@ -32,6 +32,7 @@ from fedpeer.gossip.averaging import ACK_BYTES, MESSAGE_HEAD_BYTES, SHARE_EXTRA_
 from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.runtime.identity import read_roster
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.processes.watch import JsonLinesReader
@@ -164,7 +165,7 @@ def test_the_pages_with_two_machines(
         "ssh -n root@10.0.0.1 runuser": lambda said: _has(said, "peer1 in fleet: "),
         "sh examples/deploy/rolling.sh": lambda said: _rolled(operator, said),
         "ssh -n root@10.0.0.2": lambda said: _left(operator, said),
-        "fedpeer revoke": lambda said: _has(said, "peer2 has been removed: roster 2 has 1 peers.", "Sent to: peer1."),
+        "fedpeer revoke": lambda said: _revoked(operator, said),
         "ssh -n root@10.0.0.1 cat /var/lib/fedpeer/peer1/roster.json": lambda said: _restored(),
         "fedpeer init fleet2 ": lambda said: _has(said, "is in fleet2, with 2 peers"),
         "sh examples/deploy/distribute.sh fleet2 ": lambda said: _changed_over(operator, said),
@@ -243,6 +244,12 @@ def _left(operator: Operator, said: str) -> None:
 
     until(gone, "peer2 leaves", PATIENCE_S)
     assert operator.logged("peer2", "written_off") == []
+
+
+def _revoked(operator: Operator, said: str) -> None:
+    _has(said, "peer2 has been removed: roster 2 has 1 peers.", "Sent to: peer1.")
+    file = operator.machines.path("peer1", "/var/lib/fedpeer/peer1/roster.json")
+    until(lambda: read_roster(file).number == 2, "the roster on peer1's disk", PATIENCE_S)
 
 
 def _restored() -> None:
