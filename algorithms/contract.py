@@ -21,8 +21,9 @@ functions do no IO and draw random numbers from `keys` only; they do not know wh
 answered, or how messages travel.
 
 Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),
-`confident_peers.py` (a state of one's own, and weights of the averages), `servers/fedavg.py` (a server). An algorithm
-with a state of its own derives from `Algorithm` or has a `Client` of its own; all leaves of that are stored.
+`noloco.py` (average something from which each peer derives its model), `confident_peers.py` (a state of one's own, and
+weights of the averages), `servers/fedavg.py` (a server). An algorithm with a state of its own derives from `Algorithm`
+or has a `Client` of its own; all leaves of that are stored.
 
 This module imports no torch, so that what an algorithm shares can be read without loading torch.
 """
@@ -67,6 +68,10 @@ class Method:
     models        with "own models": network -> the partial models that the algorithm shares; else None
     own_weights   whether every averaging starts anew from the weights that `Algorithm.weights` returns; default False
     vectors       number of vectors (n,) that each peer averages, >= 1; default 1
+    derived       whether a peer derives its model from its state and what it averaged (`Algorithm.derived_model`);
+                  default False: its model is the first averaged vector
+    ratio         whether peers divide one averaged vector by another, so that averages must not be rounded coarsely;
+                  default False
     linear        with "the data": (lam, passes) of a linear model that a solver fits; None: train the network itself
     bayesian      whether it learns distributions of parameters, so that calibration is measured; default False
     own_loss      whether it trains by a loss of its own, not by `learning.loss`; default False
@@ -77,6 +82,8 @@ class Method:
     models: Callable[[NetworkMap], tuple[PartialModel, ...]] | None = None
     own_weights: bool = False
     vectors: int = 1
+    derived: bool = False
+    ratio: bool = False
     linear: tuple[float, float] | None = None
     bayesian: bool = False
     own_loss: bool = False
@@ -90,6 +97,11 @@ class Method:
     def averages(self) -> bool:
         """True if peers average something without a server."""
         return self.sharing not in ("nothing", "with a coordinator", "the data")
+
+    @property
+    def averages_models(self) -> bool:
+        """True if peers average their models without a server, and nothing beside or instead of them."""
+        return self.averages and self.vectors == 1 and not self.derived
 
     @property
     def pooled(self) -> bool:
@@ -151,8 +163,17 @@ class Algorithm(Protocol[Client, Received, Sent]):
         """
         return None
 
+    def derived_model(self, client: Client, averaged: Any) -> Tensor | None:
+        """Return the model that a peer without a server holds, (..., n); None where it is the first averaged vector.
+
+        Args:
+            client: the state after training.
+            averaged: what the peer holds of the average, of the type of `Sent`.
+        """
+        return None
+
     def personal_model(self, client: Client) -> Tensor | None:
-        """Return the model that a peer predicts with, (..., n); None where it is the averaged model."""
+        """Return the model that a peer predicts with, (..., n); None where it is the averaged or derived model."""
         return None
 
     def statistics(self, client: Client, shared: Any) -> Mapping[str, Tensor]:

@@ -46,6 +46,7 @@ class TrainingContext:
     draw             name -> (n,) further initial parameters, one draw for each name; by default there are none
     mean             combines the updates of a round into one; default `weighted_mean`
     optimizer_state  whether peers without a server "keep" (default) or "reset" their optimiser's state between rounds
+    rounds           number of rounds of the run, for algorithms without a server; default 1
     outer            outer steps after averagings, for algorithms without a server; default None: there are none
     """
 
@@ -60,6 +61,7 @@ class TrainingContext:
     draw: Callable[[str], Tensor] = _no_further_draws
     mean: Mean = field(default=weighted_mean)
     optimizer_state: Literal["keep", "reset"] = "keep"
+    rounds: int = 1
     outer: OuterRules | None = None
 
     @staticmethod

@@ -35,7 +35,7 @@ _CONTRACT = tuple(
     name
     for side in (CoordinatedAlgorithm, Algorithm)
     for name, value in vars(side).items()
-    if inspect.isfunction(value) and name[0] != "_" and name not in ("start_averaged", "weights")
+    if inspect.isfunction(value) and name[0] != "_" and name not in ("start_averaged", "weights", "derived_model")
 )
 
 #: Imports the user's function `module:function`; raises a sentence for the user if that is not allowed or fails.
@@ -63,7 +63,8 @@ def algorithm_of(
     """
     make = _maker(choice, load)
     if not method_of(choice).served:
-        equals: AnyAlgorithm = make(replace(context, optimizer_state=learning.optimizer_state))
+        context = replace(context, optimizer_state=learning.optimizer_state, rounds=learning.rounds)
+        equals: AnyAlgorithm = make(context)
         return equals if context.outer is None else OuterSteps(equals, context.outer)
     rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
     participants = min(participants, learning.aggregation_goal or participants)

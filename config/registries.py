@@ -70,9 +70,10 @@ LOSSES: dict[str, Callable[..., None]] = dict.fromkeys(
 )
 
 
-def _top_k(*, share: float) -> None:
-    if not 0 < share <= 1:
-        raise ChoiceError(f"top-k: share = {share:g}: write a number above 0 and up to 1, such as top-k:0.1")
+def _top_k(*, share: float, pace: float | None = None) -> None:
+    for name, value in (("share", share), ("pace", share if pace is None else pace)):
+        if not 0 < value <= 1:
+            raise ChoiceError(f"top-k: {name} = {value:g}: write a number above 0 and up to 1, such as top-k:0.1")
 
 
 def _zstd(*, level: int = 3) -> None:

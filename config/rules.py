@@ -43,7 +43,7 @@ from fedpeer.config.settings import (
 from fedpeer.gossip.drift import EXCHANGES_MIN
 from fedpeer.slicing.assign import assign
 from fedpeer.slicing.models import ModelGraph, SlicingError, model_mistakes
-from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS, TopologyError
 from fedpeer.topology.overlay import overlay_mistakes as topology_problems
 
 #: Peers of the graph that is built to check the ranges of its settings.
@@ -318,6 +318,33 @@ def _noisy_drift(options: Combination) -> Iterator[_Broken]:
     )
 
 
+def _drawn_anew(options: Combination, own: SliceGossipSettings | None = None) -> bool:
+    """Return whether push-sum, or that of a slice, has a graph that is drawn anew for each exchange."""
+    topology = options.gossip.topology if own is None or own.topology is None else own.topology
+    protocol = options.gossip.protocol if own is None else _protocol(options, own)
+    return protocol == "push-sum" and topology.name in DRAWN_ANEW
+
+
+def _noisy_draws(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a noise phase on a graph that is drawn anew, for the federation and for each slice."""
+    if _drawn_anew(options) and _noisy(options):
+        yield {}
+    yield from _of_slices(
+        options,
+        lambda own: (
+            (own.topology is not None or own.privacy is not None) and _drawn_anew(options, own) and _noisy(options, own)
+        ),
+    )
+
+
+def _asynchronous_draws(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of asynchronous peers on a graph that is drawn anew, for the federation and for each slice."""
+    if options.learning.mode == "asynchronous":
+        if _drawn_anew(options):
+            yield {}
+        yield from _of_slices(options, lambda own: own.topology is not None and _drawn_anew(options, own), "topology")
+
+
 def _in_one_exchange(options: Combination, own: SliceGossipSettings) -> bool:
     """Return whether a slice averages by drift in fewer exchanges than it takes."""
     if own.drift is None and options.gossip.drift is None:
@@ -339,7 +366,7 @@ def _takes_outer_steps(options: Combination, condition: object) -> Iterator[_Bro
 def _averages_no_single_model(options: Combination) -> bool:
     """Return whether no algorithm averages a model among peers, or one averages something else beside it."""
     averaging = [method for _, method in options.kinds if method.averages]
-    return not averaging or any(method.vectors > 1 for method in averaging)
+    return not averaging or not all(method.averages_models for method in averaging)
 
 
 def _of_slices(
@@ -458,8 +485,15 @@ def _keeping(options: Combination) -> list[Choice]:
     return [choice for choice, method in options.kinds if method.own_weights]
 
 
-def _of_several_vectors(options: Combination) -> list[Choice]:
-    return [choice for choice, method in options.kinds if method.vectors > 1]
+def _of_more_than_models(options: Combination) -> list[Choice]:
+    """Return the algorithms that average several vectors, or something from which peers derive their models."""
+    return [choice for choice, method in options.kinds if method.averages and not method.averages_models]
+
+
+def _dividing(options: Combination, condition: object, **words: object) -> list[_Broken]:
+    """Return the case of a rule that is broken if algorithms divide averages and the condition holds."""
+    dividing = [choice for choice, method in options.kinds if method.ratio]
+    return _when(dividing and condition, methods=_named(dividing), **words)
 
 
 def _weighing(options: Combination, condition: object, **words: object) -> list[_Broken]:
@@ -652,6 +686,20 @@ RULES: tuple[Rule, ...] = (
         _noisy_pairs,
     ),
     Rule(
+        "a noise phase on a graph that is drawn anew",
+        ("gossip.privacy", "gossip.topology"),
+        "a noise phase comes before the first true share to a neighbor, and here each exchange has others; write "
+        "{put[gossip.topology=k-regular:4]}, or {put[gossip.privacy=none]}",
+        _noisy_draws,
+    ),
+    Rule(
+        "asynchronous peers on a graph that is drawn anew",
+        ("gossip.topology", "learning.mode"),
+        "asynchronous peers have no common exchanges for which a graph could be drawn; write "
+        "{put[gossip.topology=k-regular:4]}, or {put[learning.mode=synchronous]}",
+        _asynchronous_draws,
+    ),
+    Rule(
         "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
         "peers send their values to the coordinator, not to neighbors; write {put[gossip.protocol=push-sum]} or exact",
@@ -768,10 +816,10 @@ RULES: tuple[Rule, ...] = (
         lambda options: _when(options.gossip.deadline < options.gossip.tick, tick=options.gossip.tick),
     ),
     Rule(
-        "asynchronous averaging with weights by samples",
+        "asynchronous averaging with weights that start anew",
         ("learning.mode", "learning.weights"),
-        "asynchronous averaging has no weights by samples; write {put[learning.weights=uniform]}",
-        lambda options: _when(options.learning.mode == "asynchronous" and options.learning.weights == "samples"),
+        "asynchronous averaging has no start, at which weights could be set; write {put[learning.weights=uniform]}",
+        lambda options: _when(options.learning.mode == "asynchronous" and options.learning.weights != "uniform"),
     ),
     Rule(
         "asynchronous averaging by another protocol than push-sum",
@@ -802,24 +850,40 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        "asynchronous peers and averages of several vectors",
+        "asynchronous peers and averages of more than models",
         ("learning.mode", "learning.algorithm"),
         "{methods} averages in common rounds, which asynchronous peers do not have; write "
         "{put[learning.mode=synchronous]}, or choose other algorithms",
         lambda options: _when(
-            options.learning.mode == "asynchronous" and _of_several_vectors(options),
-            methods=_named(_of_several_vectors(options)),
+            options.learning.mode == "asynchronous" and _of_more_than_models(options),
+            methods=_named(_of_more_than_models(options)),
         ),
     ),
     Rule(
-        "averages of several vectors with weights by samples",
+        "averages of more than models with weights by samples",
         ("learning.weights", "learning.algorithm"),
         "{methods} relies on an unweighted sum over the peers; write {put[learning.weights=uniform]}, or choose other "
         "algorithms",
         lambda options: _when(
-            options.learning.weights == "samples" and _of_several_vectors(options),
-            methods=_named(_of_several_vectors(options)),
+            options.learning.weights == "samples" and _of_more_than_models(options),
+            methods=_named(_of_more_than_models(options)),
         ),
+    ),
+    Rule(
+        "averages that are divided by one another with a coarse wire encoding",
+        ("gossip.wire", "learning.algorithm"),
+        "{methods} divides averages by one another, and {wire} would leave the error of both where nobody has a value; "
+        "write {put[gossip.wire=float32]}, or choose other algorithms",
+        lambda options: _dividing(
+            options, options.gossip.wire[0].name not in ("float32", "float64"), wire=_wire(options)
+        ),
+    ),
+    Rule(
+        "averages that are divided by one another with a noise phase",
+        ("gossip.privacy", "learning.algorithm"),
+        "{methods} divides averages by one another, and noise would be left in both; write {put[gossip.privacy=none]}, "
+        "or choose other algorithms",
+        lambda options: _dividing(options, _noisy(options)),
     ),
     Rule(
         "more Byzantine clients than the rule tolerates among those that take part",

@@ -245,9 +245,11 @@ class LearningSettings(Strict):
     evaluate_every: int = Field(
         default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
     )
-    weights: Literal["uniform", "samples"] = Field(
+    weights: Literal["uniform", "restart", "samples"] = Field(
         default="uniform",
-        description="uniform: plain mean; samples: a peer with n_i examples starts with push-sum weight n_i / mean(n)",
+        description="push-sum weights at the start of an averaging: uniform: 1 in the first, then as the last one left "
+        "them, which keeps the mean of all peers; restart: 1 in each, so that a peer takes the plain mean of what it "
+        "receives (EL-Local); samples: n_i / mean(n) for a peer with n_i examples",
     )
     buffers: Literal["average", "local"] = Field(
         default="average", description="running statistics of batch normalisation: averaged, or kept local (FedBN)"

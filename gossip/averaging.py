@@ -49,7 +49,8 @@ SHARE_EXTRA_BYTES = SHARE_HEAD_BYTES + ACK_BYTES
 #: How an average is computed: by exchanges along a graph, or by one member for all.
 Way: TypeAlias = Protocol | Literal["coordinator"]
 
-#: The random stream of (round, exchange); only push-pull draws from it, and all members must draw the same numbers.
+#: The random stream of (round, exchange), for push-pull's matchings and graphs that are drawn anew; all members must
+#: draw the same numbers.
 Draws = Callable[[int, int], np.random.Generator]
 
 
@@ -70,7 +71,7 @@ class Averaging:
     """Averaging of one group, the same in every round.
 
     exchanges   number of exchanges in one averaging, the noise phase's included; 0 in a group of one
-    draws       random streams for push-pull's matchings
+    draws       random streams for push-pull's matchings, and for graphs that are drawn anew
     every       rounds from one averaging to the next
     noise       noise phase at the start of each averaging; None: no such phase
     masked      number of exchanges in the noise phase, in which nobody gives a true share
@@ -163,9 +164,9 @@ class Averaging:
 
         Afterwards values are `matrix @ values`, and weights likewise. If there is a noise phase, the matrix starts from
         what they are behind it. It is sparse if there is one exchange. Push-sum's matrix is the same in all rounds that
-        begin with the same phase of the overlay, and is computed once for each phase.
+        begin with the same phase of the overlay, and is computed once for each phase, unless the graph is drawn anew.
         """
-        if self.protocol != "push-sum":
+        if self.protocol != "push-sum" or self.overlay.redraw is not None:
             return self._product(round)
         phase = (self._first(round) + self.masked) % len(self.overlay.phases)
         if phase not in self._products:
@@ -241,9 +242,10 @@ def traffic(
     """Return the (messages, bytes) that each member sends in the averaging of one round, in peer order.
 
     A share is `length` scalars of `wire_bytes` each and SHARE_EXTRA_BYTES. Acknowledgements count as bytes but not as
-    messages; on average a member acknowledges as many shares as it sends. Only push-pull's traffic differs between
-    rounds. The weight travels in the head even on regular graphs, where it stays 1. With a coordinator, each other
-    member sends its values and receives the mean: 2 (P - 1) messages with MESSAGE_HEAD_BYTES each.
+    messages; on average a member acknowledges as many shares as it sends. Traffic differs between rounds with push-pull
+    and on graphs that are drawn anew. The weight travels in the head even on regular graphs, where it stays 1. With a
+    coordinator, each other member sends its values and receives the mean: 2 (P - 1) messages with MESSAGE_HEAD_BYTES
+    each.
 
     Args:
         active: which members are active in each exchange, (P,) bool each; messages of the others are only a head.

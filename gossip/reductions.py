@@ -14,9 +14,13 @@ each channel. A channel's first transfer is plain float32: before it there is no
 
 The receiver takes numbers that top-k leaves out to be unchanged, while the sender's remainder moves the other way. Each
 number is sent about every 1 / share exchanges; if each exchange gave the full share, the remainder would diverge (on
-digits top-k:0.1 ends at a disagreement of 1,000). So a top-k channel gives only the fraction `pace` = share of the
-usual share. Constant vectors then converge on rings, stars, regular and complete graphs; at 2.5 times this pace they do
-not on all of them.
+digits top-k:0.1 ends at a disagreement of 1,000). So a top-k channel gives only the fraction `pace` of the usual share,
+by default as much as `share`. Constant vectors then converge on rings, stars, regular and complete graphs; at 2.5 times
+this pace they do not on all of them.
+
+With w as the usual share, and the references as public copies of the estimates, an exchange of peers whose weights are
+equal is x <- x + pace * (sum of w * (copy of a neighbor - copy of one's own)). That is the gossip of CHOCO (2019,
+Algorithm 1), and the pace is its consensus step size. `algorithms/choco.py` compresses by itself, and takes pace 1.
 
 Sources: Alistarh et al., QSGD, 2017 (stochastic rounding in blocks); Stich, Cordonnier, Jaggi, Sparsified SGD with
 memory, 2018 (top-k, the rest is kept); Koloskova, Stich, Jaggi, Decentralized stochastic optimization and gossip
@@ -150,16 +154,13 @@ class TopK:
     """The `share` of numbers largest in magnitude, as ascending int32 indices and float32 values; the rest is 0."""
 
     share: float
+    pace: float
     dtype: torch.dtype = torch.uint8
     relative: bool = True
 
     @property
     def name(self) -> str:
-        return f"top-k:{self.share:g}"
-
-    @property
-    def pace(self) -> float:
-        return self.share
+        return f"top-k:{self.share:g}" + ("" if self.pace == self.share else f",pace={self.pace:g}")
 
     def count(self, length: int) -> int:
         return max(1, math.ceil(self.share * length))
@@ -319,11 +320,13 @@ def int8() -> Form:
     return Int8()
 
 
-def top_k(*, share: float) -> Form:
-    """only the fraction `share` of numbers that changed most, 8 bytes each"""
-    if not 0 < share <= 1:
-        raise FormError(f"top-k: share = {share:g}: write a number above 0 and up to 1, such as top-k:0.1")
-    return TopK(share)
+def top_k(*, share: float, pace: float | None = None) -> Form:
+    """only the fraction `share` of numbers that changed most, 8 bytes each; gives `pace` times the usual share"""
+    pace = share if pace is None else pace
+    for name, value in (("share", share), ("pace", pace)):
+        if not 0 < value <= 1:
+            raise FormError(f"top-k: {name} = {value:g}: write a number above 0 and up to 1, such as top-k:0.1")
+    return TopK(share, pace)
 
 
 def zstd(*, level: int = 3) -> Callable[[Form], Form]:

@@ -44,7 +44,7 @@ def engine_of(
         averaging_of(plan, world.federation, world.seed),
         workspace_of(world, plan, device if job is None else job.device),
         world.drawn,
-        weights_P=sample_weights(world),
+        weights_P=start_weights(world),
         **options,
     )
 
@@ -115,10 +115,12 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
     return make
 
 
-def sample_weights(world: World) -> NDArray[np.float64] | None:
-    """Return n_i / mean(n), (P,), the weights with which each averaging starts under `weights: samples`; else None."""
-    if world.federation.learning.weights == "uniform":
-        return None
+def start_weights(world: World) -> NDArray[np.float64] | None:
+    """Return the weights with which each averaging starts, (P,): n_i / mean(n) under `weights: samples`, 1 under
+    `restart`; None: they are carried over."""
+    weights = world.federation.learning.weights
+    if weights != "samples":
+        return None if weights == "uniform" else np.ones(len(world.peers))
     counts = np.array([len(share.train_M) for share in world.split.shares], np.float64)
     return np.asarray(counts / counts.mean())
 

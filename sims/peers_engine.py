@@ -52,7 +52,7 @@ def weight_unit(world: World, method: Choice) -> Callable[[Sequence[float]], flo
     """
     if method_of(method).own_weights:
         return lambda weights: float(np.mean(weights))
-    if world.federation.learning.weights == "uniform":
+    if world.federation.learning.weights != "samples":
         return lambda weights: 1.0
     examples = float(np.mean([len(share.train_M) for share in world.split.shares]))
     return lambda weights: examples

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 import networkx as nx
+import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from fedpeer.topology.graphs import TopologyError
@@ -61,8 +62,10 @@ def describe_topology(
     overlay: Overlay, protocol: Protocol = "push-sum", tolerances: Sequence[float] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6)
 ) -> TopologyDescription:
     """Return the numbers of an overlay, and the exchanges that `protocol` needs on it for some tolerances."""
-    union = overlay.union
-    degrees = [int(d) for phase in overlay.phases for d in adjacency(phase).sum(axis=1)]
+    union, phases = overlay.union, overlay.phases
+    if overlay.redraw is not None:
+        phases = (overlay.redraw.draw(len(overlay.members), np.random.default_rng(0)),)
+    degrees = [int(d) for phase in phases for d in adjacency(phase).sum(axis=1)]
     return TopologyDescription(
         members=overlay.members,
         edges=tuple((int(a), int(b)) for a, b in sorted(union.edges)),

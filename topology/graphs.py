@@ -1,9 +1,10 @@
 """The graphs that a user can choose, by name: plain functions over networkx that know nothing of gossip.
 
 A builder takes the ids of the members and a generator, and returns the *phases* of the graph: exchange e uses phase
-e modulo their number. All graphs except time-varying ones have one phase. Nodes are 0..P-1, the places of the members
-in the order given; shares travel along the edges of a `DiGraph`, and both ways in a `Graph`. Every builder accepts one
-or two members, and fits its settings to a group smaller than the federation (k-regular: degree min(4, members - 1)).
+e modulo their number. All graphs except time-varying ones have one phase. A builder of a graph that is drawn anew for
+each exchange returns the draw (`Redraw`). Nodes are 0..P-1, the places of the members in the order given; shares travel
+along the edges of a `DiGraph`, and both ways in a `Graph`. Every builder accepts one or two members, and fits its
+settings to a group smaller than the federation (k-regular: degree min(4, members - 1)).
 
 A builder may return a graph in several parts, which `overlay.py` connects. Only the user's own edges are never
 completed, so `edges` raises an error if they do not connect a group.
@@ -13,12 +14,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
 
 Phases = tuple[nx.Graph, ...]
-Builder = Callable[[Sequence[str], np.random.Generator], Phases]
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """A random graph that is drawn anew for each exchange.
+
+    draw       (members, generator) -> the graph of one exchange
+    left       members -> mean fraction of the squared disagreement that an exchange of plain averages leaves, over the
+               draws (beta_s of de Vos et al. 2023)
+    directed   whether its edges have directions
+    """
+
+    draw: Callable[[int, np.random.Generator], nx.Graph]
+    left: Callable[[int], float]
+    directed: bool
+
+
+Builder = Callable[[Sequence[str], np.random.Generator], Phases | Redraw]
 
 
 class TopologyError(ValueError):
@@ -47,12 +66,8 @@ def torus(members: Sequence[str], draws: np.random.Generator, *, rows: int | Non
 
 def k_regular(members: Sequence[str], draws: np.random.Generator, *, degree: int = 4) -> Phases:
     """`degree` random neighbors each; if peers times degree is odd, one peer has one fewer"""
-    count = len(members)
-    degree = min(_at_least("k-regular: degree", degree, 1), count - 1)
-    odd = count * degree % 2
-    graph = nx.random_regular_graph(degree, count - odd, seed=_seed(draws))
-    if odd:
-        _insert(graph, count - 1, degree // 2, draws)
+    degree = min(_at_least("k-regular: degree", degree, 1), len(members) - 1)
+    graph = _random_regular(degree, len(members), draws)
     if degree >= 2:
         _connect_by_swaps(graph)
     return (graph,)
@@ -81,6 +96,40 @@ def one_peer_exponential(members: Sequence[str], draws: np.random.Generator) -> 
     """time-varying: each sends to one peer, 1 place further, then 2, 4, 8, ..., then 1 again; exact for 2^k peers"""
     count = len(members)
     return tuple(_hops(count, [1 << i]) for i in range(_doublings(count))) or (_hops(count, []),)
+
+
+def el_oracle(members: Sequence[str], draws: np.random.Generator, *, peers: int = 2) -> Redraw:
+    """drawn anew for each exchange: `peers` random neighbors each, as k-regular (EL-Oracle, de Vos et al. 2023)"""
+    wanted = _at_least("el-oracle: peers", peers, 1)
+
+    def draw(count: int, draws: np.random.Generator) -> nx.Graph:
+        return _random_regular(min(wanted, count - 1), count, draws)
+
+    def left(count: int) -> float:
+        degree = min(wanted, count - 1)
+        return 0.0 if count == 1 else (1 - degree / (count - 1)) / (degree + 1)
+
+    return Redraw(draw, left, directed=False)
+
+
+def el_local(members: Sequence[str], draws: np.random.Generator, *, peers: int = 2) -> Redraw:
+    """drawn anew for each exchange, directed: each sends to `peers` random others (EL-Local, de Vos et al. 2023)"""
+    wanted = _at_least("el-local: peers", peers, 1)
+
+    def draw(count: int, draws: np.random.Generator) -> nx.Graph:
+        graph = nx.empty_graph(count, create_using=nx.DiGraph)
+        for place in range(count):
+            to = draws.choice(count - 1, min(wanted, count - 1), replace=False) if count > 1 else ()
+            graph.add_edges_from((place, int(other) + (int(other) >= place)) for other in to)
+        return graph
+
+    def left(count: int) -> float:
+        if count == 1:
+            return 0.0
+        degree = min(wanted, count - 1)
+        return (1 - (1 - degree / (count - 1)) ** count) / degree - 1 / (count - 1)
+
+    return Redraw(draw, left, directed=True)
 
 
 def star(members: Sequence[str], draws: np.random.Generator) -> Phases:
@@ -112,7 +161,7 @@ def edges(members: Sequence[str], draws: np.random.Generator, *, edges: tuple[st
 
 
 #: Values of `gossip.topology`.
-GRAPHS: dict[str, Callable[..., Phases]] = {
+GRAPHS: dict[str, Callable[..., Phases | Redraw]] = {
     "complete": complete,
     "ring": ring,
     "torus": torus,
@@ -121,10 +170,14 @@ GRAPHS: dict[str, Callable[..., Phases]] = {
     "small-world": small_world,
     "exponential": exponential,
     "one-peer-exponential": one_peer_exponential,
+    "el-oracle": el_oracle,
+    "el-local": el_local,
     "star": star,
     "hierarchy": hierarchy,
     "edges": edges,
 }
+#: Those that are drawn anew for each exchange.
+DRAWN_ANEW = ("el-oracle", "el-local")
 
 
 def ends(edge: str, known: Container[str]) -> list[tuple[str, str]]:
@@ -169,6 +222,15 @@ def listed(names: Sequence[str]) -> str:
     shown = 6  # enough to recognise a group, and still one line
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
+
+
+def _random_regular(degree: int, count: int, draws: np.random.Generator) -> nx.Graph:
+    """Draw a graph in which all nodes have this degree; if the product is odd, the last one has one fewer."""
+    odd = count * degree % 2
+    graph = nx.random_regular_graph(degree, count - odd, seed=_seed(draws))
+    if odd:
+        _insert(graph, count - 1, degree // 2, draws)
+    return graph
 
 
 def _insert(graph: nx.Graph, node: int, pairs: int, draws: np.random.Generator) -> None:

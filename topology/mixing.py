@@ -25,7 +25,8 @@ from fedpeer.topology.overlay import Overlay
 
 Protocol = Literal["push-sum", "push-pull", "exact"]
 Dense = NDArray[np.float64]
-#: The random stream of one exchange, by its running number over all averagings; only push-pull draws from it.
+#: The random stream of one exchange, by its running number over all averagings, for push-pull's matchings and graphs
+#: that are drawn anew.
 Draws = Callable[[int], np.random.Generator]
 
 #: Members up to which matrices are multiplied out: 2 MiB each, half a second for a prediction. Above, predictions use
@@ -87,6 +88,8 @@ def random_matching(graph: nx.Graph, draws: np.random.Generator) -> NDArray[np.i
 def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -> nx.Graph:
     """Return the graph along which shares travel in exchange number `exchange`, counted over all averagings."""
     match protocol:
+        case "push-sum" if overlay.redraw is not None:
+            return overlay.redraw.draw(len(overlay.members), draws(exchange))
         case "push-sum":
             return overlay.phases[exchange % len(overlay.phases)]
         case "push-pull":
@@ -107,6 +110,8 @@ def exchange_matrices(
     """
     running = range(first, first + exchanges)
     match protocol:
+        case "push-sum" if overlay.redraw is not None:
+            return [push_sum_matrix(carrier(overlay, protocol, exchange, draws)) for exchange in running]
         case "push-sum":
             phases = [push_sum_matrix(phase) for phase in overlay.phases]
             return [phases[exchange % len(phases)] for exchange in running]

@@ -1,8 +1,9 @@
 """Overlays: the connected graph on which the members of one averaging group exchange.
 
 An overlay is a sequence of graphs, its phases, through which the exchanges cycle; a graph that does not change is one
-phase. The union of the phases must be connected: every member has to reach every other within one period. Nothing here
-knows which model a group averages, or how.
+phase. A graph that is drawn anew for each exchange has one phase, too: all edges that a draw may have. The union of the
+phases must be connected: every member has to reach every other within one period. Nothing here knows which model a
+group averages, or how.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problems, listed
+from fedpeer.topology.graphs import GRAPHS, Builder, Redraw, TopologyError, edge_problems, listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +27,14 @@ class Overlay:
     members   ids in peer order; node i of every phase is members[i]
     phases    frozen networkx graphs; exchange e, counted over all averagings, uses phases[e % len(phases)]
     remarks   notes for the user, such as edges that were added
+    redraw    draws the graph of each exchange instead, among the edges of the only phase; None (default): nothing is
+              drawn anew
     """
 
     members: tuple[str, ...]
     phases: tuple[nx.Graph, ...]
     remarks: tuple[str, ...] = ()
+    redraw: Redraw | None = None
 
     @cached_property
     def union(self) -> nx.Graph:
@@ -50,6 +54,10 @@ def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) 
     """
     assert members, "a group has at least one member"
     phases = build(members, draws)
+    if isinstance(phases, Redraw):
+        whole = nx.complete_graph(len(members), nx.DiGraph if phases.directed else nx.Graph)
+        remark = "the graph is drawn anew for each exchange; these are all edges that it may have"
+        return Overlay(tuple(members), (nx.freeze(whole),), (remark,), phases)
     remarks: tuple[str, ...] = ()
     if len(phases) == 1 and not phases[0].is_directed():
         firsts = sorted(min(part) for part in nx.connected_components(phases[0]))
@@ -67,10 +75,10 @@ def kept_apart(overlay: Overlay, apart: Collection[str]) -> Overlay:
     """Return the same graphs with their nodes dealt out anew, so that few edges join two members of `apart`.
 
     These get nodes of which no two have an edge as far as there are any, those with few edges first; all others keep
-    the order that they have. With at most one of them nothing changes.
+    the order that they have. With at most one of them nothing changes, or if the graph is drawn anew all the time.
     """
     members = overlay.members
-    if sum(member in apart for member in members) < 2:
+    if sum(member in apart for member in members) < 2 or overlay.redraw is not None:
         return overlay
     free: list[int] = []
     by_degree = sorted(overlay.union, key=lambda node: (overlay.union.degree[node], node))
@@ -101,9 +109,10 @@ def overlay_mistakes(name: str, settings: Mapping[str, Any], peers: Sequence[str
     own = settings.get("edges")
     if isinstance(own, Sequence):
         return edge_problems(own, peers)
-    degree = settings.get("degree")
-    if isinstance(degree, int) and degree >= len(peers) > 1:
-        return [f"{name}: degree = {degree}: there are only {len(peers)} peers; use {len(peers) - 1} or less"]
+    for key in ("degree", "peers"):
+        degree = settings.get(key)
+        if isinstance(degree, int) and degree >= len(peers) > 1:
+            return [f"{name}: {key} = {degree}: there are only {len(peers)} peers; use {len(peers) - 1} or less"]
     try:
         GRAPHS[name](peers[:3], np.random.default_rng(0), **settings)  # three peers suffice to check the ranges
     except TopologyError as error:

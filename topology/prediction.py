@@ -42,7 +42,8 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float, *, 
     It is at most `most`, if that is given.
 
     push-sum    the smallest number that suffices whichever phase the averaging begins with; up to DENSE_MEMBERS_MAX
-                members from the product of the matrices, above that from the spectral gap (an upper estimate)
+                members from the product of the matrices, above that from the spectral gap (an upper estimate); for
+                graphs that are drawn anew, in root mean square over the draws, as if all weights were equal
     push-pull   an upper bound, in root mean square over the random matchings: an edge is certainly taken if it comes
                 first among the edges at its two ends, so with probability q >= 1 / (d_i + d_j - 1). One exchange keeps
                 on average at most 1 - mu / 2 of the squared distance, where mu is the second smallest eigenvalue of the
@@ -64,6 +65,9 @@ def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float, *, 
             return 1
         case "push-pull":
             return _within_bound(geometric(_matching_contraction(overlay), tolerance**2), overlay, tolerance, most)
+        case "push-sum" if overlay.redraw is not None:
+            left = overlay.redraw.left(len(overlay.members))
+            return _within_bound(geometric(left, tolerance**2), overlay, tolerance, most)
         case "push-sum":
             return _push_sum(overlay, tolerance, most)
 
@@ -118,7 +122,12 @@ def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float, m
 
 
 def contraction(overlay: Overlay) -> float:
-    """Return the factor by which one period of push-sum shrinks the disagreement in the long run."""
+    """Return the factor by which one period of push-sum shrinks the disagreement in the long run.
+
+    For a graph that is drawn anew it is that of one exchange, in root mean square over the draws.
+    """
+    if overlay.redraw is not None:
+        return math.sqrt(overlay.redraw.left(len(overlay.members)))
     return contraction_of([push_sum_matrix(phase) for phase in overlay.phases])
 
 

@@ -20,8 +20,9 @@ def repaired(overlay: Overlay, alive: Collection[str]) -> Overlay:
 
     Each phase keeps the edges between living members. If the union of the phases is no longer connected, its parts
     (strongly connected ones if edges have directions) are sorted by their first members, and each first member gets an
-    edge to that of the next part, the last one to the first: at most two more edges a peer, in the first phase. Ids in
-    `alive` that are no members are ignored; at least one member must live.
+    edge to that of the next part, the last one to the first: at most two more edges a peer, in the first phase. A graph
+    that is drawn anew for each exchange is drawn among the living. Ids in `alive` that are no members are ignored; at
+    least one member must live.
     """
     places = [place for place, member in enumerate(overlay.members) if member in alive]
     assert places, "a group without a living member has no overlay"
@@ -35,7 +36,7 @@ def repaired(overlay: Overlay, alive: Collection[str]) -> Overlay:
     if added:
         named = listed([f"{members[a]}-{members[b]}" for a, b in added])
         remarks = (*remarks, f"without {listed(sorted(set(overlay.members) - set(members)))}: added {named}")
-    return Overlay(members, tuple(nx.freeze(phase) for phase in phases), remarks)
+    return Overlay(members, tuple(nx.freeze(phase) for phase in phases), remarks, overlay.redraw)
 
 
 def _restricted(phase: nx.Graph, places: list[int]) -> nx.Graph:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
-from fedpeer.topology.graphs import GRAPHS, TopologyError
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS, TopologyError
 from fedpeer.topology.mixing import adjacency
 from fedpeer.topology.overlay import overlay
 from fedpeer.topology.samplers import (
@@ -104,6 +104,11 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
     if name == "edges":
         raise TopologyError(
             "your own edges are for a federation only; choose a graph such as k-regular:4 for a large-scale simulation"
+        )
+    if name in DRAWN_ANEW:
+        raise TopologyError(
+            f"{name} is drawn anew for each exchange, and is for a federation only; choose a graph such as k-regular:4 "
+            "for a large-scale simulation"
         )
     GRAPHS[name](("a", "b", "c"), np.random.default_rng(0), **settings)  # three peers suffice to check the ranges
     degree = settings.get("degree", 0)

@@ -448,7 +448,7 @@ def _begins_with(state: NodeState, group: str) -> float | None:
     weight = None if durable.fresh else state.setup.reader.weight(durable.s_k, durable.index[group])
     if weight is not None:
         return weight
-    return durable.rules.start_weight if state.setup.federation.learning.weights == "samples" else None
+    return None if state.setup.federation.learning.weights == "uniform" else durable.rules.start_weight
 
 
 def expected_averaging(state: NodeState, group: str) -> Averaging:

@@ -133,7 +133,8 @@ def lead(state: NodeState) -> int:
 def mutual(state: NodeState, group: str) -> bool:
     """Return whether every exchange goes both ways with all neighbors, so that they keep step."""
     policy = state.peer_groups.averaging[group]
-    whole = len(policy.overlay.phases) == 1 and not policy.overlay.union.is_directed()
+    overlay = policy.overlay
+    whole = len(overlay.phases) == 1 and overlay.redraw is None and not overlay.union.is_directed()
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
 
 

@@ -127,7 +127,8 @@ class LocalTrainer(Training):
         context, learning = local_task.context(len(peers)), local_task.assembly.federation.learning
         context = replace(context, outer=outer and outer.to(local_task.device))
         self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
-        self._start_n, self._weighs = local_task.start(), method_of(method).own_weights
+        kind = method_of(method)
+        self._start_n, self._weighs, self._derives = local_task.start(), kind.own_weights, kind.derived
         begun = self._begun(self._start_n.to(local_task.device))
         self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
         # A subclass may have more leaves, so the type itself counts.
@@ -186,11 +187,15 @@ class LocalTrainer(Training):
         return None if weight is None else float(weight)
 
     def models(self, x_n: Tensor, state_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor | None]:
-        x_n = x_n[: len(self._start_n)]
-        if not self._own:
-            return x_n, None
-        own_n = None if fresh else self.algorithm.personal_model(self._state(state_k))
-        return x_n if own_n is None else own_n.cpu(), x_n
+        held_n = x_n[: len(self._start_n)]
+        if not (self._own or self._derives):
+            return held_n, None
+        x_n = x_n.to(self.local_task.device)
+        state = self._begun(x_n[: len(self._start_n)]) if fresh else self._state(state_k)
+        derived_n = self.algorithm.derived_model(state, divided(self.algorithm.start_averaged(self._start_n), x_n))
+        held_n = held_n if derived_n is None else derived_n.cpu()
+        own_n = self.algorithm.personal_model(state)
+        return (held_n, None) if own_n is None else (own_n.cpu(), held_n)
 
     def _begun(self, values_n: Tensor) -> Any:
         """Return the state before the first training."""

@@ -21,7 +21,7 @@ class StateReader:
     def models(self, x_n: Tensor, state_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor | None]:
         """Return the model (n,) that the peer predicts with, and the estimate (n,) of the average if it is another one.
 
-        `x_n` (n,) is what the peer averages; `fresh`: there is no state yet.
+        `x_n` (N,) is what the peer averages, V vectors one after the other; `fresh`: there is no state yet.
         """
         return x_n, None
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedpeer.config.choice import Choice
 from fedpeer.peer.state.events import Effect, Evaluate, Evaluated, Note, Stop
+from fedpeer.sims.disagreement import disagreement_of
 from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.node_factory import NodeFactory
@@ -136,16 +137,7 @@ class NetworkEngine(PeersEngine):
 
     def disagreement(self) -> dict[str, float]:
         """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
-        x_Pn, found = self.x_Pn.double(), {}
-        rows = {peer: row for row, peer in enumerate(self._world.peers)}
-        for group in self._plan.groups:
-            # Of several averaged vectors only the first counts: a node reports its model.
-            places = [group.indices[p][: group.length // self._plan.vectors] for p in group.members]
-            each = zip(group.members, places, strict=True)
-            values_MD = torch.stack([x_Pn[rows[p]][torch.from_numpy(index_D)] for p, index_D in each])
-            mean_D = values_MD.mean(0)
-            found[group.id] = float((values_MD - mean_D).norm(dim=1).max() / mean_D.norm().clamp(min=1e-30))
-        return found
+        return disagreement_of(self._plan, self._world.peers, self.x_Pn)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the input of `restore`: the number of the round."""

@@ -40,7 +40,7 @@ from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
 from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
 from fedpeer.sims.engine import Engine, RoundTimes
-from fedpeer.sims.memory import sample_weights, workspace_of
+from fedpeer.sims.memory import start_weights, workspace_of
 from fedpeer.sims.vector.clustering_task import ClusteringTask, Indices, kinds, split_network
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
@@ -176,7 +176,7 @@ class ClusteringEngine(Engine):
             averaging_of(plan, federation, world.seed),
             partly if before_search else memory,
             world.drawn,
-            weights_P=sample_weights(world),
+            weights_P=start_weights(world),
             **self._options,
         )
 
@@ -229,7 +229,7 @@ class ClusteringEngine(Engine):
         A single member's parameters are unchanged, and nothing is sent.
         """
         world, x_Pn = self._world, self._engine.x_Pn
-        weights_P = sample_weights(world)
+        weights_P = start_weights(world)
         weights_M = np.ones(len(members)) if weights_P is None else weights_P[list(members)]
         index_MD = torch.from_numpy(self._task.slice_PD[list(members)]).to(x_Pn.device)
         mean_D = torch.zeros(index_MD.shape[1], dtype=torch.float64)

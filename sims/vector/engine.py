@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import has_server
-from fedpeer.algorithms.leaves import combined, leaves_of, map_leaves
+from fedpeer.algorithms.leaves import combined, divided, leaves_of, map_leaves
 from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.algorithms.probing import probed, small
 from fedpeer.algorithms.steppers import Stepper
 from fedpeer.config.building import AnyAlgorithm, algorithm_of
+from fedpeer.config.methods import method_of
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.sims.disagreement import disagreement_of
 from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.pool import WorkerPool
@@ -92,8 +94,8 @@ class VectorEngine(Engine):
             averaging: by group of the plan, how it averages.
             memory: makes the workspace.
             drawn: returns initial parameters (n,) by the name of their draw: a peer's id, or "" for a common start.
-            weights_P: push-sum weights at the start of each averaging (`weights: samples`); None: they begin as 1 and
-                carry over from one averaging to the next.
+            weights_P: push-sum weights at the start of each averaging (`weights: samples` or `restart`); None: they
+                begin as 1 and carry over from one averaging to the next.
             workers: the most worker processes on a CPU.
             folder: in which the files of the states are made; None: the system's temporary folder.
             replaced: called with a worker that died and the reason.
@@ -101,7 +103,7 @@ class VectorEngine(Engine):
             open_executor: opens an executor on other machines; None: on this machine.
         """
         self._job, self._plan, self._averaging = job, plan, averaging
-        self._memory, self._drawn, self._sample_weights = memory, drawn, weights_P
+        self._memory, self._drawn, self._start_weights = memory, drawn, weights_P
         self._workers, self._folder, self._replaced, self._refused = workers, folder, replaced, refused
         self._stop, self._open_remote = stop or threading.Event(), open_executor
         self._evaluated: dict[tuple[int, bool], BlockScores] = {}
@@ -124,8 +126,9 @@ class VectorEngine(Engine):
         if has_server(self._algorithm):
             self._rounds = ServerRounds(self._session, self._algorithm, forms.server)
         else:
-            self._rounds = GossipRounds(self._session, self._plan, self._averaging, self._sample_weights)
+            self._rounds = GossipRounds(self._session, self._plan, self._averaging, self._start_weights)
         self._own = self._algorithm.personal_model(forms.client) is not None
+        self._derived = method_of(job.algorithm).derived
         self._begin(first_P)
         executor.resume(sides)
         self._rounds.begin()
@@ -158,9 +161,20 @@ class VectorEngine(Engine):
 
     @property
     def estimate_Pn(self) -> Tensor:
-        """The peers' estimates of the averaged model at the end of the last finished round."""
+        """The peers' estimates of the averaged model after the last finished round, or the models that they derive."""
         self._session.executor.gather()
-        return self.workspace.x[self._rounds.source][:, : self._job.layout.n]
+        averaged_PN = self.workspace.x[self._rounds.source]
+        first_Pn = averaged_PN[:, : self._job.layout.n]
+        if not self._derived:
+            return first_Pn
+        x_Pn, template = torch.empty_like(first_Pn), self._algorithm.start_averaged(self._job.like_n)
+        for some in column_slices(len(self._job.peers)):
+            client = self._session.states.of(some, self._session.sides_of(some))
+            averaged = divided(template, averaged_PN[some.start : some.stop])
+            model = self._algorithm.derived_model(client, averaged)
+            assert model is not None, "peers derive their models"
+            x_Pn[some.start : some.stop] = model
+        return x_Pn
 
     @property
     def trained_Pn(self) -> Tensor | None:
@@ -208,6 +222,8 @@ class VectorEngine(Engine):
 
     def disagreement(self) -> dict[str, float]:
         """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        if self._derived:
+            return disagreement_of(self._plan, self._job.peers, self.estimate_Pn)
         return self._rounds.disagreement()
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

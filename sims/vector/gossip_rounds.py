@@ -50,9 +50,10 @@ class GossipRounds:
     ) -> None:
         """
         Args:
-            weights_P: push-sum weights at the start of each averaging (`weights: samples`); None: carried over.
+            weights_P: push-sum weights at the start of each averaging (`weights: samples` or `restart`); None: carried
+                over.
         """
-        self._session, self._plan, self._averaging, self._sample_weights = session, plan, averaging, weights_P
+        self._session, self._plan, self._averaging, self._starts_with = session, plan, averaging, weights_P
         self._members = {g.id: [plan.peers.index(p) for p in g.members] for g in plan.groups}
         self.weights = {id: np.ones(len(rows)) for id, rows in self._members.items()}
         self.source = 0
@@ -151,8 +152,8 @@ class GossipRounds:
             own_M = self._session.executor.weights(group.id, members, sides)
             assert own_M is not None, "the algorithm says that it has weights of its own"
             return np.asarray(own_M / own_M.mean())
-        if self._sample_weights is not None:
-            return self._sample_weights[self._members[group.id]]
+        if self._starts_with is not None:
+            return self._starts_with[self._members[group.id]]
         return self.weights[group.id]
 
     def _prepare_mixing(self, number: int) -> None:

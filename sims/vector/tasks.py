@@ -325,7 +325,8 @@ def _evaluate_block(
     else:
         estimate_BN = workspace.x[task.source][rows_of(task.peers)]
         shared = divided(algorithm.start_averaged(job.like_n), estimate_BN)
-        scored = scores(estimate_BN[:, :n])
+        derived_Bn = algorithm.derived_model(client, shared)
+        scored = scores(estimate_BN[:, :n] if derived_Bn is None else derived_Bn)
     statistics = {name: each.tolist() for name, each in algorithm.statistics(client, shared).items()}
     if own_Bn is None:
         assert scored is not None, "a peer has a model"

@@ -19,6 +19,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
 from fedpeer.algorithms.class_weights import balanced
 from fedpeer.algorithms.dfedalt import DFedSalt
+from fedpeer.algorithms.dispfl import DisPfl
 from fedpeer.algorithms.dpsgd import DPsgd
 from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.gradient_tracking import GradientTracking
@@ -156,6 +157,7 @@ GRADIENTS: dict[str, Callable[[TrainingContext], Any]] = {
     "d-psgd": DPsgd,
     "gradient-tracking": GradientTracking,
     "dfedsalt": DFedSalt,
+    "dispfl": partial(DisPfl, prune=0.0),
     "apfl": Apfl,
     "fedala": partial(FedAla, passes=2),
     "per-fedavg": partial(PerFedAvg, alpha=0.1, beta=0.1),

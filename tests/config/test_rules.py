@@ -149,6 +149,11 @@ BREAKING: dict[str, dict[str, Any]] = {
     "a coordinator and a wire encoding other than float32": {"gossip": {"protocol": "coordinator", "wire": "int8"}},
     "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},
     "a noise phase with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
+    "a noise phase on a graph that is drawn anew": {"gossip": {**NOISY, "topology": "el-oracle"}},
+    "asynchronous peers on a graph that is drawn anew": {
+        "gossip": {"topology": "el-local:1"},
+        "learning": {"mode": "asynchronous"},
+    },
     "a noise phase with a coordinator": {"gossip": {**NOISY, "protocol": "coordinator"}},
     "a noise phase in asynchronous averaging": {"gossip": NOISY, "learning": {"mode": "asynchronous"}},
     "a noise phase and sparse values (top-k)": {"gossip": {**NOISY, "wire": "top-k:0.1"}},
@@ -174,7 +179,7 @@ BREAKING: dict[str, dict[str, Any]] = {
     },
     "class weights and batches of one example": {"learning": {"class_weights": "balanced"}},
     "a deadline shorter than a tick": {"gossip": {"deadline": 0.01}},
-    "asynchronous averaging with weights by samples": {"learning": {"mode": "asynchronous", "weights": "samples"}},
+    "asynchronous averaging with weights that start anew": {"learning": {"mode": "asynchronous", "weights": "samples"}},
     "asynchronous averaging by another protocol than push-sum": {
         "learning": {"mode": "asynchronous"},
         "gossip": {"protocol": "exact"},
@@ -184,14 +189,19 @@ BREAKING: dict[str, dict[str, Any]] = {
         "learning": {"mode": "asynchronous"},
         "methods": ["pfedvem-gossip"],
     },
-    "asynchronous peers and averages of several vectors": {
+    "asynchronous peers and averages of more than models": {
         "learning": {"mode": "asynchronous"},
         "methods": ["gradient-tracking"],
     },
-    "averages of several vectors with weights by samples": {
+    "averages of more than models with weights by samples": {
         "learning": {"weights": "samples"},
         "methods": ["gradient-tracking"],
     },
+    "averages that are divided by one another with a coarse wire encoding": {
+        "gossip": {"wire": "int8/zstd"},
+        "methods": ["choco-sgd", "dispfl"],
+    },
+    "averages that are divided by one another with a noise phase": {"gossip": NOISY, "methods": ["dispfl"]},
     "more Byzantine clients than the rule tolerates among those that take part": {
         "learning": {"aggregation": "krum:2"},
         "methods": ["fedavg"],
@@ -275,6 +285,17 @@ def test_what_breaks_a_rule_is_told_where_it_stands(name: str) -> None:
     assert all(problem.path and problem.text and "{" not in problem.text for problem in found)
 
 
+@pytest.mark.parametrize("method", ["gradient-tracking", "noloco", "choco-sgd", "dispfl"])
+@pytest.mark.parametrize(
+    "learning", [{"outer": "nesterov"}, {"weights": "samples"}, {"mode": "asynchronous"}], ids=lambda each: str(*each)
+)
+def test_what_needs_averages_of_models_alone_is_refused_for_others(method: str, learning: dict[str, Any]) -> None:
+    (problem,) = problems_of(combination({"learning": learning, "methods": [method]}))
+    assert problem.path[-1] == next(iter(learning))
+    assert problem.text.startswith(f"{method} ")
+    assert problems_of(combination({"learning": learning, "methods": ["full-averaging"]})) == []
+
+
 @pytest.mark.parametrize("method", ["mocha", "cocoa", "minibatch-sgd", "pfedvem", "pfedvem-gossip", "global,lam=0.1"])
 def test_losses_of_their_own_take_no_class_weights(method: str) -> None:
     """So it is told for each of them by name, and for none that trains by `learning.loss`."""
@@ -316,6 +337,9 @@ def test_asynchronous_slices_may_have_what_needs_no_rounds(own: dict[str, Any]) 
         ({"drift": 0.1}, {"learning": {"outer": "nesterov"}}),
         ({"drift": 0.1, "exchanges": 1}, {}),
         ({"drift": 0.1}, {"gossip": {"exchanges": 1}}),
+        ({"topology": "el-oracle"}, {"gossip": NOISY}),
+        (NOISY, {"gossip": {"topology": "el-local"}}),
+        ({"topology": "el-local"}, {"learning": {"mode": "asynchronous"}}),
         ({"wire": "int8/gzip"}, {}),
         ({"wire": "top-k:2"}, {}),
     ],

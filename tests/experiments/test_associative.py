@@ -133,7 +133,7 @@ def classifying(input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
 
 WITHOUT_GRADIENTS = (
     *("fedavg", "fedper", "ifca", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
-    *("dfedavgm", "dfedalt"),
+    *("dfedavgm", "noloco", "choco-sgd", "dfedalt"),
 )
 #: Remedy that an algorithm states first if it needs another kind of network.
 FIRST = {

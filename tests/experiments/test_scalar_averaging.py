@@ -19,11 +19,11 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FORMS
 from fedpeer.gossip.transfers import Incoming, Outgoing
-from fedpeer.topology.graphs import GRAPHS
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.overlay import overlay
 from fedpeer.topology.wide import WideGraph, wide
 
-NAMES = [name for name in GRAPHS if name != "edges"]
+NAMES = [name for name in GRAPHS if name not in ("edges", *DRAWN_ANEW)]
 Protocol = Literal["push-sum", "push-pull"]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
 from fedpeer.gossip.mass import Mass
-from fedpeer.topology.graphs import GRAPHS
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.mixing import Protocol, adjacency
 from fedpeer.topology.overlay import Overlay, overlay
 from tests.gossip.test_mass import WIRES, values
@@ -113,12 +113,13 @@ def test_rounding_for_the_wire_loses_no_mass(name: str, wire: torch.dtype) -> No
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_it_reaches_the_true_weighted_mean_within_the_tolerance(name: str, protocol: Protocol) -> None:
-    """With weights of 1 the prediction holds literally; push-pull's holds in root mean square, hence the factor 3."""
+    """With weights of 1 the prediction holds literally; where there are draws it holds in root mean square, hence the
+    factor 3."""
     of = policy(name, 10, protocol, tolerance=1e-3)
     mass_PD = Mass.of(values(10, 30, 11))
     left_PD = synchronous_round(mass_PD, dense(of, 0)).estimate_D - mass_PD.estimate_D.mean(0)
     begun_PD = mass_PD.estimate_D - mass_PD.estimate_D.mean(0)
-    allowed = 1e-3 * (3 if protocol == "push-pull" else 1)
+    allowed = 1e-3 * (3 if protocol == "push-pull" or name in DRAWN_ANEW else 1)
     assert float((left_PD.norm(dim=0) / begun_PD.norm(dim=0)).max()) <= allowed
 
 

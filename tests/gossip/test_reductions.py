@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import (
     BLOCK,
     FLOAT32,
@@ -29,6 +30,7 @@ from fedpeer.gossip.reductions import (
     top_k,
     zstd,
 )
+from fedpeer.gossip.transfers import Incoming, Outgoing, acknowledged, give, take
 from fedpeer.topology.graphs import GRAPHS
 from tests.gossip.membership_cluster import TransferSimulator
 
@@ -112,6 +114,38 @@ def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
     for _ in range(int(30 / form.pace)):
         simulator.step()
     assert simulator.distance() < 1e-6
+
+
+@pytest.mark.parametrize("pace", [0.2, 0.6])
+def test_exchanges_at_a_pace_are_the_gossip_of_choco(pace: float) -> None:
+    """x+ = x + pace (W - I) x_hat+ with x_hat+ = x_hat + Q(x - x_hat), on a ring in which W has thirds.
+
+    The first transfer of a channel has all numbers, so that the public copies begin at the first values.
+    """
+    form, peers, length = top_k(share=0.3, pace=pace), 5, 10
+    x_PD = torch.from_numpy(draws(3).standard_normal((peers, length)))
+    held = [Mass.of(x_D) for x_D in x_PD]
+    near = [((p - 1) % peers, (p + 1) % peers) for p in range(peers)]
+    out = [{str(q): Outgoing() for q in near[p]} for p in range(peers)]
+    into = [{str(q): Incoming() for q in near[p]} for p in range(peers)]
+    ring_PP = sum(np.roll(np.eye(peers), shift, 1) for shift in (-1, 0, 1)) / 3
+    copies_PD = x_PD.clone()
+    for number in range(8):
+        shares = []
+        for p in range(peers):
+            held[p], out[p], made = give(held[p], out[p], 1 / 3, form, (number, 0), draws())
+            shares.append(made)
+        for p in range(peers):
+            for q in near[p]:
+                into[p][str(q)], mass = take(into[p][str(q)], shares[q][str(p)], form, length)
+                held[p] = held[p] + mass
+                out[q][str(p)] = acknowledged(out[q][str(p)], number + 1, form)[0]
+        for copy_D, x_D in zip(copies_PD, x_PD, strict=True):
+            largest = sorted(range(length), key=lambda place, apart_D=x_D - copy_D: -abs(float(apart_D[place])))[:3]
+            copy_D[largest] = x_D[largest]
+        x_PD = x_PD + pace * (torch.from_numpy(ring_PP) - torch.eye(peers)) @ copies_PD
+        found_PD = torch.stack([each.estimate_D for each in held])
+        torch.testing.assert_close(found_PD, x_PD, rtol=0, atol=1e-6)
 
 
 def test_a_reference_stays_finite_whatever_a_stranger_sends() -> None:
@@ -216,10 +250,18 @@ def test_the_registry_names_its_forms() -> None:
     assert PACKERS["zstd"](level=1)(int8()).name == "int8/zstd"
 
 
+def test_a_pace_of_its_own_is_part_of_the_name() -> None:
+    assert top_k(share=0.25, pace=0.25).name == "top-k:0.25"
+    assert top_k(share=0.25, pace=1).name == "top-k:0.25,pace=1"
+    assert zstd()(top_k(share=0.25, pace=0.5)).pace == 0.5
+
+
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_is_a_part_of_one(share: float) -> None:
     with pytest.raises(FormError, match="a number above 0"):
         top_k(share=share)
+    with pytest.raises(FormError, match=r"pace = .*: write a number above 0"):
+        top_k(share=0.1, pace=share)
 
 
 def test_a_level_of_zstd_is_one_that_it_has() -> None:

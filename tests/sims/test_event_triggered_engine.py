@@ -116,8 +116,8 @@ def test_it_is_what_the_peers_do_one_by_one(weights: str) -> None:
                 policy, rows = running._averaging[group.id], [plan.peers.index(p) for p in group.members]
                 at = {peer: (row, group.indices[peer]) for peer, row in zip(group.members, rows, strict=True)}
                 start = dict(zip(group.members, before[group.id], strict=True))
-                if running._sample_weights is not None:
-                    start = {peer: running._sample_weights[row] for peer, (row, _) in at.items()}
+                if running._start_weights is not None:
+                    start = {peer: running._start_weights[row] for peer, (row, _) in at.items()}
                 far = {p: np.linalg.norm(x_Pn[at[p]] - last_Pn[at[p]]) / np.linalg.norm(last_Pn[at[p]]) for p in at}
                 active = {peer for peer in at if far[peer] > drift}
                 patterns.add((group.id, len(active)))

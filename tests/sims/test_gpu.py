@@ -101,6 +101,7 @@ def test_all_ways_of_averaging_have_the_cpus_numbers(case: str, tmp_path: Path) 
 
 ALGORITHMS = (
     "global", "full-averaging", "d-psgd", "dfedavgm", "dfedalt", "dfedsalt", "gradient-tracking",
+    "noloco", "choco-sgd", "dispfl",
     "pfedvem-gossip,head_lr=0.001",
     "fedavg", "fedprox", "scaffold",
     "fedavgm", "fedadagrad:0.01", "fedadam:0.01", "fedyogi:0.01",

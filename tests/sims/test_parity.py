@@ -96,6 +96,9 @@ CASES = {
         "optimizer: 'adam,lr=0.01', lora: {rank: 3, targets: [hidden1]}, frozen: [output.weight]",
         "partial_models: {everyone: {neurons: {'*': all, '*.lora_A': 2}}, local: {parameters: ['*.bias']}}",
     ),
+    "a graph that is drawn anew": federation(
+        "{topology: 'el-local:1', exchanges: 2, deadline: 120, tick: 0.1}", "weights: restart"
+    ),
     "balanced classes": federation(FEW, "class_weights: balanced", data="dataset: digits, split: 'dirichlet:0.3'"),
     "associative": federation(
         FEW, network="associative: {hidden: 40}", data=f"dataset: 'associative,users={PEERS},train=20'"
@@ -115,6 +118,12 @@ SERVED = {
     "virtual, some take part": ("virtual", "participation: 0.6"),
     "mocha": ("mocha", ""),
     "mocha, some take part": ("mocha", "participation: 0.6"),
+}
+#: Algorithms whose peers derive their models: how they average.
+DERIVED = {
+    "noloco,gamma=0.9": "{protocol: push-pull, topology: complete, exchanges: 1, deadline: 120, tick: 0.1}",
+    "choco-sgd,share=0.2": "{topology: ring, exchanges: 1, deadline: 120, tick: 0.1}",
+    "dispfl,density=0.4": "{topology: ring, exchanges: 1, deadline: 120, tick: 0.1}",
 }
 #: Cases whose path other cases take too: with weights and groups, every second round, with some clients only, or in
 #: `test_peers.py`.
@@ -252,6 +261,15 @@ def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_
     assert_the_same(found, expected)
     assert "server_loss" in last
     assert_the_same_server(last, last_expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", DERIVED)
+@pytest.mark.parametrize("where", ["network", pytest.param("processes", marks=pytest.mark.soak)])
+def test_who_derives_its_model_does_so_everywhere(where: EngineName, method: str, tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text(federation(DERIVED[method]))
+    assert_the_same(parameters(file, where, method), parameters(file, "vector", method))
 
 
 def served(case: str, tmp_path: Path) -> tuple[Path, str]:

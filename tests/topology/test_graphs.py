@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.topology.graphs import GRAPHS, Builder, TopologyError, edge_problems
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS, Builder, TopologyError, edge_problems
 from fedpeer.topology.overlay import Overlay, kept_apart, overlay, overlay_mistakes
 
-NAMES = [name for name in GRAPHS if name != "edges"]
+NAMES = [name for name in GRAPHS if name not in ("edges", *DRAWN_ANEW)]
 #: Those that depend on their draws.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
 

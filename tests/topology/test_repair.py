@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.topology.graphs import GRAPHS, edges
+from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS, edges
 from fedpeer.topology.mixing import push_sum_matrix
 from fedpeer.topology.overlay import Overlay, overlay
 from fedpeer.topology.prediction import predicted_rounds
 from fedpeer.topology.repair import repaired
 from tests.reference.mixing import limit_weights
 
-NAMES = [name for name in GRAPHS if name != "edges"]
+NAMES = [name for name in GRAPHS if name not in ("edges", *DRAWN_ANEW)]
 
 
 def ids(count: int) -> tuple[str, ...]:

@@ -338,6 +338,15 @@ def test_nodes_under_faults_lose_nothing_and_finish(seed: int) -> None:
     watched.judge()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "weights"), [("el-local:1", "uniform"), ("el-oracle:2", "restart")])
+def test_graphs_that_are_drawn_anew_lose_nothing_under_faults(topology: str, weights: str) -> None:
+    made = small(gossip__topology=topology, learning__weights=weights)
+    watched = Watched(made, draw_faults(3, made.peers, heal=400.0, kinds=("kill", "flip", "pause", "step", "full")))
+    watched.play(until=6000.0)
+    watched.judge()
+
+
 def test_a_run_of_nodes_is_its_seed() -> None:
     made = small()
 

@@ -59,6 +59,7 @@ EQUALS: dict[str, tuple[str, dict[str, Any]]] = {
     "every second round": ("full-averaging", {"gossip": {"protocol": "exact", "every": 2}}),
     "nothing": ("local", {}),
     "states": ("pfedvem-gossip,head_lr=0.001", {}),
+    "derived models, a graph that is drawn anew": ("dispfl", {"gossip": {"topology": "el-oracle", "exchanges": 1}}),
 }
 SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),

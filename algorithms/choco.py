@@ -1,0 +1,115 @@
+"""CHOCO-SGD: peers average public copies of their models, to which they send compressed differences.
+
+Each peer has a model x, and a public copy x_hat of it that its neighbors hold too. With mixing matrix W, the model y
+after a round's local steps, and Q, which keeps the share of numbers largest in magnitude (top-k):
+
+    x_hat+ = x_hat + Q(y - x_hat)          x+ = y + gamma (W x_hat+ - x_hat+)
+
+The averaged vector is x_hat; W x_hat is the sum s of the neighbors' copies in the paper's memory-efficient form. So a
+peer keeps x and x_hat alone, and W may be another matrix in each round. What Q leaves out stays in y - x_hat for later
+rounds. The mean of the models takes the mean local step, as the columns of W sum to one. x_hat begins at the start x_0,
+which everybody knows; the papers let it begin at 0 (`from_zero`), and then the first rounds send the start itself.
+
+A channel that packs differences to what it sent before has nothing to send but Q(y - x_hat): with `gossip.wire:
+top-k:SHARE,pace=1` 8 bytes for each number that changes. Other encodings send all of x_hat. (Under `gossip.wire:
+top-k:SHARE,pace=GAMMA` even `full-averaging` is CHOCO-SGD: there the references of the channels are the public copies.)
+
+Source: Koloskova, Stich, Jaggi, Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication, ICML 2019, Algorithm 2, and its memory-efficient form in the appendix; Koloskova, Lin, Stich, Jaggi,
+Decentralized Deep Learning with Arbitrary Communication Compression, ICLR 2020, for momentum in the local steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.contract import Algorithm, Method, Sharing
+from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.servers.models import ServerModel
+from fedpeer.algorithms.training_context import TrainingContext
+
+
+@dataclass(frozen=True, eq=False)
+class PublicCopy:
+    """State of a peer between rounds.
+
+    inner     state of the local optimizer
+    model_n   (..., n) its model after the local steps, y
+    copy_n    (..., n) the public copy that it sent, x_hat
+    """
+
+    inner: TrainingState
+    model_n: Tensor
+    copy_n: Tensor
+
+
+@dataclass(frozen=True)
+class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
+    """The whole network is averaged by public copies of the models, to which peers send compressed differences.
+
+    Args:
+        share: share of the numbers that a difference has, those largest in magnitude, above 0 and up to 1; default 0.1.
+        gamma: consensus step size, above 0 and up to 1; none (default): as `share`.
+        from_zero: whether public copies begin at 0, as in the papers; default false: at the initial weights.
+    """
+
+    context: TrainingContext
+    _: KW_ONLY
+    share: float = 0.1
+    gamma: float | None = None
+    from_zero: bool = False
+    sharing: ClassVar[Sharing] = "everything"
+
+    def __post_init__(self) -> None:
+        for name, value in (("share", self.share), ("gamma", self._gamma)):
+            if not 0 < value <= 1:
+                raise AlgorithmError(f"{name} = {value:g}: write a number above 0 and up to 1, such as 0.1")
+
+    @classmethod
+    def method(cls, **settings: Any) -> Method:
+        return Method(cls.sharing, derived=True)
+
+    @cached_property
+    def _local(self) -> LocalTraining:
+        return LocalTraining(self.context)
+
+    @property
+    def _gamma(self) -> float:
+        return self.share if self.gamma is None else self.gamma
+
+    def start_client(self, values_n: Tensor, examples: Tensor) -> PublicCopy:
+        return PublicCopy(self._local.start_client(values_n, examples), values_n, values_n)
+
+    def start_averaged(self, values_n: Tensor) -> ServerModel:
+        return ServerModel(values_n)
+
+    def train(
+        self, client: PublicCopy, received: ServerModel, batches: Batches, keys: Sequence[int]
+    ) -> tuple[PublicCopy, ServerModel]:
+        start = ServerModel(self.derived_model(client, received))
+        inner, trained = self._local.train(client.inner, start, batches, keys)
+        copy_n = client.copy_n
+        if self.from_zero:
+            copy_n = torch.where(client.inner.trained.unsqueeze(-1), copy_n, 0)
+        copy_n = copy_n + _largest(trained.model_n - copy_n, self.share)
+        return PublicCopy(inner, trained.model_n, copy_n), ServerModel(copy_n)
+
+    def derived_model(self, client: PublicCopy, averaged: ServerModel) -> Tensor:
+        """Return the model (..., n) after the gossip step, x+."""
+        return client.model_n + self._gamma * (averaged.model_n - client.copy_n)
+
+
+def _largest(values_n: Tensor, share: float) -> Tensor:
+    """Return values (..., n) in which all but the share largest in magnitude, one at least, are zero."""
+    count = max(1, math.ceil(share * values_n.shape[-1]))
+    places = values_n.abs().topk(count, dim=-1, sorted=False).indices
+    return torch.zeros_like(values_n).scatter(-1, places, values_n.gather(-1, places))
