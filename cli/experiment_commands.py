@@ -13,6 +13,7 @@ from fedpeer.cli.files import runs_folder
 from fedpeer.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
+    from fedpeer.config.problems import ConfigProblem
     from fedpeer.experiments.experiment import Experiment, SizeName
 
 app = typer.Typer(help="Reproduce the papers' experiments and check their claims.", no_args_is_help=True)
@@ -95,6 +96,22 @@ def run_command(
         str | None,
         typer.Option(metavar="NAME", help="Other initial weights, if the paper leaves them open.", show_default=False),
     ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Other settings of the data set, if the paper leaves them open.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="RULE", help="Another division of the data, likewise.", show_default=False),
+    ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Another scaling of the inputs, likewise.", show_default=False),
+    ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or mps.")] = "auto",
     engine: Annotated[
         str | None,
@@ -137,7 +154,8 @@ def run_command(
     from fedpeer.experiments.runner import ExperimentOptions, kept_page, run_experiment
 
     size = _size(quick, full) or "default"
-    overrides = _overrides(experiment(name), {"loss": loss, "start": start})
+    chosen = {"loss": loss, "start": start, "dataset": dataset, "split": split, "normalise": normalise}
+    overrides = _overrides(experiment(name), chosen)
     words = ["fedpeer", "experiment", "run", name, *([] if size == "default" else [f"--{size}"])]
     words += ["--no-search"] if no_search else []
     words += [word for key, value in overrides.items() for word in (f"--{key}", value)]
@@ -231,21 +249,34 @@ def _overrides(experiment: Experiment, options: Mapping[str, str | None]) -> dic
     from fedpeer.config.federation import Federation
     from fedpeer.config.problems import ConfigProblem
     from fedpeer.config.reading import typed
-    from fedpeer.config.registries import choice_problem
+    from fedpeer.config.registries import choices_in
 
     source, found = ConfigSource(), {name: value for name, value in options.items() if value is not None}
+    paths = {name: ("learning" if name in ("loss", "start") else "simulation", name) for name in found}
     for name, value in found.items():
-        source.lay(f"--{name}", ("learning", name), value)
+        source.lay(f"--{name}", paths[name], value)
     problems = [
-        ConfigProblem(("learning", name), f"{experiment.name} fixes this setting; leave the option out")
+        ConfigProblem(paths[name], f"{experiment.name} fixes this setting; leave the option out")
         for name in found
         if name not in experiment.open
     ]
     federation, mistakes = typed(Federation, source.data)
-    chosen = {} if federation is None else {name: getattr(federation.learning, name) for name in ("loss", "start")}
-    unknown = [choice_problem(("learning", name), value) for name, value in chosen.items() if value is not None]
-    refuse(source, problems or [*mistakes, *filter(None, unknown)], NOTHING_STARTED)
+    if not problems and federation is not None:
+        problems = choices_in(federation)
+        if "dataset" in found:
+            problems += _another_data_set(experiment, federation.simulation.dataset.name)
+    refuse(source, problems or mistakes, NOTHING_STARTED)
     return found
+
+
+def _another_data_set(experiment: Experiment, name: str) -> list[ConfigProblem]:
+    """Return the mistake of naming another data set than the experiment's, if it is one."""
+    from fedpeer.config.problems import ConfigProblem
+
+    if name in experiment.data:
+        return []
+    text = f"{experiment.name} is about {' or '.join(experiment.data)}; write other settings of it"
+    return [ConfigProblem(("simulation", "dataset"), text)]
 
 
 def _cluster(engine: str | None, address: str | None) -> str | None:

@@ -80,6 +80,7 @@ KEYS: Mapping[str, Key] = {
     "learning.passes": Key("training", True, _NEXT),
     "learning.rounds": Key("conduct", True, "a finished peer goes on if there are more"),
     "learning.evaluate_every": Key("conduct", True, _NEXT),
+    "learning.evaluate_last": Key("conduct", True, _NEXT, since="0.3", neutral=1),
     "learning.weights": Key("average", False, _WEIGHTS),
     "learning.buffers": Key("slices", False, _SHAPE),
     "learning.frozen": Key("slices", False, _SHAPE, since="0.3", neutral=[]),

@@ -225,6 +225,12 @@ def _when(condition: object, **words: object) -> list[_Broken]:
     return [words] if condition else []
 
 
+def _no_such_fold(options: Combination) -> list[_Broken]:
+    wanted = options.federation.simulation
+    count = int(1 / wanted.validation + 1e-9) if wanted.validation else 1
+    return _when(wanted.fold >= count, share=wanted.validation, count=count)
+
+
 #: Settings of `gossip` that earlier releases did not dump.
 _LATER = {
     path.removeprefix("gossip.") for path, key in contract.KEYS.items() if key.since and path.startswith("gossip.")
@@ -1100,6 +1106,13 @@ RULES: tuple[Rule, ...] = (
         "global pools the examples of all peers, so it is only for simulations; choose another algorithm",
         lambda options: _when(_pooled(options)),
         (PEERS,),
+    ),
+    Rule(
+        "a fold that validation does not leave",
+        ("simulation.fold", "simulation.validation"),
+        "with {name[simulation.validation]} = {share:g} there are {count} parts to hold out; write "
+        "{name[simulation.fold]} below {count}",
+        _no_such_fold,
     ),
     Rule(
         "validation examples of whole peers",

@@ -245,6 +245,9 @@ class LearningSettings(Strict):
     evaluate_every: int = Field(
         default=1, ge=1, description="rounds between two evaluations; the last is always evaluated"
     )
+    evaluate_last: int = Field(
+        default=1, ge=1, le=1_000_000, description="how many of the last rounds are all evaluated"
+    )
     weights: Literal["uniform", "restart", "samples"] = Field(
         default="uniform",
         description="push-sum weights at the start of an averaging: uniform: 1 in the first, then as the last one left "
@@ -340,7 +343,7 @@ class LearningSettings(Strict):
 
     def evaluated(self, round: int) -> bool:
         """Return whether models are scored after this round (1, 2, ...)."""
-        return round % self.evaluate_every == 0 or round >= self.rounds
+        return round % self.evaluate_every == 0 or round > self.rounds - self.evaluate_last
 
     def everyone_in(self, round: int) -> bool:
         """Return whether peers outside this round (1, 2, ...) train too, whatever the algorithm says."""
@@ -437,6 +440,13 @@ class SimulationSettings(Strict):
         ge=0,
         le=0.9,
         description="fraction of each peer's training examples held out, to choose settings and the best round",
+    )
+    fold: int = Field(
+        default=0,
+        ge=0,
+        le=999,
+        description="which of the 1 / validation parts of a peer's training examples is held out: 0, 1, ... "
+        "(cross-validation)",
     )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,

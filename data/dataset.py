@@ -128,13 +128,19 @@ class Split:
         y, map_C = dataset.y[rows_M], self.shares[peer].label_map_C
         return y if map_C is None else map_C[y.astype(np.int64)]
 
-    def keeping_back(self, share: float, draws: np.random.Generator) -> Split:
-        """Return the split with a share of each peer's training examples held out; at least one is left to train on."""
+    def keeping_back(self, share: float, draws: np.random.Generator, fold: int = 0) -> Split:
+        """Return the split with a share of each peer's training examples held out; at least one is left to train on.
+
+        Args:
+            share: the share, below 1.
+            draws: draws the order of a peer's examples.
+            fold: which share of that order is held out, 0, 1, ...; those of one share are disjoint.
+        """
 
         def cut(one: Share) -> Share:
             drawn_M = draws.permutation(one.train_M)
-            kept = min(int(share * len(drawn_M) + 0.5), len(drawn_M) - 1)
-            back = np.sort(drawn_M[:kept])
+            start, end = (int(share * number * len(drawn_M) + 0.5) for number in (fold, fold + 1))
+            back = np.sort(drawn_M[start : min(end, start + len(drawn_M) - 1)])
             return replace(one, train_M=one.train_M[~np.isin(one.train_M, back)], valid_M=back)
 
         return replace(self, shares=tuple(map(cut, self.shares)))

@@ -37,14 +37,15 @@ class PeerExamples:
     valid_M: NDArray[np.int64]
     valid_y: NDArray[np.generic]
 
-    def tested(self, dataset: Dataset) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    def tested(self, dataset: Dataset, *, validation: bool = False) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """Return the raw inputs (N, *F) of the test part and its targets as this peer sees them, in the data's units.
 
         Args:
             dataset: the data set whose rows these are.
+            validation: instead of the test part the examples held out for validation.
         """
-        y = self.test_y if self.targets is None else self.targets.undo(self.test_y)
-        return dataset.x[self.test_M], y
+        rows_M, y = (self.valid_M, self.valid_y) if validation else (self.test_M, self.test_y)
+        return dataset.x[rows_M], y if self.targets is None else self.targets.undo(y)
 
     @property
     def score_scale(self) -> float:

@@ -67,7 +67,7 @@ def _cell(size: RunSize, scheme: str) -> Cell:
 
 
 def _better(text: str, label: str, other: str) -> PaperClaim:
-    return in_order(f"{text} (p < 0.05, paired over seeds)", (label, other), "bits", more=False)
+    return in_order(text, (label, other), "bits", more=False)
 
 
 ADAPTERS = Experiment(

@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpeer.experiments.claims import highest
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.figure import Figure, Models, Scheme, labelled
-from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results
+from fedpeer.experiments.results import ClaimVerdict, Middle, PaperClaim, Results
 from fedpeer.experiments.schemes import LOCAL, MINI, PM, dependent, level, mnist_scheme
 from fedpeer.experiments.semi_local_figures import FIG20, GLOBAL_80, IN_PAIRS, SEMI_LOCAL
 

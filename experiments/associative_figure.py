@@ -1,7 +1,9 @@
 """Figure 27 of the partial averaging paper: an associative network completes patterns, 15 peers (section V.5).
 
 All visible neurons and some of the hidden ones are averaged; level 0 is local training. Two choices that the paper
-leaves open: all peers start from the same draw of U(-1, 1), and the first of the three classes of patterns is changed.
+leaves open: all peers start from the same draw of U(-1, 1), and two of them learn another completion of the first of
+the three classes of patterns. Classes 0 and 2 overlap, as the paper's coordinates are taken modulo 50; class 1 has
+coordinates of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ FIG27 = Figure(
     number="27",
     title="Associative network: patterns completed from their halves, 15 peers",
     paper=PAPER,
-    open=("start",),
+    open=("start", "dataset"),
     data=("associative",),
     schemes=lambda read: tuple(map(_level, _LEVELS)),
     settings=_NUMBERS,

@@ -174,6 +174,7 @@ def _summary(pages: Sequence[Page]) -> str:
     counted, repeats = _counted(pages), _repeats(pages)
     quick = [data for data in pages if data["size"] == "quick" and data not in counted]
     sentence = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
+    sentence += _within_noise(counted)
     sentence += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
     if repeats:
         named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())
@@ -223,9 +224,15 @@ def _machines(pages: Sequence[Page]) -> str:
 
 
 def _held(pages: Sequence[Page]) -> str:
-    """Return how many claims hold, of how many that were checked, as text."""
+    """Return how many claims hold, of how many that were judged, as text."""
     judged = [claim["held"] for data in pages for claim in data["claims"] if claim["held"] is not None]
     return f"{sum(judged)} of {len(judged)}" if judged else "–"
+
+
+def _within_noise(pages: Sequence[Page]) -> str:
+    """Return how many more claims the numbers favour within noise, as text; "" if there are none."""
+    count = sum(bool(claim.get("noise")) for data in pages for claim in data["claims"])
+    return f" ({count} more are favoured within noise)" if count else ""
 
 
 def _seconds(data: Page) -> float:

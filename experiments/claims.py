@@ -1,24 +1,28 @@
 """Claims that can be checked: each function makes a `PaperClaim`.
 
-Cells of tables are compared in pairs, seed by seed (`above`, `in_order`), or by their means (`reaches`, `part_of`,
-`keeps`). Points of figures are compared by the medians of their runs (`highest`, `lowest`, `leads`, `falls`), as the
-paper draws them. A claim about the best, worst, first or last cell gets all other cells that the word refers to.
+Cells are compared run by run: two cells in pairs of the same seed, and one cell with a number. A claim about tables is
+favoured by means (`above`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the runs
+(`highest`, `lowest`, `leads`, `falls`), as the paper draws them. Both have a two-sided test of the mean; `verdicts.py`
+judges by it, and corrects it for all claims of a page. A claim about the best, worst, first or last cell gets all other
+cells that the word refers to, and its p-value is the largest of all comparisons; if the best of k cells counts, it is
+multiplied by k, for the choice.
 
-All differences are in points: in the unit in which a table shows the column. `more` says whether a larger value is
-better. A claim about a cell or number that is missing has no verdict.
+All differences are in points: in the unit in which a table shows the column; brackets have the 95 % interval of the
+mean. `more` says whether a larger value is better. A claim about a cell or number that is missing has no verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Middle, PaperClaim, Results, mean_and_sem
+from fedpeer.experiments.columns import COLUMNS
+from fedpeer.experiments.results import ClaimVerdict, Middle, PaperClaim, Results
+from fedpeer.experiments.significance import MeanTest
 
 _Floats = NDArray[np.float64]
 
@@ -27,13 +31,27 @@ class _MissingError(Exception):
     """A cell, or one of its numbers, is missing."""
 
 
+def with_test(held: bool, words: str, margins: Sequence[_Floats], choices: int = 1) -> ClaimVerdict:
+    """Return the verdict with its p-value.
+
+    Args:
+        held: whether the numbers favour the claim.
+        words: by how much.
+        margins: for each comparison, by how much it is in favour of the claim, one number per run.
+        choices: number of cells of which the best was chosen.
+    """
+    tests = [MeanTest.of(margin_S) for margin_S in margins]
+    p = min(1.0, choices * max(test.p_above for test in tests))
+    return ClaimVerdict(held, words, p, min(test.runs for test in tests))
+
+
 def reaches(text: str, label: str, column: str, value: float, *, more: bool = True) -> PaperClaim:
     """Claim that the cell's mean is at least (`more`) or at most the value."""
 
     def check(results: Results) -> ClaimVerdict:
-        mean, sem = mean_and_sem(_values(results, label, column))
-        sign = 1 if more else -1
-        return ClaimVerdict(sign * (mean - value) >= 0, f"{_number(mean, sem)} beside {value:g}")
+        values_S = np.array(_values(results, label, column))
+        margin_S = (1 if more else -1) * (values_S - value)
+        return with_test(float(margin_S.mean()) >= 0, f"{_number(values_S)} beside {value:g}", [margin_S])
 
     return PaperClaim(text, _judged(check), (label,), printed=True)
 
@@ -47,21 +65,25 @@ def above(
         sign = 1 if more else -1
         pairs = {other: sign * _differences(results, label, other, column) for other in others}
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
-        mean, sem = mean_and_sem(tuple(pairs[nearest]))
-        words = f"{_signed(sign * mean, sem, column)} to {nearest}"
-        return ClaimVerdict(mean >= by, words if len(others) == 1 else f"{words}, the nearest")
+        words = f"{_signed(sign * pairs[nearest], column)} to {nearest}"
+        words += "" if len(others) == 1 else ", the nearest"
+        return with_test(float(pairs[nearest].mean()) >= by, words, [each - by for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
 
 
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """Claim that the cell's mean is at most the fraction `most` of the other's."""
+    """Claim that the cell's mean is at most the fraction `most` of the other's; bytes are counted, and not tested."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, other_mean = (mean_and_sem(_values(results, each, column))[0] for each in (label, other))
-        if not other_mean:
+        mine, theirs = (_values(results, each, column) for each in (label, other))
+        if not np.mean(theirs):
             raise _MissingError(f"{other} has nothing to compare with")
-        return ClaimVerdict(mine <= most * other_mean, f"{100 * mine / other_mean:.1f} %")
+        part = float(np.mean(mine) / np.mean(theirs))
+        held, words = part <= most, f"{100 * part:.1f} %"
+        if not COLUMNS[column].metric:
+            return ClaimVerdict(held, words)
+        return with_test(held, words, [-_differences(results, label, other, column, part=most)])
 
     return PaperClaim(text, _judged(check), (label, other))
 
@@ -80,20 +102,18 @@ def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most:
     return replace(within, check=check)
 
 
-def in_order(text: str, labels: Sequence[str], column: str, *, more: bool, p: float = 0.05) -> PaperClaim:
-    """Claim that each cell is better than the next one, by a one-sided paired t-test over seeds."""
+def in_order(text: str, labels: Sequence[str], column: str, *, more: bool) -> PaperClaim:
+    """Claim that each cell is better than the next one."""
 
     def check(results: Results) -> ClaimVerdict:
-        sign, words, held = 1 if more else -1, [], []
-        for better, worse in pairwise(labels):
-            differences_S = sign * _differences(results, better, worse, column)
-            mean, sem = mean_and_sem(tuple(differences_S))
-            if sem is None:
-                return ClaimVerdict(None, "needs two seeds or more")
-            chance = _chance(differences_S)
-            held.append(chance < p)
-            words.append(f"{better} against {worse}: {_signed(sign * mean, sem, column)}, p = {chance:.2g}")
-        return ClaimVerdict(all(held), "; ".join(words))
+        sign = 1 if more else -1
+        pairs = list(pairwise(labels))
+        margins = [sign * _differences(results, better, worse, column) for better, worse in pairs]
+        words = [
+            f"{better} against {worse}: {_signed(sign * margin_S, column)}"
+            for (better, worse), margin_S in zip(pairs, margins, strict=True)
+        ]
+        return with_test(all(float(margin_S.mean()) > 0 for margin_S in margins), "; ".join(words), margins)
 
     return PaperClaim(text, _judged(check), tuple(labels))
 
@@ -113,15 +133,16 @@ def highest(
     """
 
     def check(results: Results) -> ClaimVerdict:
-        mine = {label: Middle.of(_values(results, label, column)) for label in labels}
-        theirs = {label: Middle.of(_values(results, label, column)) for label in others}
+        mine, theirs = _middles(results, labels, column), _middles(results, others, column)
         best = max(mine, key=lambda label: mine[label].median)
         nearest = max(theirs, key=lambda label: theirs[label].median)
         more = mine[best].median - theirs[nearest].median
         clear = mine[best].low > max(each.high for each in theirs.values())
-        words = f"{more:+.1f} points" + (f", {best} to {nearest}" if len(mine) + len(theirs) > 2 else "")
+        pairs = {other: _differences(results, best, other, column) for other in others}
+        words = _points(more, pairs[nearest]) + _between(best, nearest, len(mine) + len(theirs) > 2)
         words += "" if clear or not apart else "; their bars touch"
-        return ClaimVerdict(more > by and (clear or not apart), words)
+        held = more > by and (clear or not apart)
+        return with_test(held, words, [each - by for each in pairs.values()], len(labels))
 
     return PaperClaim(text, _judged(check), (*labels, *others))
 
@@ -130,10 +151,13 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
     """Claim that the cell is below each of the others, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine = Middle.of(_values(results, label, column)).median
-        theirs = {other: Middle.of(_values(results, other, column)).median for other in others}
-        nearest = min(theirs, key=lambda other: theirs[other])
-        return ClaimVerdict(mine < theirs[nearest], f"{mine - theirs[nearest]:+.1f} points, {label} to {nearest}")
+        mine = _middles(results, [label], column)[label].median
+        theirs = _middles(results, others, column)
+        nearest = min(theirs, key=lambda other: theirs[other].median)
+        more = mine - theirs[nearest].median
+        pairs = {other: _differences(results, label, other, column) for other in others}
+        words = _points(more, pairs[nearest]) + _between(label, nearest, True)
+        return with_test(more < 0, words, [-each for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
 
@@ -142,9 +166,11 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
     """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
-        more = Middle.of(mine).median - max(Middle.of(each).median for each in theirs)
-        return ClaimVerdict(more > 0, f"{more:+.2f} points to the nearest")
+        mine_S, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
+        mores = [Middle.of(mine_S).median - Middle.of(each_S).median for each_S in theirs]
+        margins = [mine_S - each_S for each_S in theirs]
+        words = f"{_points(min(mores), margins[int(np.argmin(mores))], digits=2)} to the nearest"
+        return with_test(min(mores) > 0, words, margins)
 
     return PaperClaim(text, _judged(check), tuple(label for labels in (line, *others) for label in labels))
 
@@ -162,11 +188,15 @@ def falls(
     """Claim that the median falls from one cell to another by `least` to `most` points, or percent if `part`."""
 
     def check(results: Results) -> ClaimVerdict:
-        before, after = (Middle.of(_values(results, label, column)).median for label in (start, end))
+        before, after = (each.median for each in _middles(results, (start, end), column).values())
         lost = 100 * (before - after) / before if part else before - after
+        before_S, after_S = _common(results, start, end, column)
+        lost_S = (before_S - after_S) * (100 / before_S if part else 1)
         unit = f"% of {before:.1f}" if part else "points"
-        held = (least is None or lost >= least) and (most is None or lost <= most)
-        return ClaimVerdict(held, f"{-lost:+.1f} {unit}")
+        bounds = [(1, least), (-1, most)]
+        held = all(limit is None or sign * (lost - limit) >= 0 for sign, limit in bounds)
+        margins = [sign * (lost_S - limit) for sign, limit in bounds if limit is not None]
+        return with_test(held, _points(-lost, -lost_S, unit), margins)
 
     return PaperClaim(text, _judged(check), (start, end))
 
@@ -176,24 +206,20 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
 
     def check(results: Results) -> ClaimVerdict:
         lacks = {
-            label: mean_and_sem(_values(results, label, column))[0] - wanted
+            label: np.array(_values(results, label, column)) - wanted
             for label, wanted in zip(labels, published, strict=True)
             if label in results
         }
         if not lacks:
             raise _MissingError("none of them was run")
-        below = [f"{label} {lack:+.1f}" for label, lack in lacks.items() if lack < -within]
-        count = f"{len(lacks)} of {len(labels)} judged"
-        return ClaimVerdict(not below, f"{count}; below by more: {', '.join(below)}" if below else count)
+        below = [f"{label} {lack_S.mean():+.1f}" for label, lack_S in lacks.items() if lack_S.mean() < -within]
+        least = min(lacks, key=lambda label: float(lacks[label].mean()))
+        words = f"{len(lacks)} of {len(labels)} judged, the least: {least} "
+        words += _points(float(lacks[least].mean()), lacks[least])
+        words += f"; below by more: {', '.join(below)}" if below else ""
+        return with_test(not below, words, [lack_S + within for lack_S in lacks.values()])
 
     return PaperClaim(text, _judged(check), printed=True)
-
-
-def _chance(differences_S: _Floats) -> float:
-    """Return the p-value of the mean difference; 0 or 1 if all seeds agree exactly, as there is no spread to test."""
-    if not float(differences_S.std()):
-        return 0.0 if float(differences_S.mean()) > 0 else 1.0
-    return float(stats.ttest_1samp(differences_S, 0.0, alternative="greater").pvalue)
 
 
 def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
@@ -211,31 +237,62 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
         raise _MissingError(f"{label} was not run")
     found = COLUMNS[column].values(results[label])
     if found is None:
-        raise _MissingError(f"{label} has no {column}")
+        raise _MissingError(f"{label} has no {COLUMNS[column].title}")
     return found
 
 
-def _mean_over(results: Results, labels: Sequence[str], column: str) -> tuple[float, ...]:
-    """Return each run's mean over the cells, which have the same seeds, as they read the same runs."""
-    return tuple(np.mean([_values(results, label, column) for label in labels], axis=0))
+def _middles(results: Results, labels: Sequence[str], column: str) -> Mapping[str, Middle]:
+    return {label: Middle.of(_values(results, label, column)) for label in labels}
 
 
-def _differences(results: Results, label: str, other: str, column: str) -> _Floats:
-    """Return the differences of two cells over the seeds that both have, (S,)."""
+def _mean_over(results: Results, labels: Sequence[str], column: str) -> _Floats:
+    """Return each run's mean over the cells, (S,), which have the same seeds, as they read the same runs."""
+    mean_S: _Floats = np.mean([_values(results, label, column) for label in labels], axis=0)
+    return mean_S
+
+
+def _common(results: Results, label: str, other: str, column: str) -> tuple[_Floats, _Floats]:
+    """Return the values of two cells, (S,) each, in pairs of the same seed, of the seeds that both have."""
     one, two = _values(results, label, column), _values(results, other, column)
     theirs = dict(zip(results[other].seeds, two, strict=True))
     pairs = [(mine, theirs[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in theirs]
     if not pairs:
         raise _MissingError(f"{label} and {other} have no seed in common")
-    return np.array([mine - other for mine, other in pairs], dtype=np.float64)
+    mine_S, theirs_S = np.array(pairs, dtype=np.float64).T
+    return mine_S, theirs_S
 
 
-def _number(mean: float, sem: float | None) -> str:
-    return f"{mean:.1f}" if sem is None else f"{mean:.1f} ± {sem:.1f}"
+def _differences(results: Results, label: str, other: str, column: str, *, part: float = 1.0) -> _Floats:
+    """Return the differences of two cells over the seeds that both have, (S,); `part` scales the other's values."""
+    mine_S, theirs_S = _common(results, label, other, column)
+    return mine_S - part * theirs_S
 
 
-def _signed(mean: float, sem: float | None, column: str) -> str:
-    """Return a difference in points, or in the column's own unit where that is finer."""
+def _number(values_S: _Floats) -> str:
+    test = MeanTest.of(values_S)
+    return f"{test.mean:.1f}" if test.p is None else f"{test.mean:.1f} ({test.low:.1f} to {test.high:.1f})"
+
+
+def _signed(difference_S: _Floats, column: str) -> str:
+    """Return a mean difference and its interval, in points, or in the column's own unit where that is finer."""
     digits = COLUMNS[column].digits
     digits, unit = (digits, "") if digits > 2 else (2, " points")
-    return f"{mean:+.{digits}f}{unit}" if sem is None else f"{mean:+.{digits}f} ± {sem:.{digits}f}{unit}"
+    return f"{float(difference_S.mean()):+.{digits}f}{unit}{_interval(difference_S, digits)}"
+
+
+def _points(difference: float, by_run_S: _Floats, unit: str = "points", *, digits: int = 1) -> str:
+    """Return a difference, and the interval of its mean run by run."""
+    return f"{difference:+.{digits}f} {unit}{_interval(by_run_S, digits)}"
+
+
+def _interval(difference_S: _Floats, digits: int) -> str:
+    test = MeanTest.of(difference_S)
+    return "" if test.p is None else f" ({test.low:+.{digits}f} to {test.high:+.{digits}f})"
+
+
+def _between(label: str, other: str, named: bool) -> str:
+    """Return which cells were compared, without the place on the axis that they have in common."""
+    if not named:
+        return ""
+    (mine, _, place), (theirs, _, other_place) = label.partition("; "), other.partition("; ")
+    return f", {mine} to {theirs}" if place == other_place else f", {label} to {other}"

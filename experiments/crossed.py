@@ -120,7 +120,7 @@ def _claims(data: str, images: int) -> tuple[PaperClaim, ...]:
     return (
         above(f"{data}, {images} images: crossed is the best of all", mine, others, "PM"),
         in_order(
-            f"{data}, {images} images: crossed is better than by view only (p < 0.05, paired over seeds)",
+            f"{data}, {images} images: crossed is better than by view only",
             (mine, _label(data, images, _BY_VIEW)),
             "PM",
             more=True,

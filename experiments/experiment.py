@@ -39,7 +39,7 @@ class RunSize:
     searches       whether variants are searched; if not, the first is taken
     search_seeds   number of seeds over which a variant's validation score is averaged
     few            whether a figure has only a few of its points
-    overrides      settings of `learning` that the paper leaves open and that the user chose, by name
+    overrides      settings that the paper leaves open and that the user chose, by name
     differs        how it differs from the paper, as a sentence; "" for not at all
     """
 
@@ -126,7 +126,11 @@ class Cell:
 
     label       its name
     variants    requests by name, all with the same seeds; without a search the first is taken
-    judged      metric of `runs.scores.METRICS` by which a variant is chosen
+    judged      metric by which a variant is chosen: one of `runs.scores.METRICS`, or one of the request's further
+                metrics, of which more must be better
+    folds       number of parts in which a search cuts each peer's training examples, each held out in turn (k-fold
+                cross-validation); 1: it holds out `SEARCH_VALIDATION` of them once
+    found       the variant that an earlier search found, to be taken without a search; "": the first
     published   the paper's numbers for this line, by column, as printed
     place       its position in a figure
     read        when a run is read, if not at its end; cells with the same request share its run
@@ -135,17 +139,25 @@ class Cell:
     label: str
     variants: Mapping[str, SimulationRequest]
     judged: str = "PM"
+    folds: int = 1
+    found: str = ""
     published: Mapping[str, str] = field(default_factory=dict)
     place: Place | None = None
     read: Moment | None = None
 
-    def searching(self, variant: str, seeds: int) -> SimulationRequest:
-        """Return the request by which a search scores a variant: with validation examples, and `seeds` seeds."""
+    def searching(self, variant: str, seeds: int) -> list[SimulationRequest]:
+        """Return the requests by which a search scores a variant, one per fold, each with `seeds` seeds."""
         request = self.variants[variant]
         options = request.federation.simulation
-        kept_back = options.model_copy(update={"validation": options.validation or SEARCH_VALIDATION})
-        federation = request.federation.model_copy(update={"simulation": kept_back})
-        return replace(request, federation=federation, seeds=tuple(range(seeds)))
+        share = 1 / self.folds if self.folds > 1 else options.validation or SEARCH_VALIDATION
+        kept_back = [options.model_copy(update={"validation": share, "fold": fold}) for fold in range(self.folds)]
+        federations = [request.federation.model_copy(update={"simulation": each}) for each in kept_back]
+        return [replace(request, federation=each, seeds=tuple(range(seeds))) for each in federations]
+
+    @property
+    def unsearched(self) -> str:
+        """The variant that is taken without a search."""
+        return self.found or next(iter(self.variants))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +170,12 @@ class Experiment:
     paper     the paper's authors, title and year
     data      names of the data sets that it needs
     sizes     its sizes, by name
-    columns   columns of the table, keys of `results.COLUMNS`
+    columns   columns of the table, keys of `columns.COLUMNS`
     cells     size -> the cells to run
     claims    the paper's statements about it, as claims that can be checked
     notes     what a reader of the table should know
     figure    axes, if it is a figure instead of a table
-    open      settings of `learning` that the paper leaves open, which a user may override
+    open      settings that the paper leaves open, which a user may override
     reads     names of experiments that it summarizes: their finished runs, of any size, count as its own, and its page
               is rewritten with theirs
     shares    names of experiments with which it has some runs in common, whose finished runs count as its own

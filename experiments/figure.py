@@ -20,6 +20,8 @@ from fedpeer.sims.request import SimulationRequest
 CLASSIC = "mlp:784+300+100+10"
 
 Models = Mapping[str, Mapping[str, Any]]
+#: Settings of `simulation` that a user may choose otherwise; all others are of `learning`.
+_OF_DATA = ("dataset", "split", "normalise")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class FigureWorld:
     faults: str = ""
 
     def request(self, scheme: Scheme, size: RunSize) -> SimulationRequest:
+        chosen = {name: value for name, value in size.overrides.items() if name not in _OF_DATA}
+        chosen_data = {name: value for name, value in size.overrides.items() if name in _OF_DATA}
         return experiment_options(
             scheme.method,
             size,
@@ -79,9 +83,9 @@ class FigureWorld:
                 "loss": self.loss,
                 "evaluate_every": self.rounds if self.read is None else self.read_every,
                 **scheme.learning,
-                **size.overrides,
+                **chosen,
             },
-            simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers},
+            simulation={"dataset": self.dataset, "split": self.split, "peers": self.peers, **chosen_data},
             network=scheme.network,
             partial_models=scheme.models,
             gossip={"protocol": "exact", "every": self.every, **self.gossip, **scheme.gossip},
@@ -111,8 +115,8 @@ class Figure:
     runs       runs per point in the paper
     few_runs   runs per point of the small size
     notes      what a reader should know
-    open       settings of `learning` that the paper leaves open
-    columns    numbers to draw, keys of `results.COLUMNS`, each in a panel of its own
+    open       settings that the paper leaves open, of `learning` or those of `simulation` in `_OF_DATA`
+    columns    numbers to draw, keys of `columns.COLUMNS`, each in a panel of its own
     shares     names of figures with which it has runs in common
     """
 

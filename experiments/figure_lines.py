@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpeer.experiments.results import COLUMNS, Measured, Middle
+from fedpeer.experiments.columns import COLUMNS
+from fedpeer.experiments.results import Measured, Middle
 
 
 @dataclass(frozen=True)

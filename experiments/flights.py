@@ -102,13 +102,13 @@ def _claims(flights: int) -> tuple[PaperClaim, ...]:
             more=False,
         ),
         in_order(
-            f"{flights:,} flights: half common, half own is better than alone (p < 0.05, paired over seeds)",
+            f"{flights:,} flights: half common, half own is better than alone",
             (_label(flights, _COMMON), _label(flights, _ALONE)),
             "loss",
             more=False,
         ),
         in_order(
-            f"{flights:,} flights: crossed is better than half common, half own (p < 0.05, paired over seeds)",
+            f"{flights:,} flights: crossed is better than half common, half own",
             (_label(flights, _CROSSED), _label(flights, _COMMON)),
             "loss",
             more=False,

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from fedpeer.algorithms.mocha.comparators import NETWORKS
-from fedpeer.experiments.claims import part_to_come_so_far
+from fedpeer.experiments.claims import part_to_come_so_far, with_test
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtObjective
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
-from fedpeer.experiments.results import COLUMNS, ClaimVerdict, PaperClaim, Results, mean_and_sem
+from fedpeer.experiments.results import ClaimVerdict, PaperClaim, Results
 
 #: Features of one window of a person's signals.
 _FEATURES = 561
@@ -57,8 +60,11 @@ def _slower(name: str, left: int, *, least: float = 1.0, most: float = math.inf)
         near, far = (COLUMNS[network].values(results[label]) for network in ("wifi", "3g"))
         if near is None or far is None:
             return ClaimVerdict(None, "it did not come so far in all runs")
-        times = mean_and_sem(far)[0] / mean_and_sem(near)[0]
-        return ClaimVerdict(least <= times <= most, f"{times:.2f} times")
+        near_S, far_S = np.array(near), np.array(far)
+        times = float(far_S.mean() / near_S.mean())
+        bounds = [(1, least), *([] if math.isinf(most) else [(-1, most)])]
+        margins = [sign * (far_S - bound * near_S) for sign, bound in bounds]
+        return with_test(least <= times <= most, f"{times:.2f} times", margins)
 
     return PaperClaim(f"{name}: by 3G it takes {bound} as long as by Wi-Fi to {left} %", check, (label,))
 

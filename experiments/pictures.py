@@ -13,8 +13,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.figure_lines import FigureLine, lines_of
-from fedpeer.experiments.results import COLUMNS
 from fedpeer.runs.canvas import INK, MARKERS, PALETTE, method_colour, panels
 
 #: Units of one panel's height, and of a row of the legend.

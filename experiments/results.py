@@ -1,4 +1,4 @@
-"""Results of an experiment: one `Measured` per cell, and the columns of a table. Pure.
+"""Results of an experiment, one `Measured` per cell, and claims about them. Pure.
 
 Numbers are those of the last round, one per seed, so that two cells can be compared in pairs. The best round is given
 too if it was chosen on validation examples, and never if it would have to be chosen on test examples.
@@ -16,6 +16,11 @@ import numpy as np
 from fedpeer.runs.scores import METRICS
 from fedpeer.runs.summary import summarise
 
+#: Statistic of every run with accuracies: that of the tenth of the peers with the least.
+WORST = "worst tenth"
+#: Metrics of the server's model.
+_SERVERS = ("GM", "S")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -31,10 +36,12 @@ class Measured:
     seconds      duration of all its runs, searches included, but not of runs shared from other experiments
     tried        variant -> its validation score
     best         metric -> (mean, SEM or None) over seeds of the round with the best validation score
+    late         metric of the server's model -> mean over the last rounds (`scores.LATE`), for each seed; only if these
+                 were all evaluated
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
                  the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
                  "loss", "loss by examples": mean test loss, see `_losses`; "worst tenth": accuracy of the tenth of the
-                 peers that have the least
+                 peers that have the least; "auc" and the like: further metrics of the last models, if any were wanted
     """
 
     label: str
@@ -47,6 +54,7 @@ class Measured:
     seconds: float
     tried: Mapping[str, float] = field(default_factory=dict)
     best: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    late: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     statistics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -72,6 +80,7 @@ class Measured:
                 for name, each in scores.items()
                 if each["best_by"] == "validation"
             },
+            late={name: tuple(scores[name]["late_per_seed"]) for name in _SERVERS if "late" in scores.get(name, {})},
             statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
         )
 
@@ -84,6 +93,7 @@ class Measured:
             "seeds": tuple(data["seeds"]),
             "per_seed": {name: tuple(values) for name, values in data["per_seed"].items()},
             "best": {name: (mean, sem) for name, (mean, sem) in data["best"].items()},
+            "late": {name: tuple(values) for name, values in data.get("late", {}).items()},
             "statistics": {name: tuple(values) for name, values in data["statistics"].items()},
         }
         return cls(**{**data, **lists})
@@ -95,10 +105,18 @@ Results = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """Verdict on a claim: whether it holds (None: it cannot be checked), and by how much, in words."""
+    """Verdict on a claim, before noise is considered.
+
+    held    whether the numbers favour it; None: it cannot be checked
+    words   by how much
+    p       two-sided p-value of that; None: the numbers are counts, of which nothing is estimated
+    runs    number of runs behind p
+    """
 
     held: bool | None
     words: str
+    p: float | None = None
+    runs: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,165 +133,6 @@ class PaperClaim:
     check: Callable[[Results], ClaimVerdict]
     needs: tuple[str, ...] = ()
     printed: bool = False
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number of a cell as a table shows it.
-
-    title    heading of the column
-    metric   a metric or a statistic; "" for the bytes of a round
-    shown    converts a fraction or bytes to the printed number
-    meant    explanation below the table
-    digits   decimals
-    axis     title of a figure's axis; "": `title`
-    most     upper end of a figure's axis, which then begins at zero
-    log      whether a figure's axis is logarithmic
-    whole    whether bytes are of all rounds together
-    """
-
-    title: str
-    metric: str
-    shown: Callable[[float], float]
-    meant: str
-    digits: int = 1
-    axis: str = ""
-    most: float | None = None
-    log: bool = False
-    whole: bool = False
-
-    def values(self, cell: Measured) -> tuple[float, ...] | None:
-        """Return the cell's number for each seed, or None if it has none."""
-        if not self.metric:
-            return (self.shown(cell.sent * (cell.rounds if self.whole else 1)),)
-        found = cell.per_seed.get(self.metric, cell.statistics.get(self.metric))
-        return None if found is None else tuple(map(self.shown, found))
-
-    def best(self, cell: Measured) -> tuple[float, float | None] | None:
-        """Return mean and SEM of the best round, or None if the cell has none."""
-        if self.metric not in cell.best:
-            return None
-        mean, sem = cell.best[self.metric]
-        return self.shown(mean), None if sem is None else abs(self.shown(sem) - self.shown(0.0))
-
-
-#: Statistic of every run with accuracies: that of the tenth of the peers with the least.
-_WORST = "worst tenth"
-
-
-def _percent(fraction: float) -> float:
-    return 100 * fraction
-
-
-COLUMNS: Mapping[str, Column] = {
-    **{
-        name: Column(name, name, _percent, meant=words, axis="accuracy, %")
-        for name, words in {
-            "PM": "the peers' own models, each peer counted the same",
-            "MT": "the peers' own models, weighted by test sizes",
-            "GM": "the server's model, each peer counted the same",
-            "S": "the server's model, weighted by test sizes",
-        }.items()
-    },
-    "error": Column(
-        "error",
-        "PM",
-        lambda fraction: 100 * (1 - fraction),
-        meant="of the peers' own models, the plain mean over peers",
-        digits=2,
-        axis="error, %",
-    ),
-    **{
-        name: Column(
-            title,
-            name,
-            float,
-            meant=f"mean loss on the test parts, {words}, in the round that is best on examples kept back",
-            digits=4,
-        )
-        for name, title, words in (
-            ("loss", "log loss", "each peer counted the same"),
-            ("loss by examples", "log loss by examples", "weighted by test sizes"),
-        )
-    },
-    "bits": Column(
-        "bits per character",
-        "loss",
-        lambda nats: nats / math.log(2),
-        meant="cross-entropy of the next character on the test parts, each peer counted the same, in the round that is "
-        "best on examples kept back",
-        digits=3,
-    ),
-    "sent": Column(
-        "MB a round",
-        "",
-        lambda number: number / 1e6,
-        meant="all that is said in a round, by all together",
-        digits=2,
-    ),
-    "all": Column(
-        "MB of all rounds",
-        "",
-        lambda number: number / 1e6,
-        meant="all that is said in the whole run, by all together",
-        whole=True,
-    ),
-    "worst": Column(
-        "worst tenth",
-        _WORST,
-        _percent,
-        meant="the own models of the tenth of the peers that have the least accuracy, mean over these",
-        axis="accuracy, %",
-    ),
-    "update": Column(
-        "KB an update",
-        "update bytes",
-        lambda number: number / 1e3,
-        meant="what a client sends in a round, mean over the clients that were asked",
-    ),
-    "megabytes": Column(
-        "MB in all",
-        "megabytes",
-        float,
-        meant="what all peers together had sent until the mean accuracy was reached",
-        axis="MB sent until then",
-    ),
-    "seconds": Column(
-        "virtual seconds",
-        "virtual seconds",
-        float,
-        meant="until all rounds were done, mean over the peers",
-        digits=2,
-    ),
-    **{
-        network: Column(
-            f"seconds by {name}",
-            network,
-            float,
-            meant="of all rounds until then, in the paper's model of time",
-            digits=3,
-            axis=f"seconds by {name}, estimated",
-            log=True,
-        )
-        for network, name in (("wifi", "Wi-Fi"), ("lte", "LTE"), ("3g", "3G"))
-    },
-    "recovered": Column(
-        "recovered",
-        "recovered",
-        float,
-        meant="adjusted Rand index of the groups that were found with those that were hidden",
-        digits=2,
-        axis="adjusted Rand index",
-        most=1.0,
-    ),
-    "disagreement": Column(
-        "disagreement, %",
-        "disagreement",
-        _percent,
-        meant="the greatest distance of a peer from the mean, as a part of the mean's length",
-        digits=2,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -300,15 +159,17 @@ def mean_and_sem(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """Return a variant's validation score in its last round: the mean over peers and seeds; more is better.
+    """Return a variant's validation score in its last round: the mean over peers, seeds and folds; more is better.
 
-    A variant that diverged scores below all others.
+    A variant that diverged scores below all others. A metric of `ANSWER_METRICS`, such as "auc", is averaged over the
+    peers for which it is defined.
     """
-    prefix, _ = METRICS[metric]
     last = max(row["round"] for row in rows)
-    name = f"validation_{prefix}accuracy"
-    found = [float(np.mean([_known(each) for each in row[name]])) for row in rows if row["round"] == last]
-    return float(np.mean(found))
+    late = [row for row in rows if row["round"] == last]
+    if metric not in METRICS:
+        return float(np.mean([_known(_mean_where_defined(row["validation_metrics"][metric])) for row in late]))
+    name = f"validation_{METRICS[metric][0]}accuracy"
+    return float(np.mean([np.mean([_known(each) for each in row[name]]) for row in late]))
 
 
 def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
@@ -316,8 +177,10 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     rows = sorted(rows, key=lambda row: int(row["seed"]))
     names = rows[0].get("statistics", {})
     found = {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}
+    for name in rows[0].get("metrics") or {}:
+        found[name] = tuple(_mean_where_defined(row["metrics"][name]) for row in rows)
     if all(row.get("accuracy") for row in rows):
-        found[_WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
+        found[WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
     if all(row["disagreement"] for row in rows):
         found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
     return found
@@ -349,6 +212,11 @@ def _worst_tenth(accuracy_P: Sequence[float | None]) -> float:
 def _mean_where_it_is(values: Sequence[float | None]) -> float:
     there = [value for value in values if value]
     return float(np.mean(there)) if there else 0.0
+
+
+def _mean_where_defined(values: Sequence[float | None]) -> float:
+    there = [value for value in values if value is not None]
+    return float(np.mean(there)) if there else math.nan
 
 
 def _known(score: float | None) -> float:

@@ -101,14 +101,14 @@ def _claims(data: str) -> tuple[PaperClaim, ...]:
             )
         ),
         in_order(
-            f"{data}: in every fourth round, outer steps are better than none (p < 0.05, paired over seeds)",
+            f"{data}: in every fourth round, outer steps are better than none",
             (label(_OUTER), label(_FOURTH)),
             "PM",
             more=True,
         ),
         in_order(
             f"{data}: with outer steps, low every fourth and top every second round is better than both every fourth "
-            "round (p < 0.05, paired over seeds)",
+            "round",
             (label(_APART), label(_OUTER)),
             "PM",
             more=True,

@@ -47,7 +47,7 @@ Rows = Sequence[Mapping[str, Any]]
 #: File in an experiment's folder with its page's data.
 RESULTS = "results.json"
 #: Sentence on the page of a size whose search was left out.
-_UNSEARCHED = "No search: where none is shown below, the first settings of a method are taken."
+_UNSEARCHED = "No search: where none is shown below, a method has those that an earlier search found, or its first."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,10 @@ class ExperimentOptions:
     size_name    its size
     root         folder of all runs
     seeds        number of seeds; None: the size's own
-    search       whether to search variants if the size does; if not, an earlier search's result, or the first, is taken
+    search       whether to search variants if the size does; if not, a finished search's result is taken, or else
+                 `Cell.unsearched`
     only         labels of cells; empty: all
-    overrides    settings of `learning` that the paper leaves open, in place of the experiment's own
+    overrides    settings that the paper leaves open, in place of the experiment's own
     device       where to train, such as "cpu" or "auto"
     workers      training processes per run; None: the default
     cluster      address of a Ray cluster for the runs, "" for a new one on this machine, None for this process
@@ -288,9 +289,10 @@ class _Player:
         if len(cell.variants) == 1:
             return []
         trials = [
-            (f"trying {variant}", one)
+            (f"trying {variant}" + (f", part {fold} of {cell.folds}" if cell.folds > 1 else ""), one)
             for variant in cell.variants
-            for _, one in _single(cell.searching(variant, size.search_seeds))
+            for fold, request in enumerate(cell.searching(variant, size.search_seeds), 1)
+            for _, one in _single(request)
         ]
         whole = size.searches or all(self._rows(request_digest(one)) is not None for _, one in trials)
         return trials if whole else []
@@ -301,10 +303,11 @@ class _Player:
             return {}
         scores = {}
         for variant in cell.variants:
-            rows = self._all_rows(cell.searching(variant, self.options.size.search_seeds))
-            if rows is None:
+            parts = [self._all_rows(each) for each in cell.searching(variant, self.options.size.search_seeds)]
+            known = [rows for rows in parts if rows is not None]
+            if len(known) < len(parts):
                 return None
-            scores[variant] = validation_score(rows, cell.judged)
+            scores[variant] = validation_score([row for rows in known for row in rows], cell.judged)
         return scores
 
     def _variant(self, cell: Cell) -> str | None:
@@ -312,7 +315,7 @@ class _Player:
         scores = self._tried(cell)
         if scores is None:
             return None
-        return max(scores, key=scores.__getitem__) if scores else next(iter(cell.variants))
+        return max(scores, key=scores.__getitem__) if scores else cell.unsearched
 
     def _measured(self, cell: Cell) -> Measured | None:
         """Return the results of a cell's finished seeds, or None before the first."""

@@ -1,7 +1,7 @@
 """Pages written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
 
-So pages of several days or machines can be put on one page. Claims are checked again on their numbers if the experiment
-still has the same cells.
+So pages of several days or machines can be put on one page. Today's claims are checked on their numbers; where settings
+are searched today that were not tried then, the page says so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from fedpeer.experiments.experiment import SizeName
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
-from fedpeer.experiments.table import judged, stem_of, table_page
+from fedpeer.experiments.table import stem_of, table_page
+from fedpeer.experiments.verdicts import judged, outdated
 from fedpeer.runs.disk import RunError, read_json
 
 
@@ -47,14 +48,24 @@ def _page_of(path: Path) -> dict[str, Any]:
             f"{path} has the name of a page's numbers, but is something else; write it again with fedpeer experiment "
             "report --to, or move it away"
         )
-    return {**data, "claims": _claims_of(data)}
+    kept = {name: value for name, value in data.items() if name not in ("outdated", "folds_today")}
+    return {**kept, **_of_today(kept)}
 
 
-def _claims_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-    today = experiment(data["name"])
-    labels = [cell.label for cell in today.cells(today.sizes[data["size"]])]
-    if labels != data["cells"]:
-        claims: list[dict[str, Any]] = data["claims"]
-        return claims
+def _of_today(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a page that follow from its numbers and from today's experiment.
+
+    Notes of an experiment that has other lines or columns today, or searches otherwise, would not be true of these
+    numbers, so the page keeps its own.
+    """
+    today, size = experiment(data["name"]), data["size"]
     results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
-    return judged(today, data["size"], labels, results)
+    cells = today.cells(today.sizes[size])
+    old = outdated(cells, results)
+    claims = judged(today, size, data["cells"], results, old)
+    folds = max(cell.folds for cell in cells)
+    earlier = {"outdated": old} if old else {}
+    earlier |= {"folds_today": folds} if folds != data.get("folds", 1) else {}
+    shown = [cell.label for cell in cells], list(today.columns)
+    same = not earlier and shown == (data["cells"], data["columns"])
+    return {"claims": claims, **earlier, **({"notes": today.notes} if same else {})}

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedpeer.experiments.columns import COLUMNS, Column
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.figure_lines import lines_of
-from fedpeer.experiments.results import COLUMNS, Column, Measured, Middle, Results, mean_and_sem
+from fedpeer.experiments.results import Measured, Middle, Results, mean_and_sem
+from fedpeer.experiments.verdicts import claims_table, judged
 from fedpeer.runs.scores import METRICS
 
 _DASH = "–"
@@ -40,6 +42,7 @@ def page_data(
         "rounds": size.rounds,
         "passes": size.passes,
         "seeds": size.seeds,
+        "folds": max((cell.folds for cell in cells), default=1),
         "columns": list(experiment.columns),
         "cells": [cell.label for cell in cells],
         "theirs": {cell.label: dict(cell.published) for cell in cells},
@@ -49,22 +52,6 @@ def page_data(
         "claims": judged(experiment, size_name, [cell.label for cell in cells], results),
         **where,
     }
-
-
-def judged(
-    experiment: Experiment, size_name: SizeName, labels: Sequence[str], results: Results
-) -> list[dict[str, Any]]:
-    """Return each claim with its verdict on these results.
-
-    Claims about cells that this size lacks are left out, and at sizes other than full also those about printed numbers.
-    """
-    claims = [
-        claim
-        for claim in experiment.claims
-        if set(labels).issuperset(claim.needs) and (size_name == "full" or not claim.printed)
-    ]
-    verdicts = [(claim.text, claim.check(results)) for claim in claims]
-    return [{"text": text, "held": verdict.held, "words": verdict.words} for text, verdict in verdicts]
 
 
 def stem_of(data: Mapping[str, Any]) -> str:
@@ -82,10 +69,11 @@ def table_page(data: Mapping[str, Any]) -> str:
         _table(data, results) if data.get("figure") is None else _figure_table(data),
         _unfinished(missing),
         _fewer(data["seeds"], results),
+        _outdated(data),
         _legend(data, results),
-        _claims(data["claims"]),
+        claims_table(data["claims"]),
         data["notes"],
-        _settings(results),
+        _settings(results, data.get("folds", 1)),
         _made(data, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -99,6 +87,19 @@ def _fewer(seeds: int, results: Results) -> str:
     named = ", ".join(f"{label} {count}" for label, count in fewer.items())
     sentence = named if len(fewer) <= 12 else f"{min(fewer.values())} or more, at {len(fewer)} points fewer than all"
     return f"Seeds so far, of {seeds}: {sentence}. Pairs are of the seeds that both have."
+
+
+def _outdated(data: Mapping[str, Any]) -> str:
+    """Return sentences about what an earlier version of the experiment searched otherwise."""
+    labels, sentences = data.get("outdated", ()), []
+    if labels:
+        sentences.append(f"Searched over other settings than are tried today, to be run again: {'; '.join(labels)}.")
+    if data.get("folds_today", 1) > data.get("folds", 1):
+        sentences.append(
+            f"Settings were searched on one part of the training examples, where today each of {data['folds_today']} "
+            "parts is held out in turn."
+        )
+    return " ".join(sentences)
 
 
 def _unfinished(missing: Sequence[str]) -> str:
@@ -136,28 +137,37 @@ def _middle(middle: Middle, digits: int) -> str:
 
 
 def _table(data: Mapping[str, Any], results: Results) -> str:
-    columns = [COLUMNS[name] for name in data["columns"]]
-    best = any(column.best(cell) is not None for column in columns for cell in results.values())
-    printed = [name for name in data["columns"] if any(name in found for found in data["theirs"].values())]
+    columns = {name: COLUMNS[name] for name in _shown_columns(data, results)}
+    best = any(column.best(cell) is not None for column in columns.values() for cell in results.values())
+    printed = [name for name in columns if any(name in found for found in data["theirs"].values())]
     head, kinds = [""], [":--"]
-    for name, column in zip(data["columns"], columns, strict=True):
+    for name, column in columns.items():
         added = [f"{column.title}, theirs"] if name in printed else []
         added += [f"{column.title}, ours" if added else column.title]
-        added += [f"{column.title}, best round"] if best and column.metric in METRICS else []
+        added += [f"{column.title}, best round"] if best and column.has_best else []
         head += added
         kinds += ["--:"] * len(added)
     lines = [_line(head), _line(kinds)]
     for label, cell in results.items():
         line = [label]
-        for name, column in zip(data["columns"], columns, strict=True):
+        for name, column in columns.items():
             line += [data["theirs"][label].get(name, _DASH)] if name in printed else []
             values = column.values(cell)
             line += [_DASH if values is None else _shown(column, *mean_and_sem(values))]
-            if best and column.metric in METRICS:
+            if best and column.has_best:
                 found = column.best(cell)
                 line += [_DASH if found is None else _shown(column, *found)]
         lines.append(_line(line))
     return "\n".join(lines)
+
+
+def _shown_columns(data: Mapping[str, Any], results: Results) -> list[str]:
+    """Return the names of the columns that have a number; all, before there are any results."""
+    return [
+        name
+        for name in data["columns"]
+        if not results or any(COLUMNS[name].values(cell) is not None for cell in results.values())
+    ]
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -171,7 +181,7 @@ def _shown(column: Column, mean: float, sem: float | None) -> str:
 
 def _legend(data: Mapping[str, Any], results: Results) -> str:
     """Return the meaning of the columns, and how numbers are averaged."""
-    words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in data["columns"])
+    words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in _shown_columns(data, results))
     several = data["seeds"] > 1
     if data.get("figure") is not None:
         published = f" (the paper has {data['figure']['runs']})" if data["figure"]["number"] else ""
@@ -190,15 +200,7 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     return f"{sentence}."
 
 
-def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
-    if not claims:
-        return ""
-    held = {True: "**held**", False: "**not held**", None: "not judged"}
-    lines = [f"| {each['text']} | {held[each['held']]} | {each['words']} |" for each in claims]
-    return "\n".join(["| claim | here | by how much |", "| :-- | :-- | :-- |", *lines])
-
-
-def _settings(results: Results) -> str:
+def _settings(results: Results, folds: int) -> str:
     """Return a table of the variants that were taken and tried, if any has a name."""
     lines = []
     for label, cell in results.items():
@@ -209,7 +211,8 @@ def _settings(results: Results) -> str:
             lines.append(f"| {label} | {cell.variant} | {_DASH} |")
     if not lines:
         return ""
-    head = ["| settings | taken | tried: % on training examples kept back |", "| :-- | :-- | :-- |"]
+    parts = f", mean of {folds} parts" if folds > 1 else ""
+    head = [f"| settings | taken | tried: % on training examples kept back{parts} |", "| :-- | :-- | :-- |"]
     return "\n".join([*head, *lines])
 
 

@@ -143,9 +143,9 @@ def _scheme_figure(number: str, writers: _Writers) -> Figure:
         log=True,
         claims=[
             highest(
-                f"{COUNT} {number:,}: level 80 is above every scheme of whole layers",
+                f"{COUNT} {number:,}: level 80 is above every scheme of whole layers, that of all layers too",
                 [labelled("80", COUNT, number)],
-                [labelled(each.name, COUNT, number) for each in wholes],
+                [labelled(name, COUNT, number) for name in ("100", *(each.name for each in wholes))],
                 PM,
             )
             for number in _NUMBERS

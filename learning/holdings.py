@@ -54,18 +54,19 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
         *(call_choice(each, MODIFIERS, "change of a split") for each in changes),
     ]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
-    return _kept_back(dataset, split, federation.simulation.validation, "simulation", Draws(seed).numpy("validation"))
+    options, draws = federation.simulation, Draws(seed).numpy("validation")
+    return _kept_back(dataset, split, options.validation, "simulation", draws, options.fold)
 
 
 def _kept_back(
-    dataset: Dataset, split: Split, fraction: float | None, section: str, draws: np.random.Generator
+    dataset: Dataset, split: Split, fraction: float | None, section: str, draws: np.random.Generator, fold: int = 0
 ) -> Split:
     """Return the split with a fraction of the training examples held out for validation; None, 0: with all of them."""
     if fraction and dataset.task == "completion":
         raise DataError(
             f"{section}.validation: patterns of {dataset.name} cannot be held out; write 0, or leave it out"
         )
-    return split.keeping_back(fraction, draws) if fraction else split
+    return split.keeping_back(fraction, draws, fold) if fraction else split
 
 
 def normalisation_of(dataset: Dataset, choice: Choice) -> str:

@@ -4,8 +4,10 @@
     the server's      S                        GM
     the peer's own    MT                       PM
 
-The main score is that of the last round. The best round is chosen on validation examples (`simulation.validation`) or,
-without any, on the test data itself: then the score is optimistic, and the report says so.
+The main score is that of the last round. The server's model of one round depends on who took part in it, so the mean
+over the last `LATE` rounds is beside it if all of these were evaluated (`learning.evaluate_last`). The best round is
+chosen on validation examples (`simulation.validation`) or, without any, on the test data itself: then the score is
+optimistic, and the report says so.
 
 Sources: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2019, section IV.C (S, MT); Zhu, Ma,
 Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization, CVPR 2023, section
@@ -24,12 +26,15 @@ from fedpeer.runs.history import Measure
 
 #: Name -> (prefix of the row's scores, whether weighted by test sizes).
 METRICS = {"PM": ("", False), "MT": ("", True), "GM": ("server_", False), "S": ("server_", True)}
+#: Last rounds over which a score is averaged beside that of the last one.
+LATE = 10
 
 
 def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
     """Return for each metric in one method's rows the score in the last and the best round, mean and SEM over seeds.
 
-    `best_by` is "validation" or "test". Only the seeds with the most rounds count.
+    `best_by` is "validation" or "test". "late" is the mean over the last `LATE` rounds, if all were evaluated. Only the
+    seeds with the most rounds count.
     """
     by_seed: dict[int, dict[int, Mapping[str, Any]]] = {}
     for row in rows:
@@ -44,7 +49,19 @@ def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
         if all(f"{prefix}{measure}" in row for history in full for row in history):
             found[name] = _over_seeds([_last_and_best(history, prefix, measure, pooled) for history in full])
             found[name]["best_by"] = _chosen_by(full[0][-1], prefix, measure)
+            if all(len(history) >= LATE and history[-LATE]["round"] == last - LATE + 1 for history in full):
+                late_S = np.array([_late(history, prefix, measure, pooled) for history in full])
+                found[name] |= {
+                    "late": float(late_S.mean()),
+                    "late_sem": _sem(late_S),
+                    "late_per_seed": late_S.tolist(),
+                }
     return found
+
+
+def _late(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure, pooled: bool) -> float:
+    scores = [_mean(row[f"{prefix}{measure}"], row["tested"] if pooled else None) for row in history[-LATE:]]
+    return float(np.mean(scores))
 
 
 def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure, pooled: bool) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpeer.runs.history import Measure
 from fedpeer.runs.plots import ROWS_MAX
-from fedpeer.runs.scores import METRICS
+from fedpeer.runs.scores import LATE, METRICS
 from fedpeer.runs.summary import count_text, measure_of, metric_text, score_text, server_score, spoken
 
 #: Rows of the split if there are more than `ROWS_MAX` peers; each row is for several consecutive peers.
@@ -67,27 +67,34 @@ def _server(result: Mapping[str, Any], measure: Measure) -> str:
 
 
 def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
-    """Return the table of four scores per method, in the last and the best round; "" without a server's model."""
+    """Return the table of four scores per method, in the last and the best round; "" without a server's model.
+
+    If the last rounds were all evaluated, it has the mean over these, too.
+    """
     measure = measure_of(methods)
     found = {method: result["scores"] for method, result in methods.items() if result.get("scores")}
     if not any("GM" in each for each in found.values()):
         return ""
+    shown = {"final": "last", "late": f"last {LATE}", "best": "best"}
+    if not any("late" in each[name] for each in found.values() for name in each):
+        del shown["late"]
     lines = []
     for method, each in found.items():
         cells = ""
         for name in METRICS:
-            for column in ("final", "best"):
+            for column in shown:
                 score = each.get(name, {})
                 cells += f"<td>{score_text(score.get(column), measure, score.get(f'{column}_sem'))}</td>"
         lines.append(f"<tr><th scope=row>{marks[method]}{escape(spoken(method))}</th>{cells}</tr>")
     chosen = {each[name]["best_by"] for each in found.values() for name in each}
     by = "on validation examples" if chosen == {"validation"} else "on the test data itself, which is optimistic"
-    names = "".join(f"<th scope=colgroup colspan=2>{name}</th>" for name in METRICS)
-    columns = "<th scope=col>last</th><th scope=col>best</th>" * len(METRICS)
+    names = "".join(f"<th scope=colgroup colspan={len(shown)}>{name}</th>" for name in METRICS)
+    columns = "".join(f"<th scope=col>{title}</th>" for title in shown.values()) * len(METRICS)
     note = (
         "PM, MT: the peers' own models; GM, S: the server's. PM, GM: each peer counts the same; MT, S: weighted by "
         f"test examples. Best: the round that was best {by}."
     )
+    note += f" Last {LATE}: the mean over these rounds." if "late" in shown else ""
     head = f"<thead><tr><th></th>{names}</tr><tr><th></th>{columns}</tr></thead>"
     table = f"<table class=split>{head}<tbody>{''.join(lines)}</tbody></table>"
     return f"<div class=card><div class=scroll>{table}</div></div><p class=soft>{note}</p>"

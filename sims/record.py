@@ -145,14 +145,20 @@ class Answered:
     described: dict[str, Any]
 
 
-def answers_of(world: World, engine: Engine, metrics: Mapping[str, AnswerMetric]) -> Answered:
-    """Measure the answers of all peers' models as they are now."""
+def answers_of(
+    world: World, engine: Engine, metrics: Mapping[str, AnswerMetric], *, validation: bool = False
+) -> Answered:
+    """Measure the answers of all peers' models as they are now, on their test or validation parts."""
     holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
     card = Card.of(world, world.dataset, holdings)
     values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
     tested = []
     for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
-        x, y = holding.tested(world.dataset)
+        x, y = holding.tested(world.dataset, validation=validation)
+        if not len(y):  # of one training example none is held out
+            for each in values.values():
+                each.append(None)
+            continue
         answers = Model.of(card, peer, world.module, world.layout, x_n).answers(x)
         found = answer_scores(metrics, y, answers)
         for name, value in found.values.items():
@@ -160,7 +166,7 @@ def answers_of(world: World, engine: Engine, metrics: Mapping[str, AnswerMetric]
         failed |= found.failed
         tested.append((y, answers))
     described = {}
-    if world.dataset.task == "classification":
+    if world.dataset.task == "classification" and tested:
         y_N, answer_NC = (np.concatenate(each) for each in zip(*tested, strict=True))
         described = {
             "confusion": confusion(y_N, answer_NC).tolist(),

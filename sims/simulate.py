@@ -258,7 +258,12 @@ def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
     record.describe_answers(stage.run, world, cell.method, found.described)
     for name, problem in found.failed.items():
         stage.on_event(Remark(text=f"{cell.method}: the metric {name} failed: {problem}"))
-    return {"metrics": found.values}
+    if not world.federation.simulation.validation:
+        return {"metrics": found.values}
+    return {
+        "metrics": found.values,
+        "validation_metrics": record.answers_of(world, engine, metrics, validation=True).values,
+    }
 
 
 def _engine_of(stage: _Stage, cell: _Cell) -> Engine:

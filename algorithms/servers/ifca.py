@@ -39,11 +39,14 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
 
     Args:
         clusters: number of models, >= 1; default 2.
+        adapted: whether a client predicts with the model that it trained in the round (default), or with the server's
+            model that it received and chose.
     """
 
     context: TrainingContext
     _: KW_ONLY
     clusters: int = 2
+    adapted: bool = True
 
     def __post_init__(self) -> None:
         if self.clusters < 1:
@@ -62,8 +65,10 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
 
     def train(self, client: Local, broadcast: Models, batches: Batches, keys: Sequence[int]) -> tuple[Local, Estimated]:
         cluster = self._best(broadcast.model_Cn, batches)
-        trained_n = fresh_steps(self.context.stepper, broadcast.model_Cn[cluster], batches, keys)
-        return Local(trained_n, client.examples), Estimated(trained_n, client.examples, cluster)
+        chosen_n = broadcast.model_Cn[cluster]
+        trained_n = fresh_steps(self.context.stepper, chosen_n, batches, keys)
+        kept_n = trained_n if self.adapted else chosen_n
+        return Local(kept_n, client.examples), Estimated(trained_n, client.examples, cluster)
 
     def _best(self, model_Cn: Tensor, batches: Batches) -> Tensor:
         """Return the model with the least loss on the round's examples, (...), one batch at a time (line 6)."""

@@ -6,8 +6,9 @@ After every `inner` rounds it learns the coupling M of the tasks anew from W = M
 changes it at once. At all times V belongs to the clients' dual variables: a client whose update did not count takes its
 steps back.
 
-All clients receive the whole W, since there is one broadcast; each reads its own row. Rounds use all of a client's
-examples, not the batches of the local training plan. The comparators on the same contract are in `mocha_comparators`.
+All clients receive the whole W, since there is one broadcast, and so see each other's models; each reads its own row.
+Rounds use all of a client's examples, not the batches of the local training plan. The comparators on the same contract
+are in `mocha_comparators`.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, algorithm 1. The default objective
 is that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.

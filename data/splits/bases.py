@@ -12,6 +12,7 @@ own examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,24 +32,34 @@ from fedpeer.data.splits.shares import (
 
 
 def user(
-    dataset: Dataset, peers: int | None, draws: np.random.Generator, *, test_fraction: float | None = None
+    dataset: Dataset,
+    peers: int | None,
+    draws: np.random.Generator,
+    *,
+    test_fraction: float | None = None,
+    users: Literal["most", "least", "random"] = "most",
 ) -> Split:
     """Each peer is one natural user (writer, patient, sensor), those with the most examples first.
 
-    The official test part is used if each of these users has examples in it and outside it.
+    `users` says which are taken where there are more than peers: those with the most examples or with the least, which
+    then come first, or random ones. The official test part is used if each of these users has examples in it and
+    outside it.
     """
     if dataset.user_N is None:
         raise DataError(f"{dataset.name} has no users; use another split, such as iid")
     fraction = fraction_of(dataset, test_fraction)
     counts_U = np.bincount(dataset.user_N, minlength=len(dataset.user_names))
     able = [u for u in range(len(counts_U)) if counts_U[u] >= 2]  # one example to train on and one to test on
-    able.sort(key=lambda u: (-counts_U[u], dataset.user_names[u]))
+    sign = 1 if users == "least" else -1
+    able.sort(key=lambda u: (sign * counts_U[u], dataset.user_names[u]))
     wanted = wanted_peers(peers, len(able))
     if not 0 < wanted <= len(able):
         raise DataError(
             f"{dataset.name} has {len(able)} users with two examples or more, but {wanted} peers were asked for; "
             f"use {len(able)} peers or fewer, or a split that makes its own shares, such as iid"
         )
+    if users == "random":
+        able = draws.permutation(able).tolist()
     own = [draws.permutation(np.flatnonzero(dataset.user_N == u)) for u in able[:wanted]]
     parts, remark = _official_parts(dataset, own) if test_fraction is None else (None, "")
     if parts is None:
@@ -59,7 +70,8 @@ def user(
     )
     left = len(counts_U) - wanted
     remarks = ([remark] if remark else []) + ([f"{counted_words(left, 'user')} left out"] if left else [])
-    return Split(rule=worded("user", test_fraction=test_fraction), shares=shares, remarks=tuple(remarks))
+    rule = worded("user", test_fraction=test_fraction, users=None if users == "most" else users)
+    return Split(rule=rule, shares=shares, remarks=tuple(remarks))
 
 
 def _official_parts(dataset: Dataset, own: Sequence[Indices]) -> tuple[list[tuple[Indices, Indices]] | None, str]:

@@ -82,8 +82,9 @@ def gone_over(state: NodeState) -> None:
     """
     held, durable = state.setup.held, state.durable
     if held.before:
-        done, every = durable.round - 1, json.loads(held.before)["learning"]["evaluate_every"]
-        if done > 0 and not durable.trained and done % every == 0:
+        done, before = durable.round - 1, json.loads(held.before)["learning"]
+        late = before["rounds"] - before.get("evaluate_last", 1) < done < before["rounds"]
+        if done > 0 and not durable.trained and (late or done % before["evaluate_every"] == 0):
             state.evaluate(done, *state.models())
         changes = differences_text(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         state.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)

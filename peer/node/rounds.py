@@ -116,7 +116,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
             weights=weights,
             disagreement=dict(rounds.disagreement),
         )
-        if done % learning.evaluate_every == 0 or done >= learning.rounds:
+        if learning.evaluated(done):
             state.evaluate(min(done, learning.rounds), *state.models())
     state.snapshot_if_due()
     if round > learning.rounds:

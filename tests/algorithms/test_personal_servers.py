@@ -144,6 +144,18 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
     torch.testing.assert_close(after[0], (3 * sent[2].model_n + 4 * sent[3].model_n) / 7)
 
 
+def test_ifca_may_predict_with_the_servers_model_and_sends_the_same() -> None:
+    block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
+    server = Models(starts(MODULE, 5)[3:])
+    usual, plain = (Ifca(bench_of("stack"), adapted=adapted) for adapted in (True, False))
+    (trained, sent), (kept, same) = (
+        each.train(Local(x_Bn, examples), server, block, (1, 2, 3)) for each in (usual, plain)
+    )
+    assert torch.equal(usual.personal_model(trained), sent.model_n)
+    assert torch.equal(plain.personal_model(kept), server.model_Cn[sent.cluster])
+    assert torch.equal(same.model_n, sent.model_n)
+
+
 def test_ifca_with_one_model_is_fedavg() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
     ifca, fedavg = Ifca(bench_of("stack"), clusters=1), FedAvg(bench_of("stack"))

@@ -15,6 +15,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedavgm import FedAvgM, MovingModel
 from fedpeer.algorithms.servers.fedopt import AdaptiveServer, FedAdagrad, FedAdam, FedYogi, ServerMoments
+from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.models import Local
 from tests.algorithms.client_factory import batches, mlp, starts
 from tests.algorithms.server_factory import LR, MODULE, Algorithm, Quadratics, bench_of, played
@@ -56,6 +57,15 @@ def test_fedavgm_is_the_recursion() -> None:
         v_D = 0.6 * v_D + change(x_D, number)
         x_D = x_D + 0.7 * v_D
         np.testing.assert_allclose(found_D, x_D, rtol=0, atol=1e-13)
+
+
+def test_fedprox_with_a_rate_goes_that_much_of_the_way_to_the_mean() -> None:
+    x_D = np.ones(3)
+    for number, found_D in enumerate(path(FedProx(WORLD.context(), mu=0.0, server_lr=1.6))):
+        x_D = x_D + 1.6 * change(x_D, number)
+        np.testing.assert_allclose(found_D, x_D, rtol=0, atol=1e-12)
+    with pytest.raises(AlgorithmError, match="server_lr = 0: write a number above 0"):
+        FedProx(WORLD.context(), server_lr=0.0)
 
 
 @pytest.mark.parametrize(

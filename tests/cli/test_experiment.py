@@ -97,6 +97,10 @@ def test_help_fits_a_small_terminal(fedpeer: Fedpeer, command: str) -> None:
         (["run", "tiny", "--engine", "ray", "--device", "cuda"], ["the ray engine trains on CPUs"]),
         (["run", "mocha-table", "--loss", "huber"], ["--loss", "mocha-table fixes this setting"]),
         (["run", "fig27", "--loss", "squared-error"], ["--loss", "fig27 fixes this setting"]),
+        (["run", "fig17", "--dataset", "mnist"], ["--dataset", "fig17 fixes this setting"]),
+        (["run", "fig27", "--dataset", "digits"], ["--dataset", "fig27 is about associative; write other settings"]),
+        (["run", "fig27", "--dataset", "associative,change=1"], ["--dataset", "changed"]),
+        (["run", "fig26", "--split", "usr", "--normalise", "standard"], ["--split", 'did you mean "user"']),
         (
             ["run", "fig17", "--loss", "huge", "--start", "uniforn:1"],
             ['there is no loss "huge"', 'did you mean "uniform"?'],

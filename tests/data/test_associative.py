@@ -43,6 +43,17 @@ def test_vectors_are_the_formulas(n: int, m: int, z: int, s: int) -> None:
     assert found[0].sum(1).tolist() == [2 * m] * len(number_K)
 
 
+def test_of_the_papers_classes_one_has_coordinates_of_its_own() -> None:
+    """3mr + 3m exceeds n = 50 for the last class, so its vectors go on where those of the first begin."""
+    used = []
+    for kind in range(3):
+        number_K, changed_K = np.array([kind, kind]), np.array([False, True])
+        whole_Kn, _, _ = vectors(number_K, n=50, m=8, z=0, s=3, changed_K=changed_K)
+        used.append(set(np.flatnonzero(whole_Kn.any(0)).tolist()))
+    assert not used[1] & (used[0] | used[2])
+    assert used[0] & used[2]
+
+
 def default() -> tuple[Dataset, Split]:
     dataset = load_dataset_named("associative")
     return dataset, dataset_split(dataset, Federation(), 0)

@@ -83,6 +83,7 @@ RULES = st.sampled_from(
     [
         "user",
         "user,test_fraction=0.3",
+        "user,users=random",
         "blocks",
         "blocks,shuffle=true",
         "iid",
@@ -285,6 +286,20 @@ def test_users_come_largest_first_and_ties_by_name() -> None:
     assert [share.note for share in _split("user", dataset, 2).shares] == ["max", "ann"]
     with pytest.raises(DataError, match="4 users with two examples or more, but 5 peers"):
         _split("user", dataset, 5)
+
+
+def test_users_may_be_those_with_the_least_examples_or_random_ones() -> None:
+    dataset = _made(100, 2, users=4)
+    users = np.repeat([0, 1, 2, 3], [20, 40, 10, 30])
+    dataset = Dataset(**{**vars(dataset), "user_N": users, "user_names": ("zoe", "max", "ann", "kim")})
+
+    def notes(rule: str, seed: int = 0) -> tuple[str, ...]:
+        return tuple(share.note for share in _split(rule, dataset, 2, seed).shares)
+
+    assert notes("user,users=least") == ("ann", "zoe")
+    assert notes("user,users=most") == notes("user") == ("max", "kim")
+    assert len({notes("user,users=random", seed) for seed in range(40)}) == 12, "all pairs, in both orders"
+    assert _split("user,users=least", dataset, 2).rule == "user,users=least"
 
 
 def test_users_keep_the_official_test_part_only_if_it_has_them_all() -> None:

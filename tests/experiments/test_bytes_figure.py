@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from fedpeer.experiments.bytes_figure import BYTES
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtAccuracy
 from fedpeer.experiments.moments import MEGABYTES, at_accuracy
 from fedpeer.experiments.registry import experiment
-from fedpeer.experiments.results import COLUMNS, Measured
+from fedpeer.experiments.results import Measured
 from fedpeer.sims.network.engine import SECONDS
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fedpeer.data.registry import describe_dataset
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.dfl import TABLE
 from fedpeer.experiments.events import OfRun
-from fedpeer.experiments.results import COLUMNS
 from fedpeer.experiments.runner import ExperimentOptions, found, run_experiment
 from fedpeer.experiments.table import table_page
 from fedpeer.runs.disk import read_json

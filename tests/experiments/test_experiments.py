@@ -22,11 +22,12 @@ from fedpeer.data.registry import DATASETS
 from fedpeer.experiments import executors as playing
 from fedpeer.experiments import runner
 from fedpeer.experiments.claims import above, in_order, keeps, part_of, reaches
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.events import Begun, CellDone, OfRun
 from fedpeer.experiments.executors import WantedRun
 from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, RunSize, SizeName
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import COLUMNS, ClaimVerdict, Measured, Results, validation_score
+from fedpeer.experiments.results import ClaimVerdict, Measured, Results, validation_score
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
 from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
@@ -90,6 +91,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.played: list[tuple[str, str, int, float]] = []
+        self.folds: list[int] = []
         self.stop_before = 10**9
         self.scores: Callable[[str, str], dict[str, float]] = lambda method, optimizer: {}
 
@@ -110,6 +112,7 @@ class Lab:
             return
         validation = options.federation.simulation.validation
         self.played.append((str(method), str(learning.optimizer), seed, validation))
+        self.folds.append(options.federation.simulation.fold)
         scores = self.scores(method.name, str(learning.optimizer))
         row = {
             "method": str(method),
@@ -176,6 +179,38 @@ def test_a_search_can_be_left_out_and_the_page_says_so(lab: Lab, tmp_path: Path)
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
     assert run_experiment(wanted(tmp_path))
     assert found(wanted(tmp_path, search=False))["FedAvg"].variant == "lr=0.1", "an earlier search counts"
+
+
+def test_without_a_search_what_an_earlier_one_found_is_taken(lab: Lab, tmp_path: Path) -> None:
+    known = replace(TINY, cells=lambda size: (replace(tiny(size)[1], found="lr=0.1"),))
+    options = replace(wanted(tmp_path, search=False), experiment=known)
+    assert run_experiment(options)
+    assert [optimizer for _, optimizer, _, _ in lab.played] == ["sgd,lr=0.1"] * 2
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.5" in optimizer else 0.5}
+    assert run_experiment(replace(options, search=True))
+    assert found(options)["FedAvg"].variant == "lr=0.5", "a finished search on this machine counts for more"
+
+
+def test_a_search_may_hold_out_each_part_in_turn(lab: Lab, tmp_path: Path) -> None:
+    """One variant is better on two of three parts, the other one in the mean."""
+    parts = {"sgd,lr=0.5": (0.9, 0.1, 0.1), "sgd,lr=0.1": (0.2, 0.2, 0.2)}
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": parts[optimizer][lab.folds[-1]]}
+    known = replace(TINY, cells=lambda size: (replace(tiny(size)[1], folds=3),))
+    options = replace(wanted(tmp_path), experiment=known)
+    assert run_experiment(options)
+    searched = [(optimizer, back) for _, optimizer, _, back in lab.played[:6]]
+    assert searched == [(optimizer, pytest.approx(1 / 3)) for optimizer in parts for _ in range(3)]
+    assert lab.folds == [0, 1, 2, 0, 1, 2, 0, 0]
+    assert found(options)["FedAvg"].tried == pytest.approx({"lr=0.5": 1.1 / 3, "lr=0.1": 0.2})
+    assert found(options)["FedAvg"].variant == "lr=0.5"
+    text = table_page(read_json(options.folder / "results.json"))
+    assert "tried: % on training examples kept back, mean of 3 parts" in text
+
+
+def test_a_variant_may_be_chosen_by_a_further_metric() -> None:
+    rows = [{"round": 2, "validation_accuracy": [0.1], "validation_metrics": {"auc": [0.6, None, 0.8]}}]
+    assert validation_score(rows, "auc") == pytest.approx(0.7), "over the peers for which it is defined"
+    assert validation_score([*rows, {**rows[0], "validation_metrics": {"auc": [None]}}], "auc") == pytest.approx(-0.15)
 
 
 def test_a_variant_that_diverged_is_not_taken() -> None:
@@ -300,12 +335,14 @@ def test_claims_compare_pairs_of_the_same_seed() -> None:
     one, two = cell("A", (0.9, 0.7), seeds=(0, 1)), cell("B", (0.6, 0.65, 0.8), seeds=(1, 2, 0))
     claim = above("A is above B", "A", ("B",), "PM", by=9.9)
     assert claim.check(results(one, two)).held
-    assert claim.check(results(one, two)).words == "+10.00 ± 0.00 points to B", "0.9 - 0.8 and 0.7 - 0.6"
+    assert claim.check(results(one, two)).words == "+10.00 points (+10.00 to +10.00) to B", "0.9 - 0.8 and 0.7 - 0.6"
     assert not above("", "A", ("B",), "PM", by=10.1).check(results(one, two)).held
     assert above("", "B", ("A",), "error", more=False, by=-10.1).check(results(one, two)).held
     assert not above("", "B", ("A",), "error", more=False, by=-9.9).check(results(one, two)).held
     nearest = above("", "A", ("B", "C"), "PM").check(results(one, two, cell("C", (0.95, 0.7))))
-    assert (nearest.held, nearest.words) == (False, "-2.50 ± 2.50 points to C, the nearest")
+    half = stats.t.ppf(0.975, 1) * 2.5
+    assert nearest.held is False
+    assert nearest.words == f"-2.50 points ({-2.5 - half:+.2f} to {-2.5 + half:+.2f}) to C, the nearest"
     assert claim.check(results(one)).held is None
     assert claim.check(results(one)).words == "B was not run"
     assert claim.check(results(one, cell("B", (0.5,), seeds=(7,)))).held is None
@@ -314,31 +351,35 @@ def test_claims_compare_pairs_of_the_same_seed() -> None:
 def test_claims_of_a_value_and_of_the_papers_numbers() -> None:
     here = results(cell("A", (0.9, 0.92)), cell("B", (0.5,)))
     assert reaches("", "A", "PM", 91.0).check(here).held
-    assert reaches("", "A", "PM", 91.0).check(here).words == "91.0 ± 1.0 beside 91"
+    half = stats.t.ppf(0.975, 1)
+    assert reaches("", "A", "PM", 91.0).check(here).words == f"91.0 ({91 - half:.1f} to {91 + half:.1f}) beside 91"
     assert not reaches("", "A", "PM", 91.1).check(here).held
     assert reaches("", "A", "error", 9.0, more=False).check(here).held
     assert not reaches("", "A", "error", 8.9, more=False).check(here).held
     assert reaches("", "A", "GM", 1.0).check(here).held is None
     kept = keeps("", ("A", "B", "C"), "PM", (92.0, 50.9, 10.0), within=1.0).check(here)
-    assert (kept.held, kept.words) == (True, "2 of 3 judged")
+    assert kept.held is True
+    assert kept.words.startswith("2 of 3 judged, the least: A -1.0 points (")
     lost = keeps("", ("A", "B"), "PM", (92.0, 51.1), within=1.0).check(here)
-    assert (lost.held, lost.words) == (False, "2 of 2 judged; below by more: B -1.1")
+    assert (lost.held, lost.words) == (False, "2 of 2 judged, the least: B -1.1 points; below by more: B -1.1")
     assert keeps("", ("C",), "PM", (1.0,), within=1.0).check(here).held is None
-    assert part_of("", "B", "A", "PM", most=0.55).check(here) == ClaimVerdict(True, "54.9 %")
+    assert part_of("", "B", "A", "PM", most=0.55).check(here) == ClaimVerdict(True, "54.9 %", 1.0, 1)
+    assert part_of("", "B", "A", "sent", most=1.0).check(here) == ClaimVerdict(True, "100.0 %"), "bytes are counted"
     assert not part_of("", "B", "A", "PM", most=0.54).check(here).held
     assert part_of("", "A", "B", "GM", most=1.0).check(here).held is None
 
 
-def test_an_order_is_tested_by_pairs() -> None:
-    a, b = (0.90, 0.93, 0.95, 0.91), (0.89, 0.91, 0.94, 0.90)
-    found = in_order("", ("A", "B"), "error", more=False).check(results(cell("A", a), cell("B", b)))
-    chance = stats.ttest_rel(a, b, alternative="greater").pvalue
-    assert found.held
-    assert f"p = {chance:.2g}" in found.words
-    assert not in_order("", ("B", "A"), "error", more=False).check(results(cell("A", a), cell("B", b))).held
-    assert not in_order("", ("A", "B"), "PM", more=True, p=chance / 2).check(results(cell("A", a), cell("B", b))).held
-    single = in_order("", ("A", "B"), "PM", more=True).check(results(cell("A", (0.9,)), cell("B", (0.8,))))
-    assert single.held is None
+def test_an_order_is_tested_by_pairs_on_both_sides() -> None:
+    a, b, c = (0.90, 0.93, 0.95, 0.91), (0.89, 0.91, 0.94, 0.90), (0.5, 0.7, 0.6, 0.4)
+    here = results(cell("A", a), cell("B", b), cell("C", c))
+    found = in_order("", ("A", "B"), "error", more=False).check(here)
+    chance = stats.ttest_rel(a, b).pvalue
+    assert (found.held, found.runs) == (True, 4)
+    assert found.p == pytest.approx(chance)
+    backwards = in_order("", ("B", "A"), "error", more=False).check(here)
+    assert (backwards.held, backwards.p) == (False, 1.0)
+    both = in_order("", ("A", "B", "C"), "PM", more=True).check(here)
+    assert both.p == pytest.approx(max(chance, stats.ttest_rel(b, c).pvalue)), "each step must hold"
     same = in_order("", ("A", "B"), "PM", more=True).check(results(cell("A", (0.9, 0.9)), cell("B", (0.9, 0.9))))
     assert not same.held
 
@@ -406,7 +447,7 @@ def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
     assert table_page(json.loads(json.dumps(data))) == text
     assert run_experiment(wanted(tmp_path, "full"))
     text = table_page(read_json(wanted(tmp_path, "full").folder / "results.json"))
-    assert "| alone they reach 0.1 | **held** | 60.0 beside 0.1 |" in text
+    assert "| alone they reach 0.1 | not judged | 60.0 beside 0.1; one run cannot be told from noise |" in text
 
 
 def test_statistics_are_of_those_who_have_them(lab: Lab, tmp_path: Path) -> None:
@@ -447,6 +488,43 @@ def test_real_runs_go_on_to_the_same_numbers(tmp_path: Path) -> None:
     assert set(whole["Local"].per_seed) == {"PM", "MT"}
     assert not list(tmp_path.glob("**/models")), "no table looks at them"
     assert Choice("digits") == request("local", SIZES["quick"]).federation.simulation.dataset
+
+
+def test_beside_the_last_round_is_the_mean_of_the_last_ten_if_all_were_evaluated() -> None:
+    def row(seed: int, round: int) -> dict[str, Any]:
+        scores = {"accuracy": [0.5, 0.5], "server_accuracy": [0.01 * round + seed / 10] * 2, "tested": [1, 3]}
+        return {"method": "A", "seed": seed, "round": round, "seconds": 1.0, "loss": [0.0] * 2, "disagreement": {},
+                "bytes_sent": [0, 0], "messages_sent": [0, 0], "weight": {}, **scores}  # fmt: skip
+
+    def measured(rows: list[dict[str, Any]]) -> Measured:
+        return Measured.of("A", rows, variant="", tried={}, seconds=1.0)
+
+    rows = [row(seed, number) for seed in (1, 0) for number in range(1, 13)]
+    made = measured(rows)
+    assert COLUMNS["late GM"].values(made) == pytest.approx((7.5, 17.5)), "rounds 3 to 12"
+    assert COLUMNS["GM"].values(made) == pytest.approx((12.0, 22.0))
+    assert COLUMNS["late GM"].best(made) is None
+    assert Measured.from_json(json.loads(json.dumps(made.to_json()))) == made
+    unknown = {"accuracy": None, "server_accuracy": None}
+    assert measured([each | (unknown if each["round"] == 4 else {}) for each in rows]).late == {}
+    assert measured([each for each in rows if each["round"] <= 9]).late == {}, "there are no ten"
+
+
+def test_further_metrics_are_means_over_the_peers_that_have_them() -> None:
+    row = {"method": "A", "seed": 0, "round": 1, "seconds": 1.0, "accuracy": [0.5] * 3, "loss": [0.0] * 3,
+           "tested": [1] * 3, "bytes_sent": [0] * 3, "messages_sent": [0] * 3, "disagreement": {},
+           "metrics": {"auc": [0.5, None, 0.75]}}  # fmt: skip
+    made = Measured.of("A", [row], variant="", tried={}, seconds=0.0)
+    assert COLUMNS["auc"].values(made) == (0.625,)
+
+
+def test_a_column_that_no_line_has_is_left_out(lab: Lab, tmp_path: Path) -> None:
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.5}
+    options = replace(wanted(tmp_path), experiment=replace(TINY, columns=("PM", "auc", "late GM")))
+    assert run_experiment(options)
+    text = table_page(read_json(options.folder / "results.json"))
+    assert "AUC" not in text
+    assert "last 10 rounds" not in text
 
 
 def test_the_loss_is_that_of_the_round_that_is_best_on_examples_kept_back() -> None:

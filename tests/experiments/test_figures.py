@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedpeer.experiments import executors as playing
 from fedpeer.experiments.book import book
@@ -125,6 +126,17 @@ def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: 
     assert "](fig0-quick-squared-error-uniform-1.svg)" in text
 
 
+def test_data_that_a_paper_leaves_open_can_be_chosen_otherwise(tmp_path: Path) -> None:
+    chosen = {"dataset": "digits", "split": "blocks:40", "normalise": "standard", "start": "torch"}
+    (usual, *_), (other, *_) = (replace(wanted(tmp_path), overrides=each).cells for each in ({}, chosen))
+    federation = other.variants[""].federation
+    simulation = federation.simulation
+    assert (str(simulation.dataset), [str(each) for each in simulation.split or ()]) == ("digits", ["blocks:40"])
+    assert simulation.normalise == "standard"
+    assert str(federation.learning.start) == "torch"
+    assert federation.learning.rounds == usual.variants[""].federation.learning.rounds
+
+
 def test_a_point_is_the_median_and_its_bar_goes_from_two_to_three_fifths(band: Band, tmp_path: Path) -> None:
     assert run_experiment(wanted(tmp_path))
     data = read_json(wanted(tmp_path).folder / "results.json")
@@ -234,12 +246,37 @@ def test_highest_compares_medians_and_if_asked_bars() -> None:
 
 
 def test_lowest_is_below_every_other() -> None:
-    results = cells(a=(0.1, 0.5, 0.6), b=(0.4, 0.6, 0.9), c=(0.2, 0.55, 0.9), d=(0.0, 0.5, 1.0))
+    scores = {"a": (0.1, 0.5, 0.6), "b": (0.4, 0.6, 0.9), "c": (0.2, 0.55, 0.9), "d": (0.0, 0.5, 1.0)}
+    results = cells(**scores)
     verdict = lowest("", "a", ["b", "c"], "PM").check(results)
-    assert (verdict.held, verdict.words) == (True, "-5.0 points, a to c"), "0.50 beside 0.60 and 0.55"
+    assert verdict.held, "0.50 beside 0.60 and 0.55"
+    assert re.fullmatch(r"-5\.0 points \(-\S+ to \+\S+\), a to c", verdict.words)
+    assert verdict.p == pytest.approx(max(stats.ttest_rel(scores["a"], scores[other]).pvalue for other in "bc"))
     assert lowest("", "c", ["a", "b"], "PM").check(results).held is False, "below one, above the other"
     assert lowest("", "a", ["b", "d"], "PM").check(results).held is False, "a tie is not below"
     assert lowest("", "a", ["nothing"], "PM").check(results).held is None
+
+
+@pytest.mark.parametrize("name", ["flights", "crossed"])
+def test_what_is_best_of_all_is_held_against_all(name: str, listed: Listed) -> None:
+    """A line's label begins with its place; lines about another test part are apart."""
+    labels = [cell.label for cell in listed(name, "full") if not cell.label.endswith("autumn as the test part")]
+    claims = [claim for claim in experiment(name).claims if claim.text.endswith("of all")]
+    assert claims
+    for claim in claims:
+        place = claim.text.partition(":")[0] + ", "
+        assert set(claim.needs) == {label for label in labels if label.startswith(place)}, claim.text
+
+
+@pytest.mark.parametrize("name", ["fig11", "fig12", "fig13"])
+def test_every_scheme_of_whole_layers_is_all_but_levels_0_and_80(name: str, listed: Listed) -> None:
+    labels = {cell.label for cell in listed(name, "full")}
+    claims = [claim for claim in experiment(name).claims if "every scheme" in claim.text]
+    assert len(claims) == 6
+    for claim in claims:
+        place = claim.needs[0].partition("; ")[2]
+        there = {label for label in labels if label.partition("; ")[2] == place}
+        assert there - set(claim.needs) == {f"0; {place}"}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -254,7 +291,8 @@ def test_what_is_best_or_worst_is_held_against_all_at_its_place(name: str, liste
 def test_leads_compares_means_over_points_run_by_run() -> None:
     results = cells(a1=(0.5, 0.9, 0.6), a2=(0.7, 0.5, 0.8), b1=(0.9, 0.9, 0.1), b2=(0.2, 0.5, 0.9), c=(0.69, 0.1, 0.1))
     verdict = leads("", ["a1", "a2"], [["b1", "b2"], ["c"]], "PM").check(results)
-    assert (verdict.held, verdict.words) == (True, "+15.00 points to the nearest"), "0.70 to 0.55, of three runs"
+    assert verdict.held
+    assert re.fullmatch(r"\+15\.00 points \(\S+ to \S+\) to the nearest", verdict.words), "0.70 to 0.55, of three runs"
     assert leads("", ["b1", "b2"], [["a1", "a2"]], "PM").check(results).held is False
     assert leads("", ["a1"], [["a1"]], "PM").check(results).held is False, "a tie does not lead"
     assert leads("", ["a1", "gone"], [["b1"]], "PM").check(results).held is None
@@ -267,6 +305,18 @@ def test_falls_in_points_and_in_percent() -> None:
     assert falls("", "before", "after", "PM", least=62.4, most=62.6, part=True).check(results).held
     assert not falls("", "before", "after", "PM", most=5).check(results).held
     assert falls("", "after", "before", "PM", most=-49.9).check(results).held, "a rise is a negative fall"
+    noisy = cells(before=(0.8, 0.7, 0.9), after=(0.6, 0.6, 0.6))
+    bounds = falls("", "before", "after", "PM", least=5, most=40).check(noisy)
+    lost = np.array([20.0, 10.0, 30.0])
+    assert bounds.p == pytest.approx(max(stats.ttest_1samp(each, 0).pvalue for each in (lost - 5, 40 - lost)))
+    assert falls("", "before", "after", "PM", least=5, part=True).check(noisy).words.startswith("-25.0 % of 80.0 (-")
+
+
+def test_what_decides_by_medians_is_tested_by_pairs() -> None:
+    results = cells(a=(0.90, 0.91, 0.10), c=(0.80, 0.81, 0.82))
+    verdict = highest("", ["a"], ["c"], "PM").check(results)
+    assert verdict.held, "the median is above"
+    assert verdict.p == 1.0, "the mean is not, because of one run"
 
 
 # ------------------------------------------------------------------------------------------------ what is on the list

@@ -9,12 +9,13 @@ import pytest
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtSecond, Cell, SizeName
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.moments import at_second
 from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import experiment
-from fedpeer.experiments.results import COLUMNS, Measured, Results
+from fedpeer.experiments.results import Measured, Results
 from fedpeer.experiments.runner import request_digest
 from fedpeer.experiments.table import page_data, table_page
 from fedpeer.runs.scores import METRICS

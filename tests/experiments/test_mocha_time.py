@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from fedpeer.algorithms.mocha.comparators import METHODS, NETWORKS
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtObjective, RunSize
 from fedpeer.experiments.figure import FigureWorld, Scheme
 from fedpeer.experiments.mocha_time import TIME
 from fedpeer.experiments.moments import at_objective, read_at
 from fedpeer.experiments.registry import experiment
-from fedpeer.experiments.results import COLUMNS, Measured
+from fedpeer.experiments.results import Measured
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.simulate import run_prepared

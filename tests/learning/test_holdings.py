@@ -12,9 +12,9 @@ import torch
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.data.dataset import DataError
+from fedpeer.data.dataset import DataError, Share
 from fedpeer.data.own.code import imported
-from fedpeer.learning.holdings import held_by, outfit
+from fedpeer.learning.holdings import dataset_split, held_by, load_dataset, outfit
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.peers import local_tasks
 from tests.sims.worlds import federation, world
@@ -79,6 +79,24 @@ def test_a_part_of_the_training_examples_may_be_held_out(tmp_path: Path) -> None
     )
     with pytest.raises(ValueError, match="simulation takes only a number"):
         peer({"simulation": 3, "validation": 0.2})
+
+
+def test_each_part_is_held_out_in_one_fold() -> None:
+    """The five folds of a fifth are disjoint and have all training examples; the first is what is held out usually."""
+
+    def shares(**settings: Any) -> tuple[Share, ...]:
+        options = federation(**settings)
+        return dataset_split(load_dataset(options.simulation.dataset), options, 0).shares
+
+    usual, whole = shares(simulation__validation=0.2), shares()
+    folds = [shares(simulation__validation=0.2, simulation__fold=fold) for fold in range(5)]
+    assert all(np.array_equal(one.valid_M, two.valid_M) for one, two in zip(folds[0], usual, strict=True))
+    for number, share in enumerate(whole):
+        parts = [fold[number].valid_M for fold in folds]
+        assert sorted(np.concatenate(parts)) == sorted(share.train_M)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        for fold, part in zip(folds, parts, strict=True):
+            assert sorted([*fold[number].train_M, *part]) == sorted(share.train_M)
 
 
 def test_ones_own_file_is_brought_to_a_common_scale_on_its_training_part(tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ def test_seeds_that_were_cut_short_do_not_count() -> None:
     assert found["per_seed"] == pytest.approx([0.6, 0.8])
 
 
+def test_beside_the_last_round_is_the_mean_over_the_last_ten_if_all_were_evaluated() -> None:
+    def rows(seed: int, rounds: range) -> list[dict[str, Any]]:
+        return [row(number, [0.5, 0.7], [0.01 * number, 0.02 * number], seed) for number in rounds]
+
+    found = read_scores([*rows(0, range(1, 13)), *rows(1, range(3, 13))], "accuracy")
+    mean = 0.01 * sum(range(3, 13)) / 10
+    assert found["GM"]["late"] == pytest.approx(1.5 * mean)
+    assert found["S"]["late_per_seed"] == pytest.approx([1.75 * mean] * 2)
+    assert found["S"]["late_sem"] == pytest.approx(0.0)
+    assert found["GM"]["final"] == pytest.approx(0.18)
+    for fewer in (rows(0, range(1, 10)), rows(0, range(2, 25, 2)), [*rows(0, range(1, 12)), *rows(0, range(13, 14))]):
+        assert "late" not in read_scores(fewer, "accuracy")["GM"]
+
+
 def test_errors_are_best_where_they_are_least() -> None:
     rows = [
         {"method": "fedavg", "seed": 0, "round": n, "accuracy": None, "error": [e], "tested": [4]}

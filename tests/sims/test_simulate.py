@@ -63,7 +63,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
     """Each engine leaves models, and metrics are measured on them, so one engine stands for all."""
-    options = replace(request(simulation__metrics=["f1", "ece,bins=5"]), seeds=(0,), methods=(parse_choice("local"),))
+    settings = {"simulation__metrics": ["f1", "ece,bins=5"], "simulation__validation": 0.25}
+    options = replace(request(**settings), seeds=(0,), methods=(parse_choice("local"),))
     run = folder(tmp_path, options)
     summary = run_prepared(prepare_simulation(options), run)
     world = build_world(options.federation, load_dataset(options.federation.simulation.dataset), 0)
@@ -76,6 +77,9 @@ def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
         answers = model.answers(x)
         assert rows[-1]["metrics"]["f1"][number] == pytest.approx(f1(y, answers))
         assert rows[-1]["metrics"]["ece,bins=5"][number] == pytest.approx(ece(y, answers, bins=5))
+        kept_back, right = world.held(number).tested(world.dataset, validation=True)
+        assert len(right)
+        assert rows[-1]["validation_metrics"]["f1"][number] == pytest.approx(f1(right, model.answers(kept_back)))
         np.add.at(confused, (y.astype(np.int64), answers.argmax(1)), 1)
     per_peer = rows[-1]["metrics"]["f1"]
     assert summary["methods"]["local"]["metrics"]["f1"]["mean"] == pytest.approx(np.mean(per_peer))

@@ -1,0 +1,152 @@
+"""Verdicts: beyond noise, within noise, of one run, of counts, of cells that were searched otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeer.experiments.claims import above, highest, part_of
+from fedpeer.experiments.experiment import Cell, Experiment, RunSize
+from fedpeer.experiments.registry import EXPERIMENTS, experiment
+from fedpeer.experiments.results import Measured, PaperClaim, Results
+from fedpeer.experiments.significance import holm
+from fedpeer.experiments.verdicts import claims_table, judged, outdated
+from tests.experiments.conftest import Listed
+
+
+def cell(label: str, scores: Sequence[float], **more: Any) -> Measured:
+    return Measured(
+        label=label,
+        variant="",
+        seeds=tuple(range(len(scores))),
+        rounds=1,
+        peers=2,
+        per_seed={"PM": tuple(scores)},
+        sent=1e6,
+        seconds=1.0,
+        **more,
+    )
+
+
+def table(*claims: PaperClaim) -> Experiment:
+    size = RunSize(rounds=1, seeds=2, minutes=1)
+    return Experiment(
+        name="tiny",
+        title="A table",
+        source="Nobody 2026, table 0",
+        paper="Nobody",
+        data=("digits",),
+        columns=("PM",),
+        sizes={"quick": size, "default": size, "full": size},
+        cells=lambda size: (),
+        claims=claims,
+    )
+
+
+def verdicts(results: Results, *claims: PaperClaim, old: Sequence[str] = ()) -> list[dict[str, Any]]:
+    return judged(table(*claims), "default", list(results), results, old)
+
+
+def of(*cells: Measured) -> Results:
+    return {each.label: each for each in cells}
+
+
+A_ABOVE_B = above("A is above B", "A", ["B"], "PM")
+B_ABOVE_A = above("B is above A", "B", ["A"], "PM")
+
+
+def test_a_difference_within_noise_is_favoured_and_does_not_hold() -> None:
+    noisy = of(cell("A", (0.9, 0.8, 0.95)), cell("B", (0.85, 0.86, 0.84)))
+    (one,) = verdicts(noisy, A_ABOVE_B)
+    assert (one["held"], one["noise"], one["tested"]) == (False, True, True)
+    assert one["words"].startswith("+3.33 points (-"), "the interval goes below 0"
+    clear = of(cell("A", (0.90, 0.81, 0.95)), cell("B", (0.85, 0.76, 0.91)))
+    one, other = verdicts(clear, A_ABOVE_B, B_ABOVE_A)
+    assert (one["held"], one["noise"]) == (True, False)
+    assert (other["held"], other["noise"]) == (False, False), "it points the other way"
+
+
+def test_one_run_is_not_judged_and_bytes_are_not_tested() -> None:
+    single = of(cell("A", (0.9,)), cell("B", (0.5,)))
+    one, count = verdicts(single, A_ABOVE_B, part_of("half the bytes", "A", "B", "sent", most=0.5))
+    assert (one["held"], one["noise"], one["tested"]) == (None, False, False)
+    assert "one run cannot be told from noise" in one["words"]
+    assert (count["held"], count["tested"]) == (False, False)
+    assert count["words"] == "100.0 %"
+
+
+def test_claims_are_corrected_for_how_many_the_page_has() -> None:
+    draws = np.random.default_rng(0)
+    shifts = {"A": 0.03, "B": 0.0, "C": 0.015, "D": 0.01}
+    cells = [cell(name, 0.8 + shift + 0.01 * draws.normal(size=10)) for name, shift in shifts.items()]
+    claims = [above(f"{name} is above B", name, ["B"], "PM") for name in "ACD"]
+    alone = [claim.check(of(*cells)).p for claim in claims]
+    p = [each for each in alone if each is not None]
+    found = verdicts(of(*cells), *claims)
+    assert [each["held"] for each in found] == [each < 0.05 for each in holm(p)]
+    assert [f"p = {each:.2g}" in one["words"] for each, one in zip(holm(p), found, strict=True)] == [True] * 3
+    assert verdicts(of(*cells), claims[1])[0]["words"].endswith(f"p = {p[1]:.2g}"), "of a single test"
+
+
+def test_p_is_printed_from_ten_runs_on() -> None:
+    for runs in (9, 10):
+        pair = of(cell("A", np.linspace(0.7, 0.9, runs)), cell("B", np.linspace(0.6, 0.85, runs)))
+        assert ("p = " in verdicts(pair, A_ABOVE_B)[0]["words"]) == (runs == 10)
+
+
+def test_the_nearest_of_all_decides_and_the_best_of_several_pays_for_the_choice() -> None:
+    cells = of(*(cell(name, scores) for name, scores in {
+        "A": (0.90, 0.91, 0.93, 0.90), "B": (0.88, 0.90, 0.90, 0.89), "C": (0.5, 0.6, 0.55, 0.5)}.items()))  # fmt: skip
+    both, near, far = (above("", "A", others, "PM").check(cells).p for others in (["B", "C"], ["B"], ["C"]))
+    assert near is not None
+    assert far is not None
+    assert both == near > far
+    chosen, named = (highest("", labels, ["B"], "PM").check(cells).p for labels in (["A", "C"], ["A"]))
+    assert named is not None
+    assert chosen == pytest.approx(2 * named)
+
+
+def test_a_comparison_with_an_older_search_is_not_judged() -> None:
+    pair = of(cell("A", (0.9, 0.91)), cell("B", (0.5, 0.51), tried={"lr=1": 0.5}))
+    today = [Cell(label="A", variants={}), Cell(label="B", variants={"lr=1": None, "lr=2": None})]  # type: ignore[dict-item]
+    assert outdated(today, pair) == ["B"]
+    assert outdated([*today[:1], replace(today[1], variants={"lr=1": None})], pair) == []  # type: ignore[dict-item]
+    (one,) = verdicts(pair, A_ABOVE_B, old=["B"])
+    assert one["held"] is None
+    assert "B was searched over other settings" in one["words"]
+
+
+def test_the_table_says_how_it_was_tested() -> None:
+    pair = of(cell("A", (0.90, 0.81, 0.95)), cell("B", (0.85, 0.76, 0.91)))
+    text = claims_table(verdicts(pair, A_ABOVE_B, B_ABOVE_A))
+    assert "| A is above B | **held** |" in text
+    assert "| B is above A | **not held** |" in text
+    assert "corrected for the 2 tests of this page (Holm)" in text
+    assert "Within noise" not in text
+    noisy = of(cell("A", (0.9, 0.8, 0.95)), cell("B", (0.85, 0.86, 0.84)))
+    text = claims_table(verdicts(noisy, A_ABOVE_B))
+    assert "| A is above B | within noise |" in text
+    assert "*Within noise*: they favour it" in text
+    assert "corrected" not in text, "a single test needs no correction"
+    earlier = claims_table([{"text": "of an earlier version", "held": True, "words": "+1.0 points"}])
+    assert earlier.endswith("| of an earlier version | **held** | +1.0 points |")
+    assert not claims_table([])
+
+
+@pytest.mark.parametrize("name", ["pfedvem-table1", "pfedvem-cifar100", "virtual-table2", "mocha-table", "dfl-table"])
+def test_all_methods_of_a_table_have_equally_many_candidates(name: str, listed: Listed) -> None:
+    for size in experiment(name).sizes:
+        assert len({len(each.variants) for each in listed(name, size)}) == 1
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_claim_says_better_or_p_by_itself(name: str) -> None:
+    """The test is the page's, so a claim's words neither promise another one nor call a difference of any size none."""
+    for claim in experiment(name).claims:
+        assert "p <" not in claim.text
+        assert "not below" not in claim.text
+        assert "not above" not in claim.text
