@@ -67,6 +67,7 @@ def slices_command(
         *drawing(found),
         *_frozen(mapped),
         *_to_be_found(request.federation),
+        *_without_exchanges(plan, request.federation),
         *_sent(plan, request.federation),
         *_outer_steps(plan, request.federation),
     ]:
@@ -219,15 +220,35 @@ def _frozen(network: NetworkMap) -> list[str]:
     return [f"{network.frozen:,} more parameters are frozen: nobody trains, averages or sends them."]
 
 
+def _without_exchanges(plan: Plan, federation: FederationSettings) -> list[str]:
+    """Return a sentence about the groups that coordinators average, and one about those that average without rounds."""
+    from fedpeer.learning.groups import gossip_of, is_asynchronous
+
+    led = [group.id for group in plan.groups if gossip_of(plan, federation, group.id).protocol == "coordinator"]
+    eager = [group.id for group in plan.groups if is_asynchronous(plan, federation, group.id)]
+    sentences = (
+        (led, "averaged by a coordinator that the group's members elect"),
+        (
+            eager,
+            "averaged while peers train, at their own pace",
+        ),
+    )
+    return [f"{', '.join(ids)}: {how}." for ids, how in sentences if ids]
+
+
 def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
     """Return a sentence about what a peer sends in a round, or nothing if peers average nothing with each other.
 
     Groups with rhythms of their own have a sentence for each rhythm.
     """
     from fedpeer.learning.bandwidth import rhythms, sending
+    from fedpeer.learning.groups import is_asynchronous
     from fedpeer.runs.summary import count_text
 
-    found = rhythms(plan, federation, federation.seed)
+    found = {
+        every: [group for group in groups if not is_asynchronous(plan, federation, group)]
+        for every, groups in rhythms(plan, federation, federation.seed).items()
+    }
     sentences = []
     for every, groups in found.items():
         sent = [each for each in sending(plan, federation, federation.seed, groups).values() if each.messages]
@@ -236,7 +257,7 @@ def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
         few, many = min(sent, key=lambda each: each.bytes), max(sent, key=lambda each: each.bytes)
         texts = [f"{count_text(each.bytes, 'B')} in {each.messages:,} messages" for each in (few, many)]
         when = "In each round" if every == 1 else f"In every {_ordinal(every)} round"
-        whose = f" for {', '.join(groups)}" if len(found) > 1 else ""
+        whose = f" for {', '.join(groups)}" if len(groups) < len(plan.groups) else ""
         sentences.append(f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}{whose}.")
     return sentences
 

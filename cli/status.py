@@ -164,7 +164,11 @@ def screen(status: dict[str, Any], width: int, trouble: str = "") -> RenderableT
     """Return a status as tables that fit a terminal of `width` columns."""
     from rich.console import Group
 
-    parts: list[RenderableType] = [_head(status), _peers(status, width), _groups(status, width)]
+    parts: list[RenderableType] = [_head(status), _peers(status, width)]
+    if status["groups"] or not status["councils"]:
+        parts.append(_groups(status, width))
+    if status["councils"]:
+        parts.append(_consensus_groups(status, width))
     parts += [_text(line, style) for line, style in _below(status)]
     if trouble:
         parts.append(_text(trouble, "yellow"))
@@ -221,11 +225,9 @@ def _peers(status: dict[str, Any], width: int) -> RenderableType:
 
 
 def _groups(status: dict[str, Any], width: int) -> RenderableType:
-    """Return a table of this peer's averaging groups, or of its consensus groups."""
+    """Return a table of the groups in which this peer exchanges shares."""
     from fedpeer.runs.summary import count_text
 
-    if status["councils"]:
-        return _consensus_groups(status, width)
     if not status["groups"]:
         return _text("No averaging group yet: waiting for the peers to connect.\n", "dim")
     wide = width >= WIDE

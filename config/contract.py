@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from fedpeer.config.choice import Choice
@@ -122,6 +122,8 @@ _BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)
 _SHAPING = ("network", "learning.buffers", "learning.frozen", "learning.lora")
 #: Settings of a partial model that say how it is averaged; earlier releases have none of them.
 _AVERAGED_AS = ("gossip", "outer")
+#: What the `gossip` of a partial model says that each peer decides by itself, as `gossip.deadline` does.
+_CONDUCT = ("deadline",)
 #: Settings of `gossip` whose default follows from others, and those others.
 _FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
 #: Differences in one message; there are fewer settings than that.
@@ -238,16 +240,29 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
     while waiting:
         name = waiting.pop()
         if name not in found and name in all_of:
-            found[name] = all_of[name] if everyone or name in names else _unaveraged(all_of[name])
+            found[name] = _averaged(all_of[name]) if everyone or name in names else _unaveraged(all_of[name])
             depends = all_of[name].get("depends_on") if isinstance(all_of[name], Mapping) else None
             waiting += [each for each in depends if isinstance(each, str)] if isinstance(depends, list) else []
     return found
 
 
+def _averaged(model: Any) -> Any:
+    """Return a model without what each peer decides by itself about its averagings."""
+    gossip = model.get("gossip") if isinstance(model, Mapping) else None
+    if not isinstance(gossip, Mapping):
+        return model
+    shared = {key: value for key, value in gossip.items() if key not in _CONDUCT}
+    return {**_without(model, ("gossip",)), **({"gossip": shared} if shared else {})}
+
+
+def _without(model: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in model.items() if key not in keys}
+
+
 def _unaveraged(model: Any) -> Any:
     if not isinstance(model, Mapping):
         return model
-    return {key: value for key, value in model.items() if key not in _AVERAGED_AS}
+    return _without(model, _AVERAGED_AS)
 
 
 def _at(contract: Contract, path: str) -> Any:
@@ -263,11 +278,15 @@ def _at(contract: Contract, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting that has different values in two contracts; None: missing."""
+    """One setting that has different values in two contracts; None: missing.
+
+    of_all   what holds for slices that say nothing else, in both contracts: `gossip.protocol` and `learning.mode`
+    """
 
     path: str
     mine: Any
     theirs: Any
+    of_all: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     @property
     def section(self) -> str:
@@ -286,21 +305,35 @@ class Difference:
         """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
-        if self._coordinates or self._reveals:
+        if self._coordinates or self._paces or self._reveals:
             return False
         return self.key is not None and self.key.changes
 
     @property
     def _coordinates(self) -> bool:
         """True if the change is to or from averaging by a coordinator."""
-        return self.path == "gossip.protocol" and "coordinator" in (self.mine, self.theirs)
+        found = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
+        return "coordinator" in found and found[0] != found[1]
+
+    @property
+    def _paces(self) -> bool:
+        """True if the change is one of a slice's mode."""
+        mine, theirs = self._of_slice("mode")
+        return mine != theirs
 
     @property
     def _reveals(self) -> bool:
         """True if the change is one of a slice's noise phase."""
-        of_slice = self.section == "partial_models" and self.path.endswith(".gossip")
-        mine, theirs = (each.get("privacy") if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
-        return of_slice and mine != theirs
+        mine, theirs = self._of_slice("privacy")
+        return mine != theirs
+
+    def _of_slice(self, name: str) -> tuple[Any, Any]:
+        """Return what holds for a slice in both contracts; None, None if its `gossip` is not what differs."""
+        if self.section != "partial_models" or not self.path.endswith(".gossip"):
+            return None, None
+        own = (each.get(name) if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
+        mine, theirs = (said or of_all.get(name) for said, of_all in zip(own, self.of_all, strict=True))
+        return mine, theirs
 
     def words(self, here: str = "here", there: str = "there") -> str:
         """Return the path and both values as text."""
@@ -311,15 +344,23 @@ class Difference:
     def way(self) -> str:
         """Return as text whether it may change, and how."""
         takes = self.key.takes if self.key is not None else "this release does not know it"
-        takes = _COORDINATOR if self._coordinates else _PROMISED if self._reveals else takes
+        takes = _STEPS if self._paces else _PROMISED if self._reveals else takes
+        takes = _COORDINATOR if self._coordinates else takes
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
 def differences(mine: Contract, theirs: Contract) -> list[Difference]:
     """Return all settings in which two contracts differ, in the order of their paths."""
-    found = sorted(_differences(mine, theirs, ()), key=lambda each: each.path)
+    of_all = _of_all(mine), _of_all(theirs)
+    found = sorted(
+        (replace(each, of_all=of_all) for each in _differences(mine, theirs, ())), key=lambda each: each.path
+    )
     settings = [each for each in found if each.section not in _BESIDE]
     return settings or [each for each in found if each.section not in (EARLIER, EARLIER_OF_SLICES)]
+
+
+def _of_all(contract: Contract) -> dict[str, Any]:
+    return {"protocol": _at(contract, "gossip.protocol"), "mode": _at(contract, "learning.mode")}
 
 
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:

@@ -284,76 +284,65 @@ def _slices(options: Combination) -> Iterator[tuple[str, SliceGossipSettings]]:
             yield name, model.gossip
 
 
-def _drifts(options: Combination, condition: object = True) -> Iterator[_Broken]:
-    """Yield the case of a rule for each place that makes averaging event-triggered, if the condition holds."""
-    if condition and options.gossip.drift is not None:
+def _drifts(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a rule for each place that makes averaging event-triggered."""
+    if options.gossip.drift is not None:
         yield {}
-    if condition:
-        yield from _of_slices(options, lambda own: own.drift is not None, "drift")
+    yield from _of_slices(options, lambda own: own.drift is not None, "drift")
 
 
 def _protocol(options: Combination, own: SliceGossipSettings) -> str:
     return own.protocol or options.gossip.protocol
 
 
-def _noisy_pairs(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of push-pull with a noise phase, for the federation and for each slice."""
-    if options.gossip.protocol == "push-pull" and _noisy(options):
+def _led(options: Combination, own: SliceGossipSettings) -> bool:
+    """Return whether a slice is averaged by a coordinator."""
+    return _protocol(options, own) == "coordinator"
+
+
+def _drift(options: Combination, own: SliceGossipSettings) -> float | None:
+    return options.gossip.drift if own.drift is None else own.drift
+
+
+def _eager(options: Combination, own: SliceGossipSettings) -> bool:
+    """Return whether a slice is averaged while its peers train."""
+    return (own.mode or options.learning.mode) == "asynchronous"
+
+
+def _needs_rounds(own: SliceGossipSettings) -> bool:
+    """Return whether a slice says something that has a meaning in rounds only."""
+    rounds = own.every, own.exchanges, own.tolerance, own.max_exchanges, own.deadline
+    return any(each is not None for each in rounds)
+
+
+def _eager_outer_steps(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of outer steps after asynchronous averaging."""
+    learning = options.learning
+    if learning.mode == "asynchronous" and learning.outer.name != "none":
         yield {}
-    yield from _of_slices(
-        options,
-        lambda own: (
-            (own.protocol is not None or own.privacy is not None)
-            and _protocol(options, own) == "push-pull"
-            and _noisy(options, own)
-        ),
-    )
+    for name, model in options.federation.partial_models.items():
+        own = model.gossip or SliceGossipSettings()
+        said = model.outer is not None or own.mode is not None
+        if said and _eager(options, own) and (model.outer or learning.outer).name != "none":
+            yield {"path": ("partial_models", name, "outer")}
 
 
-def _noisy_drift(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of event-triggered averaging with a noise phase, for the federation and for each slice."""
-    if options.gossip.drift is not None and _noisy(options):
-        yield {}
-    yield from _of_slices(
-        options,
-        lambda own: (
-            (own.drift is not None or own.privacy is not None)
-            and (own.drift is not None or options.gossip.drift is not None)
-            and _noisy(options, own)
-        ),
-    )
+def _short_deadlines(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a deadline shorter than a tick, for the federation and for each slice."""
+    tick = options.gossip.tick
+    for broken in _everywhere(options, ("deadline",), lambda own: (own.deadline or options.gossip.deadline) < tick):
+        yield {**broken, "tick": tick}
 
 
-def _drawn_anew(options: Combination, own: SliceGossipSettings | None = None) -> bool:
-    """Return whether push-sum, or that of a slice, has a graph that is drawn anew for each exchange."""
-    topology = options.gossip.topology if own is None or own.topology is None else own.topology
-    protocol = options.gossip.protocol if own is None else _protocol(options, own)
-    return protocol == "push-sum" and topology.name in DRAWN_ANEW
-
-
-def _noisy_draws(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of a noise phase on a graph that is drawn anew, for the federation and for each slice."""
-    if _drawn_anew(options) and _noisy(options):
-        yield {}
-    yield from _of_slices(
-        options,
-        lambda own: (
-            (own.topology is not None or own.privacy is not None) and _drawn_anew(options, own) and _noisy(options, own)
-        ),
-    )
-
-
-def _asynchronous_draws(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of asynchronous peers on a graph that is drawn anew, for the federation and for each slice."""
-    if options.learning.mode == "asynchronous":
-        if _drawn_anew(options):
-            yield {}
-        yield from _of_slices(options, lambda own: own.topology is not None and _drawn_anew(options, own), "topology")
+def _drawn_anew(options: Combination, own: SliceGossipSettings) -> bool:
+    """Return whether the push-sum of a slice has a graph that is drawn anew for each exchange."""
+    topology = own.topology or options.gossip.topology
+    return _protocol(options, own) == "push-sum" and topology.name in DRAWN_ANEW
 
 
 def _in_one_exchange(options: Combination, own: SliceGossipSettings) -> bool:
     """Return whether a slice averages by drift in fewer exchanges than it takes."""
-    if own.drift is None and options.gossip.drift is None:
+    if _drift(options, own) is None:
         return False
     gossip = options.gossip if own.exchanges is None and own.tolerance is None else own
     return (gossip.exchanges or gossip.max_exchanges or EXCHANGES_MIN) < EXCHANGES_MIN
@@ -382,6 +371,20 @@ def _of_slices(
     for name, own in _slices(options):
         if condition(own):
             yield {"path": ("partial_models", name, "gossip", *filter(None, [setting]))}
+
+
+def _everywhere(
+    options: Combination, names: Sequence[str], condition: Callable[[SliceGossipSettings], object]
+) -> Iterator[_Broken]:
+    """Yield the case of a rule about how groups are averaged, for the federation and for each slice that breaks it.
+
+    Args:
+        names: settings of a slice, one of which it has to name so that the mistake is its own.
+        condition: breaks the rule for a slice that names these settings of its own.
+    """
+    if condition(SliceGossipSettings()):  # names nothing, and is averaged as the federation says
+        yield {}
+    yield from _of_slices(options, lambda own: any(getattr(own, name) is not None for name in names) and condition(own))
 
 
 def _liars(options: Combination) -> Iterator[_Broken]:
@@ -539,16 +542,19 @@ def _noisy(options: Combination, own: SliceGossipSettings | None = None) -> bool
     return privacy.name != "none"
 
 
-def _noise(options: Combination, condition: object = True) -> Iterator[_Broken]:
-    """Yield the case of a rule for each place that names a noise phase, if the condition holds."""
-    if condition and _noisy(options):
+def _noise(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a rule for each place that names a noise phase."""
+    if _noisy(options):
         yield {}
-    if condition:
-        yield from _of_slices(options, lambda own: own.privacy is not None and _noisy(options, own), "privacy")
+    yield from _of_slices(options, lambda own: own.privacy is not None and _noisy(options, own), "privacy")
 
 
 def _wire(options: Combination) -> str:
-    return "/".join(map(str, options.gossip.wire))
+    return _encoding(options.gossip.wire)
+
+
+def _encoding(wire: Sequence[Choice]) -> str:
+    return "/".join(map(str, wire))
 
 
 # ---------------------------------------------------------------------------------------------------------- the rules
@@ -593,24 +599,21 @@ RULES: tuple[Rule, ...] = (
         lambda options: _of_slices(options, lambda own: own.max_exchanges and not own.tolerance, "max_exchanges"),
     ),
     Rule(
-        "a slice with gossip of its own, and a coordinator",
+        "a slice with a coordinator, and a graph or exchanges of its own",
         ("partial_models.*.gossip", "gossip.protocol"),
-        "with a coordinator all slices are averaged in the same rounds; leave it out, or write "
-        "{put[gossip.protocol=push-sum]}",
-        lambda options: _of_slices(options, lambda _: options.gossip.protocol == "coordinator"),
-    ),
-    Rule(
-        "a slice with a protocol, a rhythm or exchanges of its own, and asynchronous peers",
-        ("partial_models.*.gossip", "learning.mode"),
-        "asynchronous peers push a slice when it has news, without rounds; leave out all but topology, wire and drift, "
-        "or write {put[learning.mode=synchronous]}",
+        "a coordinator averages this slice, without a graph and in one exchange; leave out topology, exchanges, "
+        "tolerance and max_exchanges, or write protocol: push-sum beside them",
         lambda options: _of_slices(
             options,
-            lambda own: (
-                options.learning.mode == "asynchronous"
-                and (own.every or own.exchanges or own.tolerance or own.max_exchanges or own.protocol)
-            ),
+            lambda own: _led(options, own) and (own.topology or own.exchanges or own.tolerance or own.max_exchanges),
         ),
+    ),
+    Rule(
+        "a slice with a rhythm, exchanges or a deadline of its own, and asynchronous averaging",
+        ("partial_models.*.gossip", "learning.mode"),
+        "an asynchronous slice is pushed when it has news, without rounds; leave out every, exchanges, tolerance, "
+        "max_exchanges and deadline, or write mode: synchronous for this slice",
+        lambda options: _of_slices(options, lambda own: _eager(options, own) and _needs_rounds(own)),
     ),
     Rule(
         "a slice with gossip of its own, and an algorithm that does not average partial models",
@@ -643,9 +646,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "an outer optimizer, and asynchronous peers",
         ("learning.outer", "learning.mode"),
-        "asynchronous peers have no common averaging after which to take outer steps; leave it out, or write "
-        "{put[learning.mode=synchronous]}",
-        lambda options: _takes_outer_steps(options, options.learning.mode == "asynchronous"),
+        "asynchronous averaging has no end, after which to take outer steps; write none, or mode: synchronous",
+        _eager_outer_steps,
     ),
     Rule(
         "an outer optimizer, and event-triggered averaging",
@@ -669,7 +671,8 @@ RULES: tuple[Rule, ...] = (
         ("partial_models.*.gossip", "gossip.drift"),
         "a peer that a share activates answers in a later exchange; write 2 exchanges or more",
         lambda options: _of_slices(
-            options, lambda own: _protocol(options, own) != "exact" and _in_one_exchange(options, own)
+            options,
+            lambda own: _protocol(options, own) not in ("exact", "coordinator") and _in_one_exchange(options, own),
         ),
     ),
     Rule(
@@ -678,6 +681,19 @@ RULES: tuple[Rule, ...] = (
         "a coordinator sends and receives values as float32; write {put[gossip.wire=float32]}, or "
         "{put[gossip.protocol=push-sum]}",
         lambda options: _when(options.gossip.protocol == "coordinator" and _wire(options) != "float32"),
+    ),
+    Rule(
+        "a slice with a coordinator and a wire encoding other than float32",
+        ("partial_models.*.gossip", "gossip.wire", "gossip.protocol"),
+        "a coordinator sends and receives values as float32; write wire: float32 for this slice, or protocol: push-sum",
+        lambda options: _of_slices(
+            options,
+            lambda own: (
+                (own.protocol is not None or own.wire is not None)
+                and _led(options, own)
+                and _encoding(own.wire or options.gossip.wire) != "float32"
+            ),
+        ),
     ),
     Rule(
         "a topology that the peers cannot form",
@@ -689,34 +705,51 @@ RULES: tuple[Rule, ...] = (
         "a noise phase with push-pull",
         ("gossip.privacy", "gossip.protocol"),
         "push-pull draws new partners in each exchange; write {put[gossip.protocol=push-sum]} or exact",
-        _noisy_pairs,
+        lambda options: _everywhere(
+            options,
+            ("protocol", "privacy"),
+            lambda own: _protocol(options, own) == "push-pull" and _noisy(options, own),
+        ),
     ),
     Rule(
         "a noise phase on a graph that is drawn anew",
         ("gossip.privacy", "gossip.topology"),
         "a noise phase comes before the first true share to a neighbor, and here each exchange has others; write "
         "{put[gossip.topology=k-regular:4]}, or {put[gossip.privacy=none]}",
-        _noisy_draws,
+        lambda options: _everywhere(
+            options,
+            ("topology", "protocol", "privacy"),
+            lambda own: _drawn_anew(options, own) and _noisy(options, own),
+        ),
     ),
     Rule(
         "asynchronous peers on a graph that is drawn anew",
         ("gossip.topology", "learning.mode"),
         "asynchronous peers have no common exchanges for which a graph could be drawn; write "
         "{put[gossip.topology=k-regular:4]}, or {put[learning.mode=synchronous]}",
-        _asynchronous_draws,
+        lambda options: _everywhere(
+            options,
+            ("topology", "protocol", "mode"),
+            lambda own: _drawn_anew(options, own) and _eager(options, own),
+        ),
     ),
     Rule(
         "a noise phase with a coordinator",
         ("gossip.privacy", "gossip.protocol"),
-        "peers send their values to the coordinator, not to neighbors; write {put[gossip.protocol=push-sum]} or exact",
-        lambda options: _when(_noisy(options) and options.gossip.protocol == "coordinator"),
+        "peers send their values to the coordinator, not to neighbors; write {put[gossip.protocol=push-sum]} or exact, "
+        "or for a slice privacy: none",
+        lambda options: _everywhere(
+            options, ("protocol", "privacy"), lambda own: _led(options, own) and _noisy(options, own)
+        ),
     ),
     Rule(
         "a noise phase in asynchronous averaging",
         ("gossip.privacy", "learning.mode"),
         "an asynchronous average has no start, before which a noise phase could be; write "
-        "{put[learning.mode=synchronous]}",
-        lambda options: _noise(options, options.learning.mode == "asynchronous"),
+        "{put[learning.mode=synchronous]}, or for a slice privacy: none",
+        lambda options: _everywhere(
+            options, ("mode", "privacy"), lambda own: _eager(options, own) and _noisy(options, own)
+        ),
     ),
     Rule(
         "a noise phase and sparse values (top-k)",
@@ -752,15 +785,19 @@ RULES: tuple[Rule, ...] = (
         "event-triggered averaging with a coordinator",
         ("gossip.drift", "gossip.protocol"),
         "a coordinator averages all members, whether they have moved or not; write {put[gossip.protocol=push-sum]} or "
-        "exact",
-        lambda options: _when(options.gossip.drift is not None and options.gossip.protocol == "coordinator"),
+        "exact, or {name[gossip.drift]} only for slices without a coordinator",
+        lambda options: _everywhere(
+            options, ("protocol", "drift"), lambda own: _led(options, own) and _drift(options, own) is not None
+        ),
     ),
     Rule(
         "event-triggered averaging with a noise phase",
         ("gossip.drift", "gossip.privacy"),
         "an inactive peer sends no noise, so its first true share would not be masked; write "
         "{put[gossip.privacy=none]}",
-        _noisy_drift,
+        lambda options: _everywhere(
+            options, ("drift", "privacy"), lambda own: _drift(options, own) is not None and _noisy(options, own)
+        ),
     ),
     Rule(
         "event-triggered averaging in one exchange",
@@ -819,22 +856,25 @@ RULES: tuple[Rule, ...] = (
         "a deadline shorter than a tick",
         ("gossip.deadline", "gossip.tick"),
         "shorter than a tick of {tick:g} s, so that no peer could meet it; write a longer {name[gossip.deadline]}",
-        lambda options: _when(options.gossip.deadline < options.gossip.tick, tick=options.gossip.tick),
+        _short_deadlines,
     ),
     Rule(
         "asynchronous averaging with weights that start anew",
         ("learning.mode", "learning.weights"),
         "asynchronous averaging has no start, at which weights could be set; write {put[learning.weights=uniform]}",
-        lambda options: _when(options.learning.mode == "asynchronous" and options.learning.weights != "uniform"),
+        lambda options: _everywhere(
+            options, ("mode",), lambda own: _eager(options, own) and options.learning.weights != "uniform"
+        ),
     ),
     Rule(
         "asynchronous averaging by another protocol than push-sum",
         ("learning.mode", "gossip.protocol"),
-        "asynchronous averaging needs push-sum, and {name[gossip.protocol]} is {protocol}; write "
-        "{put[gossip.protocol=push-sum]}, or {put[learning.mode=synchronous]}",
-        lambda options: _when(
-            options.learning.mode == "asynchronous" and options.gossip.protocol != "push-sum",
-            protocol=options.gossip.protocol,
+        "asynchronous averaging needs push-sum; write {put[gossip.protocol=push-sum]} or "
+        "{put[learning.mode=synchronous]}, or for a slice protocol: push-sum or mode: synchronous",
+        lambda options: _everywhere(
+            options,
+            ("mode", "protocol"),
+            lambda own: _eager(options, own) and _protocol(options, own) != "push-sum",
         ),
     ),
     Rule(
@@ -1031,8 +1071,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "asynchronous peers without messages",
         ("learning.mode", "engine"),
-        "the {engine} engine does not support {put[learning.mode=asynchronous]}; use {put[engine=network]}",
-        lambda options: _when(options.learning.mode != "synchronous"),
+        "the {engine} engine does not support {put[learning.mode=asynchronous]}, nor a slice of this mode; use "
+        "{put[engine=network]}",
+        lambda options: _everywhere(options, ("mode",), lambda own: _eager(options, own)),
         ("vector", "ray"),
     ),
     Rule(
@@ -1047,7 +1088,7 @@ RULES: tuple[Rule, ...] = (
         ("partial_models.*.gossip", "engine"),
         "the {engine} engine sends no messages; leave the slice's wire out, or use {put[engine=network]}",
         lambda options: _of_slices(
-            options, lambda own: own.wire is not None and "/".join(map(str, own.wire)) != "float32", "wire"
+            options, lambda own: own.wire is not None and _encoding(own.wire) != "float32", "wire"
         ),
         ("vector", "ray"),
     ),
@@ -1055,14 +1096,14 @@ RULES: tuple[Rule, ...] = (
         "a noise phase on shards of Ray",
         ("gossip.privacy", "engine"),
         "the ray engine does not support {name[gossip.privacy]}; use {put[engine=vector]}",
-        lambda options: _noise(options),
+        _noise,
         ("ray",),
     ),
     Rule(
         "event-triggered averaging on shards of Ray",
         ("gossip.drift", "engine"),
         "the ray engine does not support {name[gossip.drift]}; use {put[engine=vector]}",
-        lambda options: _drifts(options),
+        _drifts,
         ("ray",),
     ),
     Rule(

@@ -132,8 +132,13 @@ class Strict(BaseModel):
 class SliceGossipSettings(Strict):
     """How the group of one partial model averages, where that differs from the federation's `gossip`."""
 
-    protocol: Literal["push-sum", "push-pull", "exact"] | None = Field(
-        default=None, description="how an average of the group is computed; a coordinator is for all slices or for none"
+    mode: Literal["synchronous", "asynchronous"] | None = Field(
+        default=None,
+        description="whether the group averages in rounds, or while its peers train, as in `learning.mode`",
+    )
+    protocol: Literal["push-sum", "push-pull", "exact", "coordinator"] | None = Field(
+        default=None,
+        description="how an average of the group is computed: by gossip, or by a coordinator that it elects",
     )
     every: int | None = Field(default=None, ge=1, le=10_000, description="rounds from one averaging to the next")
     exchanges: int | None = Field(default=None, ge=1, le=10_000, description="exchanges per averaging")
@@ -157,6 +162,13 @@ class SliceGossipSettings(Strict):
     privacy: ChoiceField | None = Field(
         default=None, description="noise phase of the group's averagings: none, or noise,pushes=2,scale=1.0"
     )
+    deadline: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        allow_inf_nan=False,
+        description="seconds that an exchange, or a coordinator, waits for a late peer of the group",
+    )
 
 
 class PartialModelSettings(Strict):
@@ -179,8 +191,7 @@ class PartialModelSettings(Strict):
     )
     gossip: SliceGossipSettings | None = Field(
         default=None,
-        description="how its weights are averaged, where that differs from `gossip`: `every`, `exchanges` or "
-        "`tolerance` with `max_exchanges`, and `topology`",
+        description="how its weights are averaged, where that differs from `gossip` and `learning.mode`",
     )
     outer: ChoiceField | None = Field(
         default=None, description="outer steps of its weights, where they differ from `learning.outer`"

@@ -43,13 +43,12 @@ def sending(
     Raises:
         TopologyError, ChoiceError, NoiseError: settings that do not fit (`averaging_of`).
     """
-    coordinated = federation.gossip.protocol == "coordinator"
     found = dict.fromkeys(plan.peers, Sending(0, 0))
     for id, policy in averaging_of(plan, federation, seed).items():
         if groups is not None and id not in groups:
             continue
         group = next(group for group in plan.groups if group.id == id)
-        form = FLOAT32 if coordinated else form_of(gossip_of(plan, federation, id).wire)
+        form = FLOAT32 if policy.coordinator is not None else form_of(gossip_of(plan, federation, id).wire)
         payload = form.bytes_bounds(group.length)[1]
         for peer, (messages, heads) in zip(group.members, traffic(policy, 0), strict=True):
             before = found[peer]

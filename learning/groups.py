@@ -31,6 +31,9 @@ from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
 _Settings = TypeVar("_Settings", bound=FederationSettings)
 _Said = TypeVar("_Said")
 
+#: What a partial model says of its own group alone. How shares of a group between two models are read and taken is not
+#: told from its name (`wire_forms.py`, `node_setup.rules_of`), and the deadline is each peer's own business.
+_OF_ONE_MODEL = ("wire", "deadline", "mode")
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
 _LEVEL_80 = {300: 250, 100: 80}
 
@@ -144,19 +147,34 @@ def said_by_models(
 def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipSettings:
     """Return how a group of a plan averages: as its partial model says, and in all else as the federation does.
 
-    A group between two unrelated models (`a+b`) averages as they say if both say the same, else as the federation.
+    A group between two unrelated models (`a+b`) averages as they say if both say the same, else as the federation; in
+    settings of `_OF_ONE_MODEL` always as the federation.
     """
-    own = said_by_models(plan, federation, group, lambda model: model.gossip)
+    between = dict.fromkeys(_OF_ONE_MODEL if "+" in group else ())
+    own = said_by_models(
+        plan, federation, group, lambda model: model.gossip and model.gossip.model_copy(update=between)
+    )
     if own is None:
         return federation.gossip
-    said = {name: value for name in type(own).model_fields if (value := getattr(own, name)) is not None}
-    if "+" in group:  # its shares are not told from those of the federation's other groups (`wire_forms.py`)
-        said.pop("wire", None)
+    said = {name: value for name in GossipSettings.model_fields if (value := getattr(own, name, None)) is not None}
     if said.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them
         said = {"exchanges": None, "tolerance": None, "max_exchanges": None} | said
     elif "privacy" in said and federation.gossip.max_exchanges == MAX_EXCHANGES:
         said["max_exchanges"] = None  # the default's bound would leave the noise in the average
     return federation.gossip.model_copy(update=said)
+
+
+def is_asynchronous(plan: Plan, federation: FederationSettings, group: str) -> bool:
+    """Return whether shares of a group are given while peers train, and not in rounds."""
+    own = None if "+" in group else said_by_models(plan, federation, group, lambda model: model.gossip)
+    mode = federation.learning.mode if own is None or own.mode is None else own.mode
+    return mode == "asynchronous"
+
+
+def longest_deadline(federation: FederationSettings) -> float:
+    """Return the longest time in seconds that an exchange of any group waits for a late peer."""
+    own = (model.gossip.deadline for model in federation.partial_models.values() if model.gossip is not None)
+    return max(federation.gossip.deadline, *(each for each in own if each is not None), 0.0)
 
 
 def hides_values(federation: FederationSettings) -> bool:

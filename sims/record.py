@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import torch
 
@@ -18,6 +19,7 @@ from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.splits import summary as split_summary
+from fedpeer.gossip.averaging import Averaging
 from fedpeer.learning.device import device_name
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card, Model
@@ -245,7 +247,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
     averaging = averaging_of(plan, simulation.request.federation, simulation.world.seed)
     found = []
     for group, policy in averaging.items():
-        union = policy.overlay.union
+        union = _carrying(policy)
         positions = layout_of_graph(union)
         found.append(
             {
@@ -258,6 +260,15 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _carrying(policy: Averaging) -> nx.Graph:
+    """Return the graph along which values of a group travel; a coordinator is in the middle of the others."""
+    members = policy.overlay.members
+    if policy.coordinator is None:
+        return policy.overlay.union
+    middle = members.index(policy.coordinator)
+    return nx.star_graph([middle, *(other for other in range(len(members)) if other != middle)])
 
 
 def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 class CollectedUpdates:
     """Updates that have arrived for the round under way.
 
-    place      its (term, round); `since`: tick at which it opened
+    place      its (term, round); `since`: tick at which it opened; `first`: at which its first update arrived
     updates    by client; `rounds`: the round that each is for; `refused`: clients whose update could not be taken
     closed     whether the round is being closed: later updates are too late
     """
 
     place: tuple[int, int] = (0, 0)
     since: int = 0
+    first: int | None = None
     updates: dict[str, bytes] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
@@ -36,11 +37,12 @@ class CollectedUpdates:
             return
         stay = counted is not None and place[0] == self.place[0]
         rounds = {peer: round for peer, round in self.rounds.items() if stay and round > (counted or {}).get(peer, 0)}
-        self.place, self.since, self.rounds = place, now, rounds
+        self.place, self.since, self.rounds, self.first = place, now, rounds, now if rounds else None
         self.updates, self.refused, self.closed = {peer: self.updates[peer] for peer in rounds}, set(), False
 
-    def take(self, peer: str, round: int, content: bytes) -> None:
+    def take(self, peer: str, round: int, content: bytes, now: int) -> None:
         """Take a client's update."""
+        self.first = now if self.first is None else self.first
         self.updates[peer], self.rounds[peer] = content, round
 
     def drop(self, peers: Iterable[str]) -> None:

@@ -55,6 +55,7 @@ def spec_of(value_D: Tensor, *, weight_max: float, patience: float) -> Algorithm
         sound=lambda data: bool(np.isfinite(np.frombuffer(data, VALUES)).all()),
         everyone=lambda round: True,
         patience=patience,
+        trains_at_once=False,
     )
 
 

@@ -130,9 +130,8 @@ class RoundConsensus:
     @property
     def over(self) -> bool:
         """True once all rounds are in force; in groups that average, a round is an averaging."""
-        federation = self.state.setup.federation
-        every = federation.gossip.every if self.state.setup.part == "averager" else 1
-        return self.applied >= federation.learning.rounds // every
+        every = self.state.peer_groups.gossip[self.group].every
+        return self.applied >= self.state.setup.federation.learning.rounds // every
 
     @property
     def trains(self) -> bool:
@@ -200,7 +199,8 @@ class RoundConsensus:
         message = ballot.message
         if isinstance(message, VoteRequest) and not self.consensus_state.votes:
             return
-        if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply):
+        # Where shares are exchanged, too, a peer may hold a mean before its round is over.
+        if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:
             self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)
         outs = self.round_commit.received(peer, message)
         if signers(message) - self.state.peer_groups.roster.by_id.keys():
@@ -357,7 +357,8 @@ class RoundConsensus:
         gathering.drop(gathering.updates.keys() - set(self.clients))  # who was revoked while its update waited
         awaited = gathering.awaited(self._takes_part(), self._there)
         enough = not awaited or (goal is not None and len(gathering.updates) >= goal)
-        over = state.now - gathering.since >= state.setup.ticks(state.setup.federation.gossip.deadline)
+        since = gathering.since if self.spec.trains_at_once or gathering.first is None else gathering.first
+        over = state.now - since >= state.deadline(self.group)
         if gathering.closed or not (enough or (over and gathering.updates)) or not (over or gathering.updates):
             return
         gathering.closed = True
@@ -455,7 +456,7 @@ class RoundConsensus:
         for out in outs:
             match out:
                 case CountUpdate():
-                    self._gathering.take(peer, update.round, update.content)
+                    self._gathering.take(peer, update.round, update.content, state.now)
                 case Rejection():
                     refused = True
                     self._refuse(peer, out.code, out.text)

@@ -64,7 +64,7 @@ def goes_over(state: NodeState) -> bool:
     if signed is None or signed.number <= held.number:
         return False
     round = state.durable.round
-    if state.phase in ("gathering", "joining") or state.setup.part is not None:
+    if state.phase in ("gathering", "joining") or state.peer_groups.consensus_by_group:
         round = max(round, furthest(state))
     if state.synchronous and state.phase != "finished" and round < signed.starts:
         return False

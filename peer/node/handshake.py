@@ -228,7 +228,7 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
         return False
     if contract == state.setup.contract:
         return True
-    served = state.setup.part == "client"
+    served = state.setup.served
     return contract_digest(other.contract) == contract and part(
         parse_json(other.contract), group, served=served
     ) == part(json.loads(state.setup.held.text), group, served=served)

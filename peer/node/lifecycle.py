@@ -113,7 +113,7 @@ def _has_missed(state: NodeState, group: str) -> bool:
 
     Up to the end of the first round with an averaging of the group nobody needs this peer's part of it.
     """
-    first = state.peer_groups.averaging[group].every if state.synchronous else 1
+    first = 1 if group in state.peer_groups.asynchronous else state.peer_groups.averaging[group].every
     members = set(state.peer_groups.groups[group].members) & state.group_peers
     return _furthest_begun(state, members) > first
 
@@ -140,6 +140,7 @@ def join_late(work: NodeParts) -> None:
                 lifecycle.asked_at[group, peer] = state.now
                 state.send(peer, ValueRequest(group=group))
         complete &= bool(givers) and all(peer in got for peer in givers)
+    complete &= _means_there(state) or not finished_without(state)
     if not complete and not over:
         return
     for group, got in lifecycle.values.items():
@@ -166,6 +167,15 @@ def join_late(work: NodeParts) -> None:
     state.advertise()
 
 
+def _means_there(state: NodeState) -> bool:
+    """Return whether the last averaging of each group with a coordinator is in force here."""
+    durable, rounds = state.durable, state.setup.federation.learning.rounds
+    return all(
+        durable.consensus_states[group].holding.round >= rounds // state.peer_groups.gossip[group].every
+        for group in state.peer_groups.consensus_by_group
+    )
+
+
 def _in_place_of_its_own(state: NodeState, group: str, value_D: Tensor) -> Tensor:
     """Return the estimate (D,) of a peer that has not begun, as if it had put in this value instead of its own.
 
@@ -181,8 +191,8 @@ def _in_place_of_its_own(state: NodeState, group: str, value_D: Tensor) -> Tenso
 
 def lingering(state: NodeState) -> int:
     """Return the ticks for which a finished peer stays while no other one comes further."""
-    gossip = state.setup.federation.gossip
-    return state.setup.ticks(max(_LINGER_DEADLINES * gossip.deadline, gossip.gather))
+    gather = state.setup.ticks(state.setup.federation.gossip.gather)
+    return max(_LINGER_DEADLINES * state.longest_deadline, gather)
 
 
 def linger(work: NodeParts) -> None:

@@ -43,7 +43,7 @@ from fedpeer.peer.node.rounds import (
     train_round,
     watch_rounds,
 )
-from fedpeer.peer.node.skew import finished_without
+from fedpeer.peer.node.skew import accompanied, finished_without
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.events import (
@@ -101,8 +101,8 @@ class Node:
     renews    save a whole snapshot at once, since there is none behind the one that was read
     spec_of   returns the spec of a consensus group
 
-    `consensus_by_group` are the peer's consensus groups, and `part` is its role in them: client of a server, or member
-    of groups that average through coordinators; None without consensus groups.
+    `consensus_by_group` are the peer's consensus groups. `client` is its role where the algorithm has a server; without
+    one (None) it has `rounds`, whose averagings through coordinators are the `averager`'s.
     """
 
     def __init__(
@@ -165,14 +165,8 @@ class Node:
         self.consensus_by_group: dict[str, RoundConsensus] = {}
         self._unreachable = False
         self._update_consensus_groups()
-        self.part: RoundClient | GroupAverager | None = None
-        if setup.part is not None:
-            averages = setup.part == "averager"
-            self.part = (
-                GroupAverager(self.state, self.consensus_by_group)
-                if averages
-                else RoundClient(self.state, self.consensus_by_group[EVERYONE])
-            )
+        self.client = RoundClient(self.state, self.consensus_by_group[EVERYONE]) if setup.served else None
+        self.averager = GroupAverager(self.state, self.consensus_by_group)
         self._dispatch = Dispatch(self.work, self.consensus_by_group, self._enrol)
         self._reacquainted = False
 
@@ -239,17 +233,16 @@ class Node:
                 state.clock.advance(event.now)
                 state.others.reconsider()
                 attend(state, state.membership.tick(event.now))
-                if state.phase == "learning" and self.part is None:
+                if state.phase == "learning" and self.client is None:
                     watch_rounds(state, self.rounds)
                 if state.phase in ("learning", "finished"):
                     for consensus in self.consensus_by_group.values():
                         consensus.tick()
             case MessageReceived():
                 self._dispatch.on_event(event)
-            case Trained() if isinstance(self.part, GroupAverager):
-                self.part.trained(event)
             case Trained():
-                round_trained(state, self.rounds, event)
+                if round_trained(state, self.rounds, event):
+                    self.averager.keep_means()
             case Evaluated():
                 state.evaluating = max(0, state.evaluating - 1)
                 state.advertise(event.score)
@@ -335,20 +328,19 @@ class Node:
             state.enter("gathering")
         elif round > last:
             state.enter("finished")
-            if not isinstance(self.part, RoundClient):  # the process before may have ended before its last evaluation
+            if self.client is None:  # the process before may have ended before its last evaluation
                 state.evaluate(last, *state.models())
         else:
             state.enter("learning")
             state.note("info", "resumed", f"going on in round {round}", round=round)
-            if self.part is None and not state.durable.trained:
-                train_round(state, self.rounds)
 
     def _begin(self, round: int) -> None:
-        """Begin this round as the first of this process."""
-        if self.part is not None:
-            self.part.begin()
-        else:
-            begin_round(self.state, self.rounds, round)
+        """Begin this round, or a later one, as the first of this process."""
+        if self.client is not None:
+            self.client.begin()
+            return
+        self.averager.take_over()
+        begin_round(self.state, self.rounds, self.averager.first_round(round))
 
     def _asked(self, what: str) -> None:
         state = self.state
@@ -381,18 +373,21 @@ class Node:
             case "leaving":
                 leave_federation(self.work)
         if state.phase == "learning":
-            if self.part is not None:
-                self.part.go_on()
+            if self.client is not None:
+                self.client.go_on()
             else:
                 self._learn()
         if state.phase in ("learning", "finished"):
             for consensus in self.consensus_by_group.values():
                 consensus.go_on()
-        if self.part is None and state.phase in ("learning", "finished") and not state.synchronous:
+        if state.phase in ("learning", "finished"):
             push(state, self.rounds, self.repeats)
 
     def _learn(self) -> None:
         state, durable = self.state, self.state.durable
+        if self.rounds.training or (self.consensus_by_group and goes_over(state)):
+            return
+        self.averager.take_over()
         while state.phase == "learning" and not self.rounds.training:
             if finished_without(state):
                 state.enter("joining")
@@ -400,12 +395,20 @@ class Node:
             if not durable.trained:
                 train_round(state, self.rounds)
                 return
-            if state.synchronous and (self._among_strangers() or not average(state, self.rounds, self.repeats)):
+            if not self._averaged() or stay(state, self.rounds):
                 return
-            if stay(state, self.rounds):
-                return
-            begin_round(state, self.rounds, durable.round + 1)
+            begin_round(state, self.rounds, self.averager.next_round())
             state.advertise()
+
+    def _averaged(self) -> bool:
+        """Take the averaging of this round as far as it can go; return whether it is over in all groups."""
+        state = self.state
+        self.averager.store_updates()
+        shares = bool(state.in_rounds)
+        if shares and (self._among_strangers() or not average(state, self.rounds, self.repeats)):
+            self.averager.over(goes_on=False)
+            return False
+        return self.averager.over(goes_on=shares or accompanied(state))
 
     def _among_strangers(self) -> bool:
         """Return whether this process has just started and not met the others yet, so that it would average alone.
@@ -414,10 +417,10 @@ class Node:
         """
         state = self.state
         if not self._reacquainted:
-            strangers = [p for p in state.group_peers if not state.others[p].met]
+            strangers = [p for p in state.round_peers if not state.others[p].met]
             expected = [p for p in strangers if not state.others.gone(p)]
-            patience = self.setup.ticks(self.setup.federation.gossip.deadline)
-            if len(strangers) < len(state.group_peers):
+            patience = state.longest_deadline
+            if len(strangers) < len(state.round_peers):
                 patience = min(patience, _STRANGERS_TICKS)
             over = state.waited() >= patience
             self._reacquainted = over or not expected
@@ -428,11 +431,11 @@ class Node:
             if event.group in self.consensus_by_group:
                 self.consensus_by_group[event.group].aggregated(event)
             return
-        assert isinstance(self.part, RoundClient), "only clients ask for such work"
+        assert self.client is not None, "only clients ask for such work"
         if isinstance(event, ClientTrained):
-            self.part.trained(event)
+            self.client.trained(event)
         else:
-            self.part.settled(event)
+            self.client.settled(event)
 
     # ------------------------------------------------------------------------------------------------------- the roster
 

@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
-from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.outer_steps import OuterRules
 from fedpeer.config.address import PeerUrl
@@ -41,7 +39,15 @@ from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.reductions import NOTHING
 from fedpeer.learning.assembly import Assembly
-from fedpeer.learning.groups import averaging_among, enrolled, gossip_of, hides_values, peer_plan, plan_for
+from fedpeer.learning.groups import (
+    averaging_among,
+    enrolled,
+    gossip_of,
+    hides_values,
+    is_asynchronous,
+    peer_plan,
+    plan_for,
+)
 from fedpeer.learning.outer import outer_rules, takes_outer_steps
 from fedpeer.learning.wire_forms import form_after, forms_of_slices, succeeding
 from fedpeer.peer.consensus.means import patience_in
@@ -73,19 +79,24 @@ def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, 
     earlier: Sequence[str] = text.get(EARLIER, ())
     algorithm = parse_choice(text["algorithm"]) if "algorithm" in text else federation.learning.algorithm
     sliced = method_of(algorithm).sharing == "partial models"
-    models = federation.partial_models.values()
-    drifting = {federation.gossip.drift, *(each.gossip.drift for each in models if each.gossip is not None)}
+    own = {name: each.gossip for name, each in federation.partial_models.items() if sliced and each.gossip is not None}
+    eager = federation.learning.mode == "asynchronous"
+    eagers = {name: each.mode == "asynchronous" for name, each in own.items() if each.mode is not None}
+    drifts = {name: each.drift or federation.gossip.drift for name, each in own.items()}
+    in_rounds = [drift for name, drift in drifts.items() if not eagers.get(name, eager)]
+    in_rounds += [] if eager else [federation.gossip.drift]
     by_examples = federation.learning.weights == "samples"
     return Rules(
         me=me,
         draws=Draws(seed),
         form=form_after(federation.gossip.wire, earlier),
-        eager=federation.learning.mode == "asynchronous",
+        eager=eager,
         start_weight=float(examples) if by_examples else 1.0,
         masked=hides_values(federation),
-        drifts=bool(drifting - {None}) and federation.learning.mode == "synchronous",
+        drifts=any(drift is not None for drift in in_rounds),
         drifted=NOTHING.name in (*earlier, *chain(*text.get(EARLIER_OF_SLICES, {}).values())),
         forms=forms_of_slices(federation, text) if sliced else {},
+        eagers=eagers,
     )
 
 
@@ -116,32 +127,41 @@ def setup_of(
     federation = assembly.federation
     chosen = method or federation.learning.algorithm
     found, network = method_of(chosen), _network_digest(assembly)
-    part = _part(found, federation)
-    voters = len(voter_set(roster).voters)
-    if part is not None and voters > VOTERS_MAX:
-        many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
-        raise RosterError("bad_metadata", f"{many}; split the federation, or choose an algorithm without a server")
 
     def peer_groups_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
         plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), chosen)
-        groups = peer_plan(plan, me).groups
-        elsewhere = {group.id: group for group in plan.groups if group.id not in groups}
-        if part == "averager":
-            seats = {id: partial(group_voter_set, federation, chosen, id) for id in groups}
-            consensus_by_group = {
-                id: ConsensusGroup(frozenset(group.members), group.digest, seats[id], group.index_D)
-                for id, group in groups.items()
-            }
-            return PeerGroups(roster, {}, {}, elsewhere, consensus_by_group)
-        averaging = {
-            id: averaging_among(
-                group.members, id, gossip_of(plan, federation, id), assembly.seed, _outbound_only(roster)
+        mine = peer_plan(plan, me).groups
+        elsewhere = {group.id: group for group in plan.groups if group.id not in mine}
+        if found.served:
+            rounds = federation.gossip.model_copy(update={"every": 1})  # a server closes each of them
+            everyone = ConsensusGroup(frozenset(peers), network, voter_set)
+            return PeerGroups(roster, {}, {}, elsewhere, {EVERYONE: everyone}, {EVERYONE: rounds})
+        gossip = {id: gossip_of(plan, federation, id) for id in mine}
+        led = {id for id, own in gossip.items() if own.protocol == "coordinator"}
+        consensus_by_group = {
+            id: ConsensusGroup(
+                frozenset(mine[id].members),
+                mine[id].digest,
+                partial(group_voter_set, federation, chosen, id),
+                mine[id].index_D,
             )
+            for id in mine
+            if id in led
+        }
+        groups = {id: group for id, group in mine.items() if id not in led}
+        averaging = {
+            id: averaging_among(group.members, id, gossip[id], assembly.seed, _outbound_only(roster))
             for id, group in groups.items()
         }
-        everyone = {EVERYONE: ConsensusGroup(frozenset(peers), network, voter_set)} if part == "client" else {}
-        return PeerGroups(roster, groups, averaging, elsewhere, everyone)
+        eager = frozenset(id for id in groups if is_asynchronous(plan, federation, id))
+        return PeerGroups(roster, groups, averaging, elsewhere, consensus_by_group, gossip, eager)
+
+    peer_groups = peer_groups_of(roster)
+    voters = max((len(each.voter_set(roster).voters) for each in peer_groups.consensus_by_group.values()), default=0)
+    if voters > VOTERS_MAX:
+        many = f"the roster has {voters:,} peers that vote, and more than {VOTERS_MAX:,} cannot sign a round's result"
+        raise RosterError("bad_metadata", f"{many}; split the federation, or choose an algorithm without a server")
 
     # The file's own settings, before a peer's network fills in what it leaves open.
     text = text_of({**contract_of(assembly.options), **(remembered(held) if held else {})}, str(chosen))
@@ -153,14 +173,14 @@ def setup_of(
         held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
         unfit=lambda later: _unfit(assembly, chosen, roster, me, text, later),
-        peer_groups=peer_groups_of(roster),
+        peer_groups=peer_groups,
         peer_groups_of=peer_groups_of,
         address=address or roster.by_id[me].address,
         seeds=_at(seeds, roster),
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
         own_weights=found.own_weights,
-        part=part,
+        served=found.served,
     )
 
 
@@ -186,13 +206,6 @@ def _outbound_only(roster: Roster) -> frozenset[str]:
     return frozenset(entry.id for entry in roster.entries if not PeerUrl.read(entry.address).reachable)
 
 
-def _part(method: Method, federation: FederationSettings) -> Literal["client", "averager"] | None:
-    """Return the part of a peer in coordinated rounds: client of a server, member of averaging groups, or none."""
-    if method.served:
-        return "client"
-    return "averager" if method.averages and federation.gossip.protocol == "coordinator" else None
-
-
 def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text: bytes, later: bytes) -> str:
     """Return why a peer of this contract cannot change to a later one while it runs; "": it can."""
     before, after = json.loads(text), json.loads(later)
@@ -216,7 +229,14 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
     except (ValueError, SlicingError, TopologyError) as error:
         return " ".join(str(error).split())
     moved = [id for id, group in then.items() if id in known and known[id].digest != group.digest]
-    return f"the slices of {', '.join(moved)} would change" if moved else ""
+    if moved:
+        return f"the slices of {', '.join(moved)} would change"
+    led_now, led_then = (
+        {id for id in known.keys() & then.keys() if gossip_of(plan, settings, id).protocol == "coordinator"}
+        for plan, settings in ((plan_now, assembly.options), (plan_then, new))
+    )
+    changed = sorted(led_now ^ led_then)  # also groups between two models, by what their models say
+    return f"{', '.join(changed)} would be averaged by a coordinator, or by none any more" if changed else ""
 
 
 def _lists_all(wanted: Contract, after: Contract) -> bool:

@@ -1,8 +1,12 @@
 """Peer-to-peer rounds: synchronous ones with a soft barrier, and asynchronous ones with none.
 
-Both only decide and write entries; they are called after every event and go as far as they can. Every wait has a limit,
-after which the peer goes on without the missing ones and logs that in one line. These are late for the rest of this
-averaging; their shares are added when they arrive, and they catch up by taking part in the round of the others.
+A round is one training, and then an averaging in each group that is due: by exchanges of shares, which are here, or
+through a coordinator (`group_averager.py`). It is over when both are.
+
+Both kinds of rounds only decide and write entries; they are called after every event and go as far as they can. Every
+wait has a limit, after which the peer goes on without the missing ones and logs that in one line. These are late for
+the rest of this averaging; their shares are added when they arrive, and they catch up by taking part in the round of
+the others.
 """
 
 from __future__ import annotations
@@ -108,6 +112,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
     if done:
         weights = {group: float(holding.held.weight) for group, holding in durable.groups.items()}
         _watch_weights(state, rounds, weights)
+        weights |= {group: update_weight(state, group) for group in state.peer_groups.consensus_by_group}
         state.note(
             "debug",
             "round",
@@ -144,13 +149,16 @@ def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str
 
 def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
     """Log when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
-    if rounds.trained_at is None or rounds.stalled_noted or rounds.alone_noted or not state.synchronous:
+    if rounds.trained_at is None or rounds.stalled_noted or rounds.alone_noted:
+        return
+    if not state.in_rounds:  # rounds that wait for coordinators alone say themselves that they pause
         return
     lasted = state.ran - rounds.trained_at
-    if lasted < _STALLED_DEADLINES * state.setup.ticks(state.setup.federation.gossip.deadline):
+    if lasted < _STALLED_DEADLINES * state.longest_deadline:
         return
     rounds.stalled_noted = True
-    missing = sorted({peer for holding in state.durable.groups.values() for peer in holding.missing})
+    missing = sorted({peer for group in state.in_rounds for peer in state.durable.groups[group].missing})
+    missing += [f'the mean of "{group}"' for group in means_awaited(state)]
     seconds, whom = lasted * state.setup.federation.gossip.tick, ", ".join(missing) or "nobody"
     text = f"round {state.durable.round} has been averaging for {seconds:.0f} s; waiting for {whom}"
     state.note("warning", "rounds_stalled", text, round=state.durable.round)
@@ -195,13 +203,16 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     return True
 
 
-def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> None:
-    """Store the result of a training; if this peer fell behind, under the round of the others."""
+def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bool:
+    """Store the result of a training; if this peer fell behind, under the round of the others.
+
+    False: it is not the training that was asked for, and is dropped.
+    """
     if not rounds.training or event.round != state.durable.round:
-        return
+        return False
     rounds.training = False
     round = state.durable.round
-    if state.synchronous and furthest(state) > round + lead(state) and not finished_without(state):
+    if state.in_rounds and furthest(state) > round + lead(state) and not finished_without(state):
         # The others are in the middle of their round and do not wait for us; in the next one they will.
         round = min(furthest(state) + 1, state.setup.federation.learning.rounds)
         text = f"behind: round {state.durable.round} counts as round {round}, to which the others come next"
@@ -216,6 +227,17 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> No
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
+    return True
+
+
+def means_awaited(state: NodeState) -> list[str]:
+    """Return the groups with a coordinator in which the averaging of this round is not in force here yet."""
+    durable, gossip = state.durable, state.peer_groups.gossip
+    return [
+        group
+        for group in state.peer_groups.consensus_by_group
+        if durable.consensus_states[group].settled < durable.round // gossip[group].every
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- synchronous rounds
@@ -223,9 +245,7 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> No
 
 def average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> bool:
     """Take every group as far as it can go; return whether the averaging of this round is over in all of them."""
-    over = [
-        _average(state, rounds, repeats, group) for group in state.durable.groups
-    ]  # all of them go on, not the first
+    over = [_average(state, rounds, repeats, group) for group in state.in_rounds]  # all of them go on, not the first
     return all(over)
 
 
@@ -279,7 +299,7 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if other.round > round and mutual(state, group):
         # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there
         # is no such share; in the last one it is under way, or was never made: then we do not wait for long.
-        patience = state.setup.ticks(state.setup.federation.gossip.deadline / _AHEAD_PARTS)
+        patience = state.deadline(group, _AHEAD_PARTS)
         if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
             return False
     return not _is_past(holding, peer)
@@ -299,7 +319,7 @@ def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequen
     since = rounds.opened_at.setdefault(group, state.now)
     others = (state.others[peer] for peer in behind)
     since = max([since, *(other.round_at for other in others if other.round < state.durable.round)])
-    return state.now - since >= state.setup.ticks(state.setup.federation.gossip.deadline / parts)
+    return state.now - since >= state.deadline(group, parts)
 
 
 def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str, exchange: int) -> bool:
@@ -444,11 +464,22 @@ def _shares(
 
 def _begins_with(state: NodeState, group: str) -> float | None:
     """Return the weight with which each averaging of this group starts; None: weights are carried on."""
-    durable = state.durable
-    weight = None if durable.fresh else state.setup.reader.weight(durable.s_k, durable.index[group])
+    weight = _own_weight(state, state.durable.index[group])
     if weight is not None:
         return weight
-    return None if state.setup.federation.learning.weights == "uniform" else durable.rules.start_weight
+    return None if state.setup.federation.learning.weights == "uniform" else state.durable.rules.start_weight
+
+
+def update_weight(state: NodeState, group: str) -> float:
+    """Return this peer's weight in a coordinator's mean: its algorithm's own, 1, or its number of examples."""
+    weight = _own_weight(state, state.durable.places[group])
+    return state.durable.rules.start_weight if weight is None else weight
+
+
+def _own_weight(state: NodeState, place_D: Tensor) -> float | None:
+    """Return the weight that the algorithm gives to these scalars of its state; None: it gives none."""
+    durable = state.durable
+    return None if durable.fresh else state.setup.reader.weight(durable.s_k, place_D)
 
 
 def expected_averaging(state: NodeState, group: str) -> Averaging:
@@ -482,7 +513,7 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
 
     With event-triggered averaging a group has news if it has moved, by training or by shares, since its last push.
     """
-    for group in sorted(rounds.news):
+    for group in sorted(rounds.news & state.peer_groups.asynchronous):
         if state.now - rounds.pushed_at.get(group, -_PUSH_EVERY) < _PUSH_EVERY:
             continue
         policy, holding = expected_averaging(state, group), state.durable.groups[group]

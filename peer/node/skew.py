@@ -19,7 +19,8 @@ Until it has caught up, such a peer gives nothing for the round of the others: t
 
 A peer that comes back when all others have finished takes over their result (`finished_without`).
 
-Asynchronous peers have no rounds in common. Each keeps its number while none of the others is present.
+All this is between peers that have rounds in common. Those of which all groups are asynchronous have none: each keeps
+its number while none of the others is present.
 """
 
 from __future__ import annotations
@@ -44,26 +45,40 @@ def may_begin(state: NodeState, round: int) -> bool:
 
     Peers that have finished or left are no longer waited for: the last peer goes on alone.
     """
-    learning = [peer for peer in state.group_peers if state.membership.status(peer) not in ("finished", "left")]
-    if not learning or not state.durable.groups:
+    peers = state.round_peers if state.synchronous else state.group_peers
+    learning = [peer for peer in peers if state.membership.status(peer) not in ("finished", "left")]
+    if not learning:
         return True
     if not state.synchronous:
-        return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
-    slack = max([1, *(_ONE_WAY_ROUNDS for group in state.durable.groups if not mutual(state, group))])
-    return round <= latest(map(state.others.round_of, state.group_peers), slack * _every(state))
+        return accompanied(state)
+    if not state.in_rounds:
+        return True
+    slack = max([1, *(_ONE_WAY_ROUNDS for group in state.in_rounds if not mutual(state, group))])
+    every = _every(state, state.peer_groups.gossip.keys() - state.peer_groups.asynchronous)
+    return round <= latest(map(state.others.round_of, peers), slack * every)
+
+
+def accompanied(state: NodeState) -> bool:
+    """Return whether a peer that has rounds to go is there, to which shares can be given."""
+    learning = (peer for peer in state.group_peers if state.membership.status(peer) not in ("finished", "left"))
+    return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
 
 
 def furthest(state: NodeState) -> int:
-    """Return the round that enough of the others that are present have reached to be followed."""
-    there = [peer for peer, other in state.others.items() if other.met and state.others.present(peer)]
+    """Return the round that enough of the others that are present have reached to be followed.
+
+    If shares are exchanged in rounds, that is about those who exchange them: to a coordinator numbers mean nothing.
+    """
+    peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
+    there = [peer for peer in peers & state.others.keys() if state.others[peer].met and state.others.present(peer)]
     return min(followed(map(state.others.round_of, there)), state.setup.federation.learning.rounds)
 
 
 def finished_without(state: NodeState) -> bool:
     """Return whether all others that are present have finished, and this peer is too far behind to be in step."""
-    if not state.synchronous or any(map(state.others.unfinished, state.group_peers)):
-        return False
-    finished = any(state.membership.status(peer) == "finished" for peer in state.group_peers)
+    if not state.in_rounds or any(map(state.others.unfinished, state.round_peers)):
+        return False  # without exchanges in rounds the last mean of each group is the result
+    finished = any(state.membership.status(peer) == "finished" for peer in state.round_peers)
     return finished and state.durable.round + lead(state) < state.setup.federation.learning.rounds
 
 
@@ -106,8 +121,8 @@ def ahead(state: NodeState) -> int:
     If each exchange goes both ways with all neighbors, the rounds up to the next averaging. Along directed phases and
     matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
-    averagings = max([1, *(_detour(state, group) for group in state.peer_groups.averaging if not mutual(state, group))])
-    return averagings * _every(state)
+    averagings = max([1, *(_detour(state, group) for group in state.in_rounds if not mutual(state, group))])
+    return averagings * _every(state, state.in_rounds)
 
 
 def lead(state: NodeState) -> int:
@@ -117,7 +132,8 @@ def lead(state: NodeState) -> int:
     first: so none, except in groups that are wider than they have exchanges, and in rounds without an averaging.
     """
     leads = [0]
-    for group, policy in state.peer_groups.averaging.items():
+    for group in state.in_rounds:
+        policy = state.peer_groups.averaging[group]
         if not policy.exchanges:
             continue
         if not mutual(state, group):
@@ -126,7 +142,7 @@ def lead(state: NodeState) -> int:
         overlay = policy.overlay
         steps = nx.eccentricity(overlay.union, overlay.members.index(state.me)) if not policy.exact else 1
         leads.append((steps - 1) // policy.exchanges)
-    every = _every(state)
+    every = _every(state, state.in_rounds)
     return max(leads) * every + every - 1
 
 
@@ -138,9 +154,9 @@ def mutual(state: NodeState, group: str) -> bool:
     return not policy.exchanges or (whole and policy.protocol != "push-pull")
 
 
-def _every(state: NodeState) -> int:
-    """Return the most rounds from one averaging to the next, of all groups of this peer."""
-    return max((policy.every for policy in state.peer_groups.averaging.values()), default=1)
+def _every(state: NodeState, groups: Iterable[str]) -> int:
+    """Return the most rounds from one averaging of one of these groups to the next."""
+    return max((state.peer_groups.gossip[group].every for group in groups), default=1)
 
 
 def _detour(state: NodeState, group: str) -> int:

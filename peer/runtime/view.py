@@ -44,10 +44,9 @@ def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -
 
 def _state(node: Node) -> State:
     match node.phase:
-        case "learning" if node.part is not None:
-            return "training" if node.part.working else "averaging"
         case "learning":
-            return "training" if node.rounds.training else "averaging"
+            working = node.rounds.training if node.client is None else node.client.working
+            return "training" if working else "averaging"
         case "starting":
             return "gathering"
         case "stopped":

@@ -24,6 +24,8 @@ class AlgorithmSpec:
     sound           whether a server's state of `server_bytes` bytes has finite values only
     everyone        whether clients that do not take part in a round train in it, too
     patience        part of the longest wait before this peer stands for coordinator (`capability.py`)
+    trains_at_once  whether clients train as soon as a round opens, so that its deadline begins then; False: they train
+                    when others of their groups are done, too, so it begins with the first update
     number          client number that an update states; None: it states none
     fixed           whether the clients stay those of the start
     server_fault    what else is wrong with a server's state of finite values; None: nothing
@@ -40,6 +42,7 @@ class AlgorithmSpec:
     sound: Callable[[bytes], bool]
     everyone: Callable[[int], bool]
     patience: float
+    trains_at_once: bool = True
     fixed: bool = False
     number: Callable[[bytes], int | None] = lambda content: None
     server_fault: Callable[[bytes], Rejection | None] = lambda server: None

@@ -121,7 +121,7 @@ class Rules:
 
     draws         source of random numbers, by purpose and round
     form          wire form of values; `forms`: by group, where it is another one
-    eager         asynchronous mode: shares are added on arrival
+    eager         asynchronous mode: shares are added on arrival; `eagers`: by group, where that is otherwise
     start_weight  this peer's weight when it comes in: 1, or its number of examples
     masked        averagings begin with a noise phase, in and after which estimates may mean nothing
     drifts        averaging of some group is event-triggered; `drifted`: it was under an earlier contract
@@ -136,6 +136,11 @@ class Rules:
     drifts: bool = False
     drifted: bool = False
     forms: Mapping[str, Form] = field(default_factory=dict)
+    eagers: Mapping[str, bool] = field(default_factory=dict)
+
+    def eager_in(self, group: str) -> bool:
+        """Return whether shares of a group are added on arrival."""
+        return self.eagers.get(group, self.eager)
 
     def form_of(self, group: str) -> Form:
         """Return the wire form of a group's values."""
@@ -384,7 +389,7 @@ class DurableState:
             place = (share.round, share.exchange, entry.sender)
             waits = place[:2] >= holding.at and not entry.at_once
             holding = replace(holding, nothing=holding.nothing | ({place} if waits else set()))
-        elif self.rules.eager or entry.at_once or (share.round, share.exchange) < holding.at:
+        elif self.rules.eager_in(entry.group) or entry.at_once or (share.round, share.exchange) < holding.at:
             late = share.round == self.round == holding.at[0]  # in this averaging: its sender waits for ours
             holding = replace(holding, held=holding.held + mass, active=holding.active or late)
         else:

@@ -140,8 +140,29 @@ class NodeState:
             self.effects.append(Stop(code, text, again))
 
     @property
+    def in_rounds(self) -> list[str]:
+        """Groups in which this peer exchanges shares in rounds, and not while it trains."""
+        return [group for group in self.durable.groups if group not in self.peer_groups.asynchronous]
+
+    @property
+    def round_peers(self) -> frozenset[str]:
+        """Ids of the other peers that have rounds in common with this one."""
+        return self.peer_groups.round_peers - {self.me}
+
+    @property
     def synchronous(self) -> bool:
-        return self.setup.federation.learning.mode == "synchronous"
+        """True unless all groups of this peer average while it trains."""
+        return bool(self.in_rounds or self.peer_groups.consensus_by_group) or not self.durable.groups
+
+    def deadline(self, group: str, parts: int = 1) -> int:
+        """Return the ticks for which a late peer is waited for in a group, or one of so many `parts` of them."""
+        return self.setup.ticks(self.peer_groups.gossip[group].deadline / parts)
+
+    @property
+    def longest_deadline(self) -> int:
+        """Ticks of the longest deadline of this peer's groups."""
+        own = self.setup.ticks(self.setup.federation.gossip.deadline)
+        return max(map(self.deadline, self.peer_groups.gossip), default=own)
 
     def outdone(self, generation: int) -> None:
         """Take this generation, since others know of later ones than the present one."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from fedpeer.config.contract import HeldContract
-from fedpeer.config.settings import FederationSettings
+from fedpeer.config.settings import FederationSettings, GossipSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.learning.groups import PeerGroup
 from fedpeer.peer.state.reader import PLAIN, StateReader
@@ -22,9 +21,12 @@ from fedpeer.slicing.plan import Group
 class PeerGroups:
     """A peer's groups by one roster.
 
-    groups               averaging groups of this peer, by id; `averaging`: how each averages
+    groups               averaging groups of this peer in which shares are exchanged, by id; `averaging`: how each
+                         averages
     elsewhere            groups of other peers
     consensus_by_group   consensus groups of this peer, in which rounds are coordinated
+    gossip               by group and consensus group, the settings of its averaging
+    asynchronous         those of `groups` in which shares are given while peers train, and not in rounds
     """
 
     roster: Roster
@@ -32,14 +34,31 @@ class PeerGroups:
     averaging: Mapping[str, Averaging]
     elsewhere: Mapping[str, Group]
     consensus_by_group: Mapping[str, ConsensusGroup] = field(default_factory=dict)
+    gossip: Mapping[str, GossipSettings] = field(default_factory=dict)
+    asynchronous: Set[str] = frozenset()
 
     @cached_property
     def group_peers(self) -> frozenset[str]:
         """Ids of all peers of the roster in some group or consensus group of this peer, itself included."""
-        members = [
-            *(each.members for each in self.groups.values()),
-            *(each.members for each in self.consensus_by_group.values()),
-        ]
+        return self._members(self.groups) | self._coordinated_peers
+
+    @cached_property
+    def share_peers(self) -> frozenset[str]:
+        """Ids of those of them with which this peer exchanges shares in rounds."""
+        return self._members(self.groups.keys() - self.asynchronous)
+
+    @cached_property
+    def round_peers(self) -> frozenset[str]:
+        """Ids of those of them that have rounds in common with this peer."""
+        return self.share_peers | self._coordinated_peers
+
+    @property
+    def _coordinated_peers(self) -> frozenset[str]:
+        members = (each.members for each in self.consensus_by_group.values())
+        return frozenset(peer for each in members for peer in each if peer in self.roster.by_id)
+
+    def _members(self, groups: Iterable[str]) -> frozenset[str]:
+        members = (self.groups[group].members for group in groups)
         return frozenset(peer for each in members for peer in each if peer in self.roster.by_id)
 
     @property
@@ -64,8 +83,7 @@ class Setup:
     secret       source of masked shares; b"": there are none
     signed       newest known contract signed by the authority; None: there is only the file
     unfit        returns why this peer cannot go over to the contract of this text; "": it can
-    part         its role in consensus groups: client of a server, or member of groups that average through
-                 coordinators; None: there are no consensus groups
+    served       whether its algorithm has a server, whose client it is
     """
 
     me: str
@@ -83,7 +101,7 @@ class Setup:
     secret: bytes = b""
     signed: SignedContract | None = None
     unfit: Callable[[bytes], str] = lambda text: ""
-    part: Literal["client", "averager"] | None = None
+    served: bool = False
 
     def ticks(self, seconds: float) -> int:
         """Return these seconds in ticks, at least one."""

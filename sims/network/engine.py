@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
+from fedpeer.learning.groups import longest_deadline
 from fedpeer.peer.state.events import Effect, Evaluate, Evaluated, Note, Stop
 from fedpeer.sims.disagreement import disagreement_of
 from fedpeer.sims.engine import RoundTimes
@@ -173,7 +174,7 @@ class NetworkEngine(PeersEngine):
         gossip = self._world.federation.gossip
         exchanges = max((each.exchanges for each in node_factory.averaging()), default=0)
         alone = self._world.federation.learning.alone_limit or 0.0
-        waiting = alone + gossip.gather + DEADLINES_MAX * gossip.deadline * (1 + exchanges)
+        waiting = alone + gossip.gather + DEADLINES_MAX * longest_deadline(self._world.federation) * (1 + exchanges)
         return waiting / gossip.tick + DEADLINES_MAX * node_factory.longest_ticks()
 
     def _on_effect(self, peer: str, effect: Effect) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedpeer.config.choice import Choice, own_function
 from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
-from fedpeer.learning.groups import averaging_of
+from fedpeer.learning.groups import averaging_of, longest_deadline
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.peers_engine import PeersEngine
@@ -236,7 +236,8 @@ class ProcessesEngine(PeersEngine):
         federation = self._world.federation
         policies = averaging_of(self._plan, federation, self._world.seed).values()
         exchanges = max((policy.exchanges for policy in policies), default=0)
-        return _TRAINING_S + federation.gossip.gather + DEADLINES_MAX * federation.gossip.deadline * (1 + exchanges)
+        waiting = DEADLINES_MAX * longest_deadline(federation) * (1 + exchanges)
+        return _TRAINING_S + federation.gossip.gather + waiting
 
 
 def _packages(world: World, method: Choice) -> list[str]:

@@ -163,8 +163,8 @@ def test_a_federation_says_what_its_file_says(settings: dict[str, Any], method: 
             {"learning": {"mode": "asynchronous"}, "gossip": {"protocol": "push-pull"}},
             "learning.mode",
             (
-                "asynchronous averaging needs push-sum, and gossip.protocol is push-pull; write gossip.protocol: "
-                "push-sum, or learning.mode: synchronous"
+                "asynchronous averaging needs push-sum; write gossip.protocol: push-sum or learning.mode: synchronous, "
+                "or for a slice protocol: push-sum or mode: synchronous"
             ),
         ),
         (

@@ -172,6 +172,37 @@ def test_slices_tell_after_whose_averagings_a_peer_takes_outer_steps(fedpeer: Fe
     assert "outer step" not in fedpeer("slices", "--network", "mlp:4+8+2", "--peers", "3").out
 
 
+def test_slices_tell_which_of_them_a_coordinator_averages(fedpeer: Fedpeer) -> None:
+    Path("federation.yaml").write_text(
+        "network: mlp:4+8+2\n"
+        "partial_models:\n"
+        "  low: {neurons: {input: all, hidden1: 3}, gossip: {protocol: coordinator, every: 2}}\n"
+        "  top: {neurons: {hidden1: all, output: all}}\n"
+        "simulation: {peers: 3}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert "low: averaged by a coordinator that the group's members elect. In each round" in drawn
+    assert "In every 2nd round a peer sends 188 B in 1 messages to 376 B in 2 messages for low." in drawn
+    assert "averaged by a coordinator" not in fedpeer("slices", "--network", "mlp:4+8+2", "--peers", "3").out
+
+
+def test_slices_tell_which_of_them_are_averaged_while_peers_train(fedpeer: Fedpeer) -> None:
+    Path("federation.yaml").write_text(
+        "network: mlp:4+8+2\n"
+        "partial_models:\n"
+        "  low: {neurons: {input: all, hidden1: 3}, gossip: {mode: asynchronous}}\n"
+        "  top: {neurons: {hidden1: all, output: all}}\n"
+        "simulation: {peers: 3}\n"
+    )
+    drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
+    assert "low: averaged while peers train, at their own pace. In each round" in drawn
+    assert drawn.endswith("messages for top.")
+    Path("all.yaml").write_text("network: mlp:4+8+2\nlearning: {mode: asynchronous}\nsimulation: {peers: 3}\n")
+    drawn = fedpeer("slices", "--config", "all.yaml").out
+    assert "everyone: averaged while peers train" in drawn
+    assert "a peer sends" not in drawn, "that depends on their pace"
+
+
 def test_slices_are_those_of_the_network_with_its_adapters(fedpeer: Fedpeer) -> None:
     models = "everyone: {neurons: {'*': all, '*.lora_A': 2}}"
     learning = "lora: {rank: 3, targets: [hidden1]}, frozen: [output.bias]"

@@ -192,6 +192,21 @@ def test_who_coordinates_and_the_servers_model(width: int) -> None:
     assert "2 of 4" in paused
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_slice_with_a_coordinator_has_a_row_beside_the_others(width: int) -> None:
+    peer = FakePeer(led=True)
+    for _ in range(20):
+        peer.round()
+    lines = shown(peer.status, width).splitlines()
+    assert max(map(len, lines)) <= width
+    headings, rows = (
+        [line.split() for line in lines if line.strip().startswith(words)] for words in ("group", ("everyone", "ward"))
+    )
+    assert [heading[1] for heading in headings] == ["members", "coordinator"]
+    assert [row[0] for row in rows] == ["everyone", "ward-a"]
+    assert rows[1][1:6] == ["peer3", "2", "20", "2", "of"], "its coordinator, term, round and voters"
+
+
 def test_words_from_peers_are_neither_markup_nor_obeyed() -> None:
     peer = FakePeer()
     peer.round()

@@ -289,6 +289,59 @@ def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_
         assert NEW_FEDERATION in refusal([found])
 
 
+def test_a_slices_mode_does_not_change_as_the_federations_does_not() -> None:
+    def contract(gossip: dict[str, Any] | None, mode: str) -> dict[str, Any]:
+        return contract_of(federation(partial_models__own={"gossip": gossip}, learning__mode=mode))
+
+    for one, other, mode, changes in (
+        (None, {"mode": "asynchronous"}, "synchronous", False),
+        ({"mode": "synchronous"}, None, "asynchronous", False),
+        ({"mode": "asynchronous"}, None, "asynchronous", True),
+    ):
+        (found,) = differences(contract(one, mode), contract(other, mode))
+        assert (found.path, found.changes) == ("partial_models.own.gossip", changes)
+        assert changes or "rounds of different peers would not match" in found.way()
+
+
+def test_a_slices_deadline_is_each_peers_own_business() -> None:
+    """So peers go on averaging while it changes, as they do while the federation's does."""
+
+    def contract(gossip: dict[str, Any] | None) -> dict[str, Any]:
+        return contract_of(federation(partial_models__own={"gossip": gossip}))
+
+    for one, other in ((None, {"deadline": 5.0}), ({"every": 2}, {"every": 2, "deadline": 5.0})):
+        assert part(contract(one), "own", served=False) == part(contract(other), "own", served=False)
+        (found,) = differences(contract(one), contract(other))
+        assert (found.path, found.changes) == ("partial_models.own.gossip", True)
+    (one, other) = (part(contract(each), "own", served=False) for each in ({"every": 2}, {"every": 3, "deadline": 5.0}))
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "of_all", "changes"),
+    [
+        ({"every": 2}, {"protocol": "coordinator", "every": 2}, "push-sum", False),
+        ({"protocol": "coordinator"}, None, "push-sum", False),
+        ({"protocol": "push-sum"}, None, "coordinator", False),
+        ({"protocol": "coordinator"}, {"protocol": "coordinator", "every": 3}, "push-sum", True),
+        ({"protocol": "coordinator"}, {"every": 3}, "coordinator", True),
+        ({"protocol": "exact"}, None, "push-sum", True),
+    ],
+    ids=str,
+)
+def test_a_slice_keeps_its_coordinator_as_the_federation_does(
+    before: dict[str, Any] | None, after: dict[str, Any] | None, of_all: str, changes: bool
+) -> None:
+    contracts = (
+        contract_of(federation(partial_models__own={"gossip": each}, gossip__protocol=of_all))
+        for each in (before, after)
+    )
+    (found,) = differences(*contracts)
+    assert found.path == "partial_models.own.gossip"
+    assert found.changes is changes
+    assert changes or "cannot be converted" in found.way()
+
+
 # -------------------------------------------------------------------------------------------------------- going on
 
 

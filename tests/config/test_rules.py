@@ -122,8 +122,10 @@ BREAKING: dict[str, dict[str, Any]] = {
     "neither a tolerance nor a number of exchanges": {"gossip": {"tolerance": None}},
     "a slice with a tolerance and a number of exchanges": slice_of({"tolerance": 1e-3, "exchanges": 4}),
     "a slice with a bound on exchanges, and no tolerance of its own": slice_of({"max_exchanges": 3}),
-    "a slice with gossip of its own, and a coordinator": slice_of({"every": 2}, gossip={"protocol": "coordinator"}),
-    "a slice with a protocol, a rhythm or exchanges of its own, and asynchronous peers": slice_of(
+    "a slice with a coordinator, and a graph or exchanges of its own": slice_of(
+        {"protocol": "coordinator", "topology": "star"}
+    ),
+    "a slice with a rhythm, exchanges or a deadline of its own, and asynchronous averaging": slice_of(
         {"every": 2}, learning={"mode": "asynchronous"}
     ),
     "a slice with gossip of its own, and an algorithm that does not average partial models": slice_of(
@@ -147,6 +149,9 @@ BREAKING: dict[str, dict[str, Any]] = {
         {"exchanges": 1}, gossip={"exchanges": 2, "drift": 0.1}
     ),
     "a coordinator and a wire encoding other than float32": {"gossip": {"protocol": "coordinator", "wire": "int8"}},
+    "a slice with a coordinator and a wire encoding other than float32": slice_of(
+        {"protocol": "coordinator"}, gossip={"wire": "int8"}
+    ),
     "a topology that the peers cannot form": {"gossip": {"topology": "k-regular:9"}, "simulation": {"peers": 9}},
     "a noise phase with push-pull": {"gossip": {**NOISY, "protocol": "push-pull"}},
     "a noise phase on a graph that is drawn anew": {"gossip": {**NOISY, "topology": "el-oracle"}},
@@ -318,9 +323,44 @@ def test_a_slices_topology_is_looked_at_like_the_federations() -> None:
     assert refusals(settings) == []
 
 
-@pytest.mark.parametrize("own", [{"topology": "star"}, {"wire": "int8"}, {"drift": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "own", [{"topology": "star"}, {"wire": "int8"}, {"drift": 0.1}, {"protocol": "push-sum"}], ids=str
+)
 def test_asynchronous_slices_may_have_what_needs_no_rounds(own: dict[str, Any]) -> None:
     assert refusals(slice_of(own, learning={"mode": "asynchronous"})) == []
+    assert refusals(slice_of({"mode": "asynchronous", **own})) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        ({"mode": "synchronous", "every": 2, "deadline": 5.0, **NOISY}, {}),
+        ({"mode": "synchronous", "protocol": "coordinator"}, {}),
+        ({"mode": "synchronous", "protocol": "exact"}, {}),
+    ],
+    ids=str,
+)
+def test_a_slice_may_have_rounds_where_the_others_have_none(own: dict[str, Any], settings: dict[str, Any]) -> None:
+    assert refusals(slice_of(own, learning={"mode": "asynchronous"}, **settings), PEERS) == []
+
+
+def test_outer_steps_need_slices_with_rounds() -> None:
+    settings = slice_of({"mode": "asynchronous"}, learning={"outer": "nesterov"})
+    (problem,) = refusals(settings)
+    assert problem.path == ("partial_models", "core", "outer")
+    settings["partial_models"]["core"]["outer"] = "none"
+    assert refusals(settings) == []
+
+
+@pytest.mark.parametrize("engine", ["vector", "ray"])
+def test_an_asynchronous_slice_needs_an_engine_with_messages(engine: str) -> None:
+    (problem,) = refusals(slice_of({"mode": "asynchronous"}), engine)
+    assert (problem.path, problem.rule) == (
+        ("partial_models", "core", "gossip"),
+        "asynchronous peers without messages",
+    )
+    assert refusals(slice_of({"mode": "asynchronous"}), "network") == []
+    assert refusals(slice_of({"mode": "synchronous", "deadline": 5.0}), engine) == []
 
 
 @pytest.mark.parametrize(
@@ -341,6 +381,24 @@ def test_asynchronous_slices_may_have_what_needs_no_rounds(own: dict[str, Any]) 
         ({"topology": "el-oracle"}, {"gossip": NOISY}),
         (NOISY, {"gossip": {"topology": "el-local"}}),
         ({"topology": "el-local"}, {"learning": {"mode": "asynchronous"}}),
+        ({"deadline": 0.01}, {}),
+        ({"deadline": 5.0}, {"learning": {"mode": "asynchronous"}}),
+        ({"mode": "asynchronous", "exchanges": 2}, {}),
+        ({"mode": "asynchronous"}, {"learning": {"weights": "samples"}}),
+        ({"mode": "asynchronous"}, {"gossip": {"protocol": "exact"}}),
+        ({"mode": "asynchronous", "protocol": "coordinator"}, {}),
+        ({"mode": "asynchronous"}, {"gossip": NOISY}),
+        ({"mode": "asynchronous", **NOISY}, {}),
+        ({"protocol": "coordinator", "exchanges": 1}, {}),
+        ({"tolerance": 1e-3}, {"gossip": {"protocol": "coordinator"}}),
+        ({"protocol": "coordinator", "wire": "int8"}, {}),
+        ({"protocol": "coordinator"}, {"gossip": {"wire": "bfloat16"}}),
+        ({"wire": "int8"}, {"gossip": {"protocol": "coordinator"}}),
+        ({"protocol": "coordinator", "drift": 0.1}, {}),
+        ({"protocol": "coordinator"}, {"gossip": {"drift": 0.1}}),
+        ({"protocol": "coordinator"}, {"gossip": NOISY}),
+        (NOISY, {"gossip": {"protocol": "coordinator"}}),
+        ({"protocol": "coordinator"}, {"learning": {"mode": "asynchronous"}}),
         ({"wire": "int8/gzip"}, {}),
         ({"wire": "top-k:2"}, {}),
     ],
@@ -352,6 +410,24 @@ def test_a_slices_drift_and_encoding_are_looked_at_like_the_federations(
     (problem,) = refusals(slice_of(own, **settings))
     assert problem.path[:3] in {("partial_models", "core", "gossip"), ("learning", "outer")}
     assert refusals(slice_of({"drift": 0.1, "wire": "int8/zstd"})) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "gossip"),
+    [
+        ({"protocol": "coordinator"}, {"topology": "star", "exchanges": 2}),
+        ({"protocol": "coordinator", "every": 2, "wire": "float32"}, {"wire": "int8"}),
+        ({"protocol": "coordinator", "privacy": "none"}, NOISY),
+        ({"protocol": "push-sum", "topology": "star", "wire": "int8", "drift": 0.1}, {"protocol": "coordinator"}),
+        ({"protocol": "push-sum", **NOISY}, {"protocol": "coordinator"}),
+        ({"every": 2, "deadline": 5.0}, {"protocol": "coordinator"}),
+    ],
+    ids=str,
+)
+def test_one_slice_may_have_a_coordinator_and_another_one_exchange_shares(
+    own: dict[str, Any], gossip: dict[str, Any]
+) -> None:
+    assert refusals(slice_of(own, gossip=gossip), PEERS) == []
 
 
 def test_a_simulation_may_compare_a_slices_own_gossip_with_other_methods() -> None:

@@ -6,7 +6,7 @@ given round on. Conservation is checked after every step, as in any cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.config.contract import contract_of, text_of
@@ -22,7 +22,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.world import World
-from tests.faults.group_cluster import GroupCluster
+from tests.faults.group_cluster import GroupCluster, world_with_shares
 from tests.faults.group_cluster import world as groups_world
 from tests.faults.peer_cluster import AUTHORITY, PeerCluster, world
 
@@ -171,8 +171,17 @@ def amended_killed(seed: int) -> None:
 def amended_groups(seed: int) -> None:
     """The contract changes where a coordinator leads each group: each round has one mean, no peer is left behind, and
     where the contracts differ in something that concerns a group, no mean is of updates that were sent under both."""
+    _amended_with_coordinators(groups_world, seed)
+
+
+def amended_slices(seed: int) -> None:
+    """The same where all peers exchange shares beside that."""
+    _amended_with_coordinators(world_with_shares, seed)
+
+
+def _amended_with_coordinators(made: Callable[..., World], seed: int) -> None:
     changed = ({"learning__batch_size": 4}, {"gossip__exchanges": 3})[seed % 2]
-    before, after = groups_world(), groups_world(**changed)
+    before, after = made(), made(**changed)
     links = LinkRules(delay=0.2, jitter=0.3 * (seed % 3), loss=0.05 * (seed % 4))
     victim = f"peer{1 + seed % 5}"
     rest = [peer for peer in before.peers if peer != victim]
@@ -221,4 +230,7 @@ def amended_groups(seed: int) -> None:
 
 
 #: Scenarios by name.
-AMENDED = {scenario.__name__: scenario for scenario in (amended, amended_newcomer, amended_killed, amended_groups)}
+AMENDED = {
+    scenario.__name__: scenario
+    for scenario in (amended, amended_newcomer, amended_killed, amended_groups, amended_slices)
+}

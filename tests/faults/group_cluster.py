@@ -2,7 +2,7 @@
 
 No two trainings add the same numbers, so bytes that are made again are noticed. Each group and round may have only one
 mean; it is the mean of the updates that it lists as counted, one of each peer; and every peer of the group that took it
-over has it in the place of its own values.
+over has it in the place of its own values. Groups beside them may exchange shares, whose weight is conserved.
 
 A `GroupCluster` checks every effect that is carried out, and every node after each of its steps.
 """
@@ -36,8 +36,8 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import World
-from tests.faults.peer_cluster import AUTHORITY, ENDLESS, STEPS
-from tests.reference import judges
+from tests.faults.peer_cluster import AUTHORITY, ENDLESS, EXACT, STEPS
+from tests.reference import audit, judges
 from tests.sims import worlds
 
 #: Ticks after the end of all faults within which all living peers are in one round of all their groups: a group that
@@ -51,6 +51,10 @@ MODELS = {
     "left": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer1", "peer2", "peer3"]},
     "right": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer3", "peer4", "peer5"]},
 }
+
+
+#: The same, but all peers exchange shares of what they have in common.
+BESIDE_SHARES = {**MODELS, "everyone": {**MODELS["everyone"], "gossip": {"protocol": "push-sum"}}}
 
 
 @cache
@@ -72,6 +76,11 @@ def world(**settings: Any) -> World:
             | settings
         )
     )
+
+
+def world_with_shares(**settings: Any) -> World:
+    """Return the same world, but with exchanges of shares in the group of all peers."""
+    return world.__wrapped__(partial_models=BESIDE_SHARES, **settings)
 
 
 @dataclass(eq=False)
@@ -304,4 +313,6 @@ class GroupCluster:
         )
         places = {group: (self.rounds(group), self.leading(group)) for group in self.groups}
         assert together, f"in {TOGETHER_TICKS:.0f} ticks not all came to round {goal}: {places}"
+        for group, (there, put) in audit.weights({p: node.durable for p, node in self.nodes().items()}).items():
+            assert abs(there - put) <= EXACT * put, f"{there} of {put} in {group}"
         self.judge()

@@ -9,10 +9,13 @@ from fedpeer.peer.state.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults
 from fedpeer.sims.network.lies import promising, rising, standing
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.group_cluster import GroupCluster, world
+from fedpeer.sims.world import World
+from tests.faults.group_cluster import GroupCluster, world, world_with_shares
+from tests.faults.peer_cluster import EXACT
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS
 from tests.faults.storms import STORM, stormy
+from tests.reference import audit
 
 #: Ticks in which all peers meet, elect coordinators and begin.
 CALM = 200.0
@@ -26,8 +29,18 @@ def group_coordinator_killed(effects: int) -> None:
     """P5, P6: A coordinator of a group that is killed after any effect of a round is soon replaced; no round of any
     group is lost, done twice or has two means; the groups that it is not in go on, and so does the peer after its
     restart."""
-    cluster = GroupCluster(world(), Faults(seed=effects, links=QUICK))
-    simulator, group = cluster.simulator, sorted(cluster.groups)[effects % 3]
+    _coordinator_killed(world(), effects)
+
+
+def slice_coordinator_killed(effects: int) -> None:
+    """P1, P5, P6: The same for a slice that has a coordinator beside one of which shares are exchanged: these go on and
+    lose nothing."""
+    _coordinator_killed(world_with_shares(), effects)
+
+
+def _coordinator_killed(made: World, effects: int) -> None:
+    cluster = GroupCluster(made, Faults(seed=effects, links=QUICK))
+    simulator, group = cluster.simulator, sorted(cluster.groups)[effects % len(cluster.groups)]
     simulator.start()
     assert cluster.reach(2, CALM), {each: cluster.rounds(each) for each in cluster.groups}
     victim = cluster.leading(group)
@@ -48,9 +61,16 @@ def group_coordinator_killed(effects: int) -> None:
 
 def groups_coordinated(seed: int) -> None:
     """P6: Under any faults a round of a group has one mean, which each member takes over once and in order."""
-    made = world()
-    faults = stormy(seed, made.peers, calm=CALM)
-    cluster = GroupCluster(made, faults)
+    _coordinated(world(), seed)
+
+
+def slices_coordinated(seed: int) -> None:
+    """P1, P6: The same for slices that have coordinators beside one of which shares are exchanged."""
+    _coordinated(world_with_shares(), seed)
+
+
+def _coordinated(made: World, seed: int) -> None:
+    cluster = GroupCluster(made, stormy(seed, made.peers, calm=CALM))
     cluster.simulator.start()
     cluster.settle_down()
 
@@ -102,8 +122,16 @@ def group_terms_lied_about(seed: int) -> None:
 
 def groups_end(seed: int) -> None:
     """All peers finish all rounds and end with the last mean of each of their groups, whatever messages are lost."""
-    rounds = 4
-    made = world(learning__rounds=rounds, gossip__deadline=10.0)
+    _all_end(world(learning__rounds=4, gossip__deadline=10.0), seed)
+
+
+def slices_end(seed: int) -> None:
+    """The same where another slice has no coordinator; all of its weight is there, or written off, at the end."""
+    _all_end(world_with_shares(learning__rounds=4, gossip__deadline=10.0), seed)
+
+
+def _all_end(made: World, seed: int) -> None:
+    rounds = made.federation.learning.rounds
     links = LinkRules(delay=0.2, jitter=float(seed % 4), loss=0.1 * (seed % 4), repeat=0.1)
     acts = (Act(60.0 + 5 * seed % 40, "kill", f"peer{1 + seed % 5}", 60.0),) if seed % 2 else ()
     cluster = GroupCluster(made, Faults(seed=seed, links=links, acts=acts))
@@ -121,6 +149,8 @@ def groups_end(seed: int) -> None:
         for group, consensus_state in durable.consensus_states.items():
             assert consensus_state.content is not None
             assert consensus_state.content.endswith(durable.x_n[durable.places[group]].numpy().tobytes())
+    for group, (there, put) in audit.weights(dict(zip(made.peers, durable_states, strict=True))).items():
+        assert abs(there - put) <= EXACT * put, f"{there} of {put} in {group}"
     cluster.judge()
 
 
@@ -175,10 +205,13 @@ GROUP_SESSIONS = {
     scenario.__name__: scenario
     for scenario in (
         group_coordinator_killed,
+        slice_coordinator_killed,
         groups_coordinated,
+        slices_coordinated,
         group_minority,
         group_terms_lied_about,
         groups_end,
+        slices_end,
         group_members_change,
     )
 }

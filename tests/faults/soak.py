@@ -1,6 +1,6 @@
 """Scenarios over many seeds, and a million fuzzed messages; prints each failure with the command that repeats it.
 
-python -m tests.faults.soak                    all scenarios, 3,012 runs, and 10^6 fuzzed messages
+python -m tests.faults.soak                    all scenarios, 3,095 runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
 python -m tests.faults.soak all 58 60          the same seeds of all scenarios
 python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
@@ -40,10 +40,11 @@ OTHERWISE = {
     "coordinator_killed": ROUND,
     "client_killed": 100,
     "group_coordinator_killed": GROUP_ROUND // 3,
+    "slice_coordinator_killed": GROUP_ROUND // 3,
 }
 #: Where the seed is the effect after which somebody is killed: steps between seeds, so that the effects of all of a
 #: federation's beginning, or of a round, have their turn.
-EVERY = {"killed": 3, "client_killed": 2, "group_coordinator_killed": 3}
+EVERY = {"killed": 3, "client_killed": 2, "group_coordinator_killed": 3, "slice_coordinator_killed": 3}
 #: A thousand messages each.
 FUZZ_SEEDS = 1000
 #: Seconds between two lines of progress.

@@ -57,10 +57,13 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "starved": ((0,), (72,)),  # 72: two voters in a later term than the coordinator, and a dead one
     "terms_lied_about": ((2,), ()),
     "group_coordinator_killed": ((8,), ()),
+    "slice_coordinator_killed": ((8,), ()),
     "groups_coordinated": ((0,), ()),
+    "slices_coordinated": ((0,), ()),
     "group_minority": ((0,), ()),
     "group_terms_lied_about": ((0,), ()),
     "groups_end": ((3,), ()),
+    "slices_end": ((3,), ()),
     "group_members_change": ((0,), ()),
     # Four in a ring are all apart, and come back to edges that were added for the dead.
     "isolated": ((143,), ()),
@@ -72,6 +75,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "readmitted": ((0,), ()),
     # A peer that was behind when the others switched; kills before, during and after the switch.
     "amended_groups": ((2,), ()),
+    "amended_slices": ((2,), ()),
     "amended_killed": ((16,), (28,)),
     "amended_newcomer": ((1,), ()),
 }

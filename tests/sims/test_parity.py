@@ -91,6 +91,12 @@ CASES = {
     "coordinators of several groups": federation(
         LED, "weights: samples", SEMI_LOCAL, data="dataset: digits, split: 'slicing:10'"
     ),
+    "a coordinator for one slice": federation(
+        FEW,
+        "weights: samples",
+        SEMI_LOCAL.replace("members: [peer1, peer2]}", "members: [peer1, peer2], gossip: {protocol: coordinator}}"),
+        data="dataset: digits, split: 'slicing:10'",
+    ),
     "adapters over frozen layers": federation(
         FEW,
         "optimizer: 'adam,lr=0.01', lora: {rank: 3, targets: [hidden1]}, frozen: [output.weight]",
@@ -235,6 +241,7 @@ def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, image
         "several groups",
         "associative",
         "coordinators of several groups",
+        "a coordinator for one slice",
         pytest.param("push-sum", marks=pytest.mark.soak),
         pytest.param("where a slice has drifted", marks=pytest.mark.soak),
         pytest.param("exact", marks=pytest.mark.soak),

@@ -74,6 +74,9 @@ def test_a_slice_averages_as_it_says_and_in_all_else_as_the_federation() -> None
     assert {each.protocol for each in (everyone, core, pair)} == {"push-pull"}
     assert gossip_of(plan, options, "core+pair") == options.gossip, "they do not say the same"
     assert gossip_of(plan, options, "another") == options.gossip
+    core = MODELS["core"] | {"gossip": {"deadline": 5.0, **MODELS["core"]["gossip"]}}
+    late = federation(partial_models={**MODELS, "core": core}, gossip__deadline=20.0)
+    assert [gossip_of(plan, late, name).deadline for name in MODELS] == [20.0, 5.0, 20.0]
 
 
 @pytest.mark.parametrize("method", ["full-averaging", "fedper"])

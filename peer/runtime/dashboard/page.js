@@ -106,10 +106,11 @@ function tiles(s) {
       ["Coordinator", council.coordinator ?? "none", (s.councils.length > 1 ? `of ${council.id}, ` : "")
         + (council.paused ? "rounds pause" : `term ${count(council.term)}`), council.paused],
       ["Voters", `${voting} of ${council.voters.length}`, `${majority} are a majority`, voting < majority],
-    ] : [
+    ] : []),
+    ...(s.groups.length || !council ? [
       ["Push-sum weight", weights.length ? small(Math.min(...weights)) : DASH, weights.length > 1 ? "lowest of all" : "of the group"],
       ["Disagreement", apart.length ? small(Math.max(...apart)) : DASH, !apart.length && s.alone_s > 0 ? "no peer to compare with" : apart.length > 1 ? "highest of all" : "to neighbors"],
-    ]),
+    ] : []),
     ["Sent", bytes(s.traffic.bytes_sent), `${count(s.traffic.messages_sent)} messages`],
     ["Received", bytes(s.traffic.bytes_received), `${count(s.traffic.messages_received)} messages`],
     ...(s.carried.bytes ? [["Carried", bytes(s.carried.bytes), `${s.carried.connections} of other peers' connections`]] : []),
@@ -124,7 +125,7 @@ const star = (council) => ({ ...council, models: [council.id], edges: council.me
   .filter((id) => council.coordinator !== null && id !== council.coordinator).map((id) => [council.coordinator, id]) });
 
 /** All groups that can be drawn. */
-const drawable = (s) => (s.groups.length ? s.groups : s.councils.map(star));
+const drawable = (s) => [...s.groups, ...s.councils.map(star)];
 
 /** The group that is drawn: the chosen one, or the first; before there are groups, all peers. */
 function drawnGroup(s) {
@@ -140,7 +141,7 @@ function overlay(s) {
     button.addEventListener("click", () => { chosen.group = each.id; show(); });
     return button;
   }));
-  part("h-graph", s.councils.length, () => (s.councils.length ? "Who coordinates whom" : "Who averages with whom"));
+  part("h-graph", "coordinator" in group, () => ("coordinator" in group ? "Who coordinates whom" : "Who averages with whom"));
   const width = at("graph").clientWidth;
   part("graph", [group.members, group.edges, [...states], group.waiting_for, width],
     () => graph(group.members, group.edges, states, group.waiting_for, width));
@@ -193,28 +194,29 @@ function table(caption, kind, headings, rows) {
   return el("table", { class: kind }, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, ...body));
 }
 
-function councils(s) {
-  part("h-groups", "councils", () => "Coordinated rounds");
-  part("groups", s.councils, () => table("Coordinated rounds of this peer", "folds",
-    ["group", ">members", "coordinator", ">term", ">last round", ">updates counted", ">voters", ">sent", ">received", "waiting for", ">members skipped"],
-    s.councils.map((c) => ({
-      cells: [c.id, count(c.members.length), c.coordinator ?? (c.paused ? "none: rounds pause" : "none yet"), count(c.term), count(c.round), count(c.counted.length),
-        `${c.voters_there.length} of ${c.voters.length}${c.votes ? "" : ", and this peer does not vote"}`, bytes(c.bytes_sent), bytes(c.bytes_received),
-        c.waiting_for.length ? someOf(c.waiting_for) : DASH, count(c.late)],
-    }))));
-}
+const councilTable = (s) => table("Coordinated rounds of this peer", "folds",
+  ["group", ">members", "coordinator", ">term", ">last round", ">updates counted", ">voters", ">sent", ">received", "waiting for", ">members skipped"],
+  s.councils.map((c) => ({
+    cells: [c.id, count(c.members.length), c.coordinator ?? (c.paused ? "none: rounds pause" : "none yet"), count(c.term), count(c.round), count(c.counted.length),
+      `${c.voters_there.length} of ${c.voters.length}${c.votes ? "" : ", and this peer does not vote"}`, bytes(c.bytes_sent), bytes(c.bytes_received),
+      c.waiting_for.length ? someOf(c.waiting_for) : DASH, count(c.late)],
+  })));
+
+const groupTable = (s) => table("Averaging groups of this peer", "folds",
+  ["group", ">members", ">parameters", ">round, exchange", ">weight", ">disagreement", ">sent", ">received", "waiting for", ">members skipped"],
+  s.groups.map((g) => ({
+    cells: [[g.id, g.models.join() === g.id ? null : el("span", { class: "models" }, ` ${g.models.join(", ")}`)].filter(Boolean), count(g.members.length), count(g.length),
+      `${count(g.round)}, ${g.exchange}`, [small(g.weight), spark(g.trail.map(([round, weight]) => [round, weight]))],
+      [small(g.disagreement), spark(g.trail.map(([round, , apart]) => [round, apart]), true)], bytes(g.bytes_sent), bytes(g.bytes_received),
+      g.waiting_for.length ? someOf(g.waiting_for) : DASH, count(g.late)],
+  })));
 
 function groups(s) {
-  if (s.councils.length) return councils(s);
-  part("h-groups", "groups", () => "Averaging groups");
-  part("groups", s.groups, () => (s.groups.length ? table("Averaging groups of this peer", "folds",
-    ["group", ">members", ">parameters", ">round, exchange", ">weight", ">disagreement", ">sent", ">received", "waiting for", ">members skipped"],
-    s.groups.map((g) => ({
-      cells: [[g.id, g.models.join() === g.id ? null : el("span", { class: "models" }, ` ${g.models.join(", ")}`)].filter(Boolean), count(g.members.length), count(g.length),
-        `${count(g.round)}, ${g.exchange}`, [small(g.weight), spark(g.trail.map(([round, weight]) => [round, weight]))],
-        [small(g.disagreement), spark(g.trail.map(([round, , apart]) => [round, apart]), true)], bytes(g.bytes_sent), bytes(g.bytes_received),
-        g.waiting_for.length ? someOf(g.waiting_for) : DASH, count(g.late)],
-    }))) : el("p", { class: "empty" }, "No averaging group yet: the peers are gathering.")));
+  const tables = [...(s.groups.length ? [groupTable] : []), ...(s.councils.length ? [councilTable] : [])];
+  const heading = tables[0] === councilTable ? "Coordinated rounds" : "Averaging groups";
+  part("h-groups", heading, () => heading);
+  part("groups", [s.groups, s.councils], () => (tables.length ? tables.map((each) => each(s))
+    : el("p", { class: "empty" }, "No averaging group yet: the peers are gathering.")));
 }
 
 const someOf = (names) => (names.length <= 4 ? names.join(", ") : `${names.slice(0, 3).join(", ")} and ${names.length - 3} more`);

@@ -1,7 +1,11 @@
-"""Peers whose groups average through coordinators: what they keep and send, who decides, and who may send."""
+"""Peers whose groups average through coordinators: what they keep and send, who decides, and who may send.
+
+Some of them exchange shares in another group beside that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +15,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.peer.node.node_setup import group_voter_set
 from fedpeer.peer.runtime.view import view_of
+from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train, Unreachable
 from fedpeer.peer.wire import codec
@@ -21,42 +26,96 @@ from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.group_cluster import MODELS, GroupCluster, world
+from fedpeer.sims.world import World
+from tests.faults.group_cluster import MODELS, GroupCluster, world, world_with_shares
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
 
 
-#: Rounds for which trainings were begun, by peer.
-TRAINED: dict[str, list[int]] = {}
+class Watched(GroupCluster):
+    """A cluster of five peers that has reached round 3 of its groups with coordinators.
+
+    trained   rounds for which trainings were begun, by peer
+    """
+
+    def __init__(self, made: World) -> None:
+        super().__init__(made, Faults(links=QUICK))
+        self.trained: dict[str, list[int]] = {}
+        said = self.simulator.on_effect
+
+        def on_event(peer: str, effect: Effect) -> None:
+            said(peer, effect)
+            if isinstance(effect, Train):
+                self.trained.setdefault(peer, []).append(effect.round)
+
+        self.simulator.on_effect = on_event
+        self.simulator.start()
+        assert self.reach(3, 400.0)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> GroupCluster:
-    """Return a cluster of five peers in three groups that have reached round 3."""
-    made = GroupCluster(world(), Faults(links=QUICK))
-    said = made.simulator.on_effect
-
-    def on_event(peer: str, effect: Effect) -> None:
-        said(peer, effect)
-        if isinstance(effect, Train):
-            TRAINED.setdefault(peer, []).append(effect.round)
-
-    made.simulator.on_effect = on_event
-    made.simulator.start()
-    assert made.reach(3, 400.0)
-    return made
+def cluster() -> Watched:
+    return Watched(world())
 
 
-def test_a_round_is_one_training_and_a_mean_in_each_group(cluster: GroupCluster) -> None:
-    for peer, node in cluster.nodes().items():
-        assert TRAINED[peer] == list(range(1, len(TRAINED[peer]) + 1))
-        assert len(TRAINED[peer]) in (node.durable.round, node.durable.round - 1)
+@pytest.fixture(scope="module")
+def beside() -> Watched:
+    """Return a cluster whose peers exchange shares in the group of all."""
+    return Watched(world_with_shares())
+
+
+@pytest.fixture(params=["cluster", "beside"])
+def either(request: pytest.FixtureRequest) -> Watched:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Watched)
+    return found
+
+
+def test_a_round_is_one_training_and_a_mean_in_each_group(either: Watched) -> None:
+    for peer, node in either.nodes().items():
+        assert either.trained[peer] == list(range(1, len(either.trained[peer]) + 1))
+        assert len(either.trained[peer]) in (node.durable.round, node.durable.round - 1)
         assert set(node.durable.consensus_states) == {
-            group for group, members in cluster.groups.items() if peer in members
+            group for group, members in either.groups.items() if peer in members
         }
 
 
-def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_can(cluster: GroupCluster) -> None:
+def test_a_round_is_over_when_the_mean_is_there_and_the_shares_are_exchanged(beside: Watched) -> None:
+    """Peers that have begun a round have taken over the means of the one before, and closed all of its exchanges."""
+    assert set(beside.groups) == {"left", "right"}
+    for _ in range(40):
+        beside.run(beside.simulator.now + 1.0)
+        for peer, node in beside.nodes().items():
+            exchanges, done = node.state.peer_groups.averaging["everyone"].exchanges, node.durable.round - 1
+            assert node.durable.groups["everyone"].at >= (done, exchanges), peer
+            assert all(each.settled >= done for each in node.durable.consensus_states.values()), peer
+            assert node.durable.groups.keys() == {"everyone"}
+
+
+def test_who_has_no_mean_goes_on_with_the_shares_after_a_while() -> None:
+    """`right` has no majority: peer3 goes on in the two other groups, and says so once."""
+    made = GroupCluster(world_with_shares(), Faults(links=QUICK))
+    simulator = made.simulator
+    simulator.start()
+    assert made.reach(2, 400.0)
+    simulator.kill("peer4")
+    simulator.kill("peer5")
+    left, right = made.rounds("left"), made.rounds("right")
+    made.run(simulator.now + 800.0)
+    assert min(made.rounds("left").values()) > max(left.values()) + 10
+    assert made.rounds("right") == {"peer3": right["peer3"]}, "no round without a majority"
+    assert made.notes("group_behind") == ["peer3"]
+    simulator.start("peer4", "peer5")
+    made.settle_down()
+
+
+def test_a_mean_in_force_is_no_sign_that_a_neighbours_round_is_over(beside: Watched) -> None:
+    """Its shares of the round are still waited for: nobody goes on without them."""
+    went = [row for row in beside.simulator.rows if row[1] == "note" and row[3] == "went_on_without"]
+    assert not went
+
+
+def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_can(cluster: Watched) -> None:
     first = cluster.nodes()["peer1"].consensus_by_group["everyone"].coordinator
     assert first is not None
     made = GroupCluster(world(), Faults(links=QUICK))
@@ -99,23 +158,36 @@ def test_an_update_is_kept_before_it_is_sent() -> None:
     assert sent >= 2 * 8, "in each round all but the coordinators of their groups"
 
 
-def test_among_equals_not_one_peer_coordinates_everything(cluster: GroupCluster) -> None:
+def test_among_equals_not_one_peer_coordinates_everything(cluster: Watched) -> None:
     leading = {group: cluster.leading(group) for group in cluster.groups}
     assert all(leader in cluster.groups[group] for group, leader in leading.items())
     assert len(set(leading.values())) > 1
 
 
-def test_what_is_kept_gives_the_same_peer_again(cluster: GroupCluster) -> None:
+def place(durable: DurableState) -> tuple[object, ...]:
+    """Return how far a peer has come: its round, whether it has trained, and the means that it has taken over."""
+    return durable.round, durable.trained, {group: each.settled for group, each in durable.consensus_states.items()}
+
+
+def test_what_is_kept_gives_the_same_peer_again(either: Watched) -> None:
     """A peer that is restored from its disk is the same to the last bit."""
-    for peer, node in cluster.nodes().items():
-        cluster.run(cluster.simulator.now + 1.0)
-        again = cluster.node_factory.node(peer, cluster.simulator.kept(peer)).durable
+    for peer, node in either.nodes().items():
+        either.run(either.simulator.now + 1.0)
+        again = either.node_factory.node(peer, either.simulator.kept(peer)).durable
         assert again.places.keys() == node.durable.places.keys()
-        if again.round == node.durable.round and again.trained == node.durable.trained:
+        assert again.groups.keys() == node.durable.groups.keys()
+        if place(again) == place(node.durable):  # else something of it is not saved yet
             assert again.x_n.equal(node.durable.x_n)
 
 
-def test_each_consensus_is_seen(cluster: GroupCluster) -> None:
+def test_each_consensus_is_seen_beside_the_groups_that_have_none(beside: Watched) -> None:
+    view = view_of(beside.nodes()["peer3"], {})
+    assert [consensus.id for consensus in view.consensus_by_group] == ["left", "right"]
+    assert [group.id for group in view.groups] == ["everyone"]
+    assert view_of(beside.nodes()["peer3"], {}).state in ("training", "averaging")
+
+
+def test_each_consensus_is_seen(cluster: Watched) -> None:
     node = cluster.nodes()["peer3"]
     view = view_of(node, {})
     assert [consensus.id for consensus in view.consensus_by_group] == ["everyone", "left", "right"]
@@ -128,12 +200,12 @@ def test_each_consensus_is_seen(cluster: GroupCluster) -> None:
     assert view.groups == ()
 
 
-def test_only_members_speak_in_a_consensus(cluster: GroupCluster) -> None:
+def test_only_members_speak_in_a_consensus(either: Watched) -> None:
     """A message is rejected by name if its sender or its recipient has no part in the group."""
-    receiver = cluster.nodes()["peer4"]
+    receiver = either.nodes()["peer4"]
     for group, code in (("left", "group_not_shared"), ("nothing", "unknown_group")):
         envelope = Envelope(
-            federation=cluster.node_factory.roster.federation_id,
+            federation=either.node_factory.roster.federation_id,
             sender="peer3",
             recipient="peer4",
             incarnation=1,
@@ -173,8 +245,9 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
 
 
 @pytest.mark.slow
-def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
-    made = GroupCluster(world(), Faults(links=QUICK))
+@pytest.mark.parametrize("build", [world, world_with_shares], ids=["means", "means and shares"])
+def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it(build: Callable[[], World]) -> None:
+    made = GroupCluster(build(), Faults(links=QUICK))
     simulator, entries, notes = made.simulator, list[object](), list[str]()
     simulator.start()
     assert made.reach(2, 400.0)
@@ -203,6 +276,42 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it() -> None:
     averaged = [each for each in entries[: entries.index(began)] if isinstance(each, Averaged)]
     assert began.round == 1 + max(each.round for each in averaged) > before + 4
     made.settle_down()
+
+
+@pytest.mark.slow
+def test_a_coordinators_rounds_do_not_lead_a_peer_away_from_those_with_which_it_exchanges_shares() -> None:
+    """peer3 trains ten times as long as the others: one group goes on without it, and the other one waits for it."""
+    models = {
+        "left": {
+            "neurons": {"input": "all", "hidden1": 1},
+            "members": ["peer1", "peer2", "peer3"],
+            "gossip": {"deadline": 0.5},
+        },
+        "right": {
+            "neurons": {"hidden1": 1, "output": "all"},
+            "members": ["peer3", "peer4", "peer5"],
+            "gossip": {"protocol": "push-sum"},
+        },
+    }
+    made = GroupCluster(world.__wrapped__(partial_models=models, gossip__deadline=20.0), Faults(links=QUICK))
+    made.node_factory.pace["peer3"] = 10.0
+    late: set[str] = set()
+    said = made.simulator.on_effect
+
+    def on_event(peer: str, effect: Effect) -> None:
+        said(peer, effect)
+        if isinstance(effect, Note) and effect.what == "went_on_without":
+            late.add(str(effect.fields["group"]))
+
+    made.simulator.on_effect = on_event
+    made.simulator.start()
+    made.run(1200.0)
+    rounds = {peer: node.durable.round for peer, node in made.nodes().items()}
+    assert late == {"left"}
+    assert max(rounds["peer1"], rounds["peer2"]) > 2 * rounds["peer3"] > 8
+    assert max(rounds["peer4"], rounds["peer5"]) - rounds["peer3"] <= 1
+    assert made.rounds("left")["peer3"] > rounds["peer3"], "it has the newest mean, whatever its own round"
+    made.judge()
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ ROUNDS = 100
 class FakePeer:
     """A fake peer: `status` is that of a peer in a federation of `peers`, and each `round()` advances it by one round.
 
-    With `served` the peers have a coordinator; otherwise they are peers without a server.
+    With `served` the peers have a coordinator; otherwise they are peers without a server. With `led` one of their two
+    groups has a coordinator.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class FakePeer:
         seed: int = 0,
         *,
         served: bool = False,
+        led: bool = False,
     ) -> None:
-        self.served = served
+        self.served, self.led = served, led
         self.now, self.number = 1_780_000_000.0, 0
         self.ids = tuple(f"peer{n}" for n in range(1, peers + 1))
         self.me = self.ids[min(2, peers - 1)]
@@ -123,25 +125,34 @@ class FakePeer:
         state: State = "finished" if self.number >= ROUNDS else "averaging"
         return NodeView(
             state=state, round=self.number, incarnation=1, life=2, roster=3, peers=peers, groups=self.groups(),
-            lag_ms_p99=3.1, consensus_by_group=(self.consensus(),) if self.served else (),
+            lag_ms_p99=3.1, consensus_by_group=self.consensus_by_group(),
         )  # fmt: skip
 
-    def consensus(self) -> ConsensusView:
+    @property
+    def ward(self) -> tuple[str, ...]:
+        return tuple(id for n, id in enumerate(self.ids) if n % 2 == 0)
+
+    def consensus_by_group(self) -> tuple[ConsensusView, ...]:
+        if self.served:
+            return (self.consensus("everyone", self.ids),)
+        return (self.consensus("ward-a", self.ward),) if self.led else ()
+
+    def consensus(self, id: str, members: tuple[str, ...]) -> ConsensusView:
         """Return a view whose peers coordinate in turn; from round 60 on half of them are away and none coordinates."""
         paused = self.number >= 60
         return ConsensusView(
-            id="everyone", members=self.ids,
-            coordinator=None if paused else self.ids[self.number // 20 % len(self.ids)],
-            term=1 + self.number // 20, round=self.number, counted=self.ids[:-1], voters=self.ids,
-            voters_there=self.ids[: len(self.ids) // 2] if paused else self.ids, votes=True, paused=paused,
-            waiting_for=self.ids[-1:] if self.number // 20 == 2 else (),
+            id=id, members=members,
+            coordinator=None if paused else members[self.number // 20 % len(members)],
+            term=1 + self.number // 20, round=self.number, counted=members[:-1], voters=members,
+            voters_there=members[: len(members) // 2] if paused else members, votes=True, paused=paused,
+            waiting_for=members[-1:] if self.number // 20 == 2 else (),
         )  # fmt: skip
 
     def groups(self) -> tuple[GroupView, ...]:
         if self.served:
             return ()
-        some = tuple(id for n, id in enumerate(self.ids) if n % 2 == 0)
-        return (self.group("everyone", self.ids, 43_210, 4), self.group("ward-a", some, 7_250, 2))
+        everyone = self.group("everyone", self.ids, 43_210, 4)
+        return (everyone,) if self.led else (everyone, self.group("ward-a", self.ward, 7_250, 2))
 
     def group(self, id: str, members: tuple[str, ...], length: int, degree: int) -> GroupView:
         size = len(members)

@@ -142,7 +142,7 @@ class RoundBob(Bob):
         term = self.term + 1
         self.hears(self.lead("ann", term, "ann", "cas", "eve"))
         assert self.peer.inside(lambda: self.consensus.coordinator) == "ann"
-        self.waits(lambda: not self.peer.process._node.part.working)  # type: ignore[union-attr]
+        self.waits(lambda: not self.peer.process._node.client.working)  # type: ignore[union-attr]
         return term
 
 

@@ -114,6 +114,23 @@ async def test_a_coordinator_and_the_servers_model_are_shown(browser: str) -> No
 
 
 @pytest.mark.slow
+async def test_a_slice_with_a_coordinator_stands_beside_the_others(browser: str) -> None:
+    peer = FakePeer(4, led=True)
+    for _ in range(20):
+        peer.round()
+    async with shown(peer, browser) as (page, _):
+        tiles = await page.value("document.querySelector('#tiles').innerText.replaceAll(/\\s+/g, ' ')")
+        for words in ("Coordinator peer3 term 2", "Voters 2 of 2", "Push-sum weight", "Disagreement"):
+            assert words in tiles
+        rows = "[...document.querySelectorAll('#groups tbody th')].map((each) => each.textContent)"
+        assert await page.value(rows) == ["everyone", "ward-a"]
+        heading = "document.querySelector('#h-graph').textContent"
+        assert await page.value(heading) == "Who averages with whom"
+        await page.value("[...document.querySelectorAll('#choose button')].at(-1).click()")
+        assert await page.value(heading) == "Who coordinates whom"
+
+
+@pytest.mark.slow
 async def test_being_alone_stalled_rounds_and_gathered_weight_stand_above_everything(browser: str) -> None:
     peer = learned(4)
     text, hidden = "document.querySelector('#alarm').textContent", "document.querySelector('#alarm').hidden"
