@@ -86,7 +86,7 @@ def write_flights(folder: Path) -> None:
     counts = np.bincount(found.user_N)
     (folder / "airlines").mkdir()
     draws = np.random.default_rng(0)
-    for number, user in enumerate(np.lexsort((found.user_names, -counts)), start=1):
+    for number, user in enumerate(np.lexsort((np.array(found.user_names), -counts)), start=1):
         own = np.flatnonzero(found.user_N == user)
         rows = np.sort(draws.permutation(own)[:_FLIGHTS_MAX])
         with (folder / "airlines" / f"{number}.csv").open("w", newline="", encoding="utf-8") as file:

@@ -319,13 +319,13 @@ class Difference:
     def _paces(self) -> bool:
         """True if the change is one of a slice's mode."""
         mine, theirs = self._of_slice("mode")
-        return mine != theirs
+        return bool(mine != theirs)
 
     @property
     def _reveals(self) -> bool:
         """True if the change is one of a slice's noise phase."""
         mine, theirs = self._of_slice("privacy")
-        return mine != theirs
+        return bool(mine != theirs)
 
     def _of_slice(self, name: str) -> tuple[Any, Any]:
         """Return what holds for a slice in both contracts; None, None if its `gossip` is not what differs."""

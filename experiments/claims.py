@@ -167,7 +167,7 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
 
     def check(results: Results) -> ClaimVerdict:
         mine_S, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
-        mores = [Middle.of(mine_S).median - Middle.of(each_S).median for each_S in theirs]
+        mores = [Middle.of(list(mine_S)).median - Middle.of(list(each_S)).median for each_S in theirs]
         margins = [mine_S - each_S for each_S in theirs]
         words = f"{_points(min(mores), margins[int(np.argmin(mores))], digits=2)} to the nearest"
         return with_test(min(mores) > 0, words, margins)

@@ -62,6 +62,7 @@ def test_a_slice_has_its_own_mode_or_the_federations() -> None:
         assert rules_of(made.federation, 0, "peer1", 1, text).eagers == {}, "its group may have the name of a model"
 
 
+@pytest.mark.slow
 def test_both_slices_come_to_their_mean_and_nothing_is_lost() -> None:
     """One peer is killed twice in the middle of it. Shares of one slice are given during trainings, too."""
     acts = (Act(80.0, "kill", "peer2", 20.0), Act(150.0, "kill", "peer2", 20.0))

@@ -92,6 +92,7 @@ def test_a_round_is_over_when_the_mean_is_there_and_the_shares_are_exchanged(bes
             assert node.durable.groups.keys() == {"everyone"}
 
 
+@pytest.mark.slow
 def test_who_has_no_mean_goes_on_with_the_shares_after_a_while() -> None:
     """`right` has no majority: peer3 goes on in the two other groups, and says so once."""
     made = GroupCluster(world_with_shares(), Faults(links=QUICK))
