@@ -124,10 +124,11 @@ def test_in_markdown_the_index_leads_to_the_pages_beside_it() -> None:
 def test_what_did_not_hold_is_named_once_with_its_places() -> None:
     claims = [{"text": text, "held": held, "words": ""} for text, held in (("at 1: A", False), ("at 2: A", False))]
     claims += [{"text": "at 3: A", "held": True, "words": ""}, {"text": "B", "held": False, "words": ""}]
+    claims.append({"text": "C", "held": False, "noise": True, "words": ""})
     text = index([data("one", size="default", claims=claims), data("two", claims=claims)])
     assert " [What did not hold](#what-did-not-hold) is named at the end." in text
     assert text.count("at 1") == 1, "quick pages are counted apart"
-    assert text.endswith("| [one](one-default.md) | 3 | A (at 1, at 2); B |\n")
+    assert text.endswith("| [one](one-default.md) | A (at 1, at 2); B | 1 |\n")
     assert "did not hold" not in index([data("one", claims=claims[2:3])])
 
 
