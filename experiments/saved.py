@@ -64,7 +64,7 @@ def _of_today(data: dict[str, Any]) -> dict[str, Any]:
     old = outdated(cells, results)
     claims = judged(today, size, data["cells"], results, old)
     folds = max(cell.folds for cell in cells)
-    earlier = {"outdated": old} if old else {}
+    earlier: dict[str, Any] = {"outdated": old} if old else {}
     earlier |= {"folds_today": folds} if folds != data.get("folds", 1) else {}
     shown = [cell.label for cell in cells], list(today.columns)
     same = not earlier and shown == (data["cells"], data["columns"])
