@@ -313,8 +313,8 @@ def test_a_slices_deadline_is_each_peers_own_business() -> None:
         assert part(contract(one), "own", served=False) == part(contract(other), "own", served=False)
         (found,) = differences(contract(one), contract(other))
         assert (found.path, found.changes) == ("partial_models.own.gossip", True)
-    (one, other) = (part(contract(each), "own", served=False) for each in ({"every": 2}, {"every": 3, "deadline": 5.0}))
-    assert one != other
+    parts = [part(contract(each), "own", served=False) for each in ({"every": 2}, {"every": 3, "deadline": 5.0})]
+    assert parts[0] != parts[1]
 
 
 @pytest.mark.parametrize(

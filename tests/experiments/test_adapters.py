@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import Federation
+from fedpeer.config.settings import FederationSettings
 from fedpeer.data.registry import describe_dataset
 from fedpeer.data.shakespeare import genre_of
 from fedpeer.experiments import pretraining
@@ -23,7 +23,7 @@ pytestmark = [
 BRIEFLY = Choice("python", "fedpeer.experiments.pretraining:character_model", {"width": 16, "layers": 1, "steps": 2})
 
 
-def federations() -> dict[str, Federation]:
+def federations() -> dict[str, FederationSettings]:
     cells = ADAPTERS.cells(ADAPTERS.sizes["default"])
     return {each.label: each.variants[""].federation.model_copy(update={"network": BRIEFLY}) for each in cells}
 

@@ -82,7 +82,7 @@ def test_one_run_is_not_judged_and_bytes_are_not_tested() -> None:
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
     draws = np.random.default_rng(0)
     shifts = {"A": 0.03, "B": 0.0, "C": 0.015, "D": 0.01}
-    cells = [cell(name, 0.8 + shift + 0.01 * draws.normal(size=10)) for name, shift in shifts.items()]
+    cells = [cell(name, list(0.8 + shift + 0.01 * draws.normal(size=10))) for name, shift in shifts.items()]
     claims = [above(f"{name} is above B", name, ["B"], "PM") for name in "ACD"]
     alone = [claim.check(of(*cells)).p for claim in claims]
     p = [each for each in alone if each is not None]
@@ -94,7 +94,7 @@ def test_claims_are_corrected_for_how_many_the_page_has() -> None:
 
 def test_p_is_printed_from_ten_runs_on() -> None:
     for runs in (9, 10):
-        pair = of(cell("A", np.linspace(0.7, 0.9, runs)), cell("B", np.linspace(0.6, 0.85, runs)))
+        pair = of(cell("A", list(np.linspace(0.7, 0.9, runs))), cell("B", list(np.linspace(0.6, 0.85, runs))))
         assert ("p = " in verdicts(pair, A_ABOVE_B)[0]["words"]) == (runs == 10)
 
 

@@ -46,7 +46,7 @@ TOGETHER_TICKS = 3000.0
 #: Bytes of a weight before the float32 values of an update.
 WEIGHT_BYTES = 8
 #: Partial models and the peers that implement them. Each group has a majority without any one of its members.
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "everyone": {"neurons": {"input": "all", "hidden1": 2, "output": "all"}},
     "left": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer1", "peer2", "peer3"]},
     "right": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer3", "peer4", "peer5"]},

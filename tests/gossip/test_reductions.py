@@ -141,7 +141,7 @@ def test_exchanges_at_a_pace_are_the_gossip_of_choco(pace: float) -> None:
                 held[p] = held[p] + mass
                 out[q][str(p)] = acknowledged(out[q][str(p)], number + 1, form)[0]
         for copy_D, x_D in zip(copies_PD, x_PD, strict=True):
-            largest = sorted(range(length), key=lambda place, apart_D=x_D - copy_D: -abs(float(apart_D[place])))[:3]
+            largest = (x_D - copy_D).abs().topk(3).indices
             copy_D[largest] = x_D[largest]
         x_PD = x_PD + pace * (torch.from_numpy(ring_PP) - torch.eye(peers)) @ copies_PD
         found_PD = torch.stack([each.estimate_D for each in held])

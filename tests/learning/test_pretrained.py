@@ -254,7 +254,7 @@ class TestMistakes:
             ({"vocabulary": KNOWN + 1}, "take the model's own tokenizer"),
         ],
     )
-    def test_of_data(self, models: Path, changed: dict[str, int], message: str) -> None:
+    def test_of_data(self, models: Path, changed: dict[str, Any], message: str) -> None:
         choice = parse_choice(f"hf:{models / 'bert'}")
         with pytest.raises(NetworkError, match=message):
             build_network(choice, shape(**changed), 3, Draws(0), _no_code, build_pretrained)

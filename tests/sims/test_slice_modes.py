@@ -86,7 +86,7 @@ def test_both_slices_come_to_their_mean_and_nothing_is_lost() -> None:
 
 def test_who_has_no_slice_with_rounds_is_not_waited_for_and_waits_for_nobody() -> None:
     made = world(federation(partial_models=SOME, simulation__peers=4, learning__rounds=6))
-    with NetworkEngine(made, METHOD, faults=Faults(links=QUICK, paces={"peer4": 100.0})) as network:
+    with NetworkEngine(made, METHOD, faults=Faults(links=QUICK, paces=(("peer4", 100.0),))) as network:
         for _ in range(4):
             network.step()
         *together, slow = network.statistics()[SECONDS]
