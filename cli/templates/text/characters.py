@@ -12,7 +12,7 @@ CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 WINDOW, STEP = 32, 3
 
 
-def load() -> fedpeer.Dataset:
+def peer_texts() -> fedpeer.Dataset:
     """Return the peers' examples: each file in texts/ is a peer."""
     return examples("texts", letters=8_000)
 
