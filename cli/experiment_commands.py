@@ -36,7 +36,6 @@ def list_experiments() -> None:
 
     from fedpeer.data.registry import describe_dataset
     from fedpeer.experiments.registry import EXPERIMENTS, experiment
-    from fedpeer.runs.units import duration_text
 
     console, missing, readers = Console(), False, [each for each in map(experiment, EXPERIMENTS) if each.reads]
     for paper, each_of in groupby(map(experiment, EXPERIMENTS), key=lambda each: each.source.partition(", ")[0]):
@@ -49,10 +48,7 @@ def list_experiments() -> None:
             here = {one: describe_dataset(one).here for one in each.data}
             missing = missing or not all(here.values())
             data = "\n".join(f"[green]{one}" if found else f"[yellow]{one}*" for one, found in here.items())
-            times = [
-                duration_text(60 * size.minutes).removesuffix(" 0 s").removesuffix(" 0 min")
-                for size in each.sizes.values()
-            ]
+            times = [_estimate(size.minutes) for size in each.sizes.values()]
             table.add_row(each.name, each.source.rpartition(", ")[2], data, *times)
         console.print(table)
     for each in readers:
@@ -61,6 +57,14 @@ def list_experiments() -> None:
     if missing:
         console.print("* not on this machine; see fedpeer data prepare NAME")
     console.print("Times are estimates for two cores. To run one: fedpeer experiment run NAME, with --quick or --full.")
+
+
+def _estimate(minutes: float) -> str:
+    """Return a rough time; from ten hours on in hours alone."""
+    from fedpeer.runs.units import duration_text
+
+    text = duration_text(60 * minutes if minutes < 600 else 3600 * round(minutes / 60))
+    return text.removesuffix(" 0 s").removesuffix(" 0 min")
 
 
 @app.command("run")

@@ -299,11 +299,12 @@ def _form(options: _Form | None, to: Path | None) -> _Form:
     if to is None:
         return options or "safetensors"
     ending = to.suffix.lower().removeprefix(".")
-    meant: _Form | None = next((form for form in get_args(_Form) if form == ending), None)
+    files: list[_Form] = [form for form in get_args(_Form) if form not in _FOLDERS]
+    meant = next((form for form in files if form == ending), None)
     if options is not None and meant in (None, options):
         return options
     if meant is None:
-        known = ", ".join(f".{form}" for form in get_args(_Form))
+        known = ", ".join(f".{form}" for form in files)
         text = f"the ending of {to} is not a known format: use one of {known}, or add --format"
     elif options is None:
         return meant

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from fedpeer.config.choice import Choice
-from fedpeer.config.pretrained import without_paths
+from fedpeer.config.pretrained import PRETRAINED, without_paths
 from fedpeer.config.reading import UNCHECKED
 from fedpeer.config.settings import FederationSettings
 
@@ -180,7 +180,8 @@ def _without_paths(federation: _Settings) -> _Settings:
     if start is not None and start.name == "file":
         settings = {name: value for name, value in start.settings.items() if name == "digest"}
         found["learning"] = federation.learning.model_copy(update={"start": Choice("file", None, settings)})
-    if federation.network is not None:
+    # What a file leaves out must not count as set, so nothing else is replaced.
+    if federation.network is not None and federation.network.name == PRETRAINED:
         found["network"] = without_paths(federation.network)
     return federation.model_copy(update=found)
 

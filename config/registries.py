@@ -22,7 +22,7 @@ from fedpeer.algorithms.start import STARTS
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice, lookup, nearest_name, own_function
 from fedpeer.config.pretrained import PRETRAINED, PretrainedNetwork, pretrained_network
 from fedpeer.config.problems import ConfigProblem, Path, found_text
-from fedpeer.config.settings import FederationSettings, Strict
+from fedpeer.config.settings import TABLES, FederationSettings, Strict
 from fedpeer.data.own import OWN
 from fedpeer.data.registry import DATASETS
 from fedpeer.data.splits import MODIFIERS, SPLITS
@@ -220,7 +220,9 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
         elif function is PretrainedNetwork:
             pretrained_network(choice)
         else:
-            bind_settings(choice, function)
+            bound = bind_settings(choice, function)
+            if path == ("simulation", "dataset") and choice.name in TABLES and not {"label", "text"} & set(bound):
+                raise ChoiceError(f'"{choice.name}" needs label; write {choice.name}:FILE,label=NAME')
     except ChoiceError as error:
         return ConfigProblem(path, str(error))
     return None

@@ -73,7 +73,7 @@ def _better(text: str, label: str, other: str) -> PaperClaim:
 ADAPTERS = Experiment(
     name="adapters",
     title="Adapters on a frozen language model: roles of plays share parts of them",
-    source="beyond the papers, adapters that are shared with different peers",
+    source="beyond the papers, adapters",
     paper="adapters: Hu et al., LoRA, ICLR 2022; first factors in common: Guo et al., FedSA-LoRA, ICLR 2025",
     data=("shakespeare",),
     columns=("bits", "PM", "sent"),

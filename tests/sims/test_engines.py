@@ -45,7 +45,10 @@ def request(engine: EngineName, faults: str = "", device: str = "cpu", **setting
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (request("vector", learning__mode="asynchronous"), 'learning.mode: asynchronous; use engine="network"'),
+        (
+            request("vector", learning__mode="asynchronous"),
+            'learning.mode: asynchronous, nor a slice of this mode; use engine="network"',
+        ),
         (
             request("vector", learning__algorithm="fedavg", learning__aggregation_goal=3),
             'the vector engine has no time, in which some updates come earlier than others; use engine="network"',

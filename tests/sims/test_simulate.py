@@ -392,13 +392,14 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"learning__mode": "asynchronous"}, "learning.mode: asynchronous"),
+        ({"learning__mode": "asynchronous"}, "learning.mode: asynchronous, nor a slice of this mode"),
         ({"gossip__wire": "int8/zstd"}, "gossip.wire = int8/zstd"),
     ],
 )
 def test_what_only_whole_peers_can_play_is_refused_with_the_way_out(settings: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=f'{said}; use engine="network"'):
+    with pytest.raises(ConfigError) as refusal:
         prepare_simulation(SimulationRequest(federation=federation(**settings)))
+    assert f'{said}; use engine="network"' in " ".join(str(refusal.value).split())
 
 
 @pytest.mark.parametrize("engine", ["network", "processes"])

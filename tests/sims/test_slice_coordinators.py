@@ -81,27 +81,31 @@ def test_a_run_that_was_stopped_goes_on_in_step() -> None:
     check_stop(world(sliced(gossip, **settings)), ROUNDS, stop=1)
 
 
+def _play(running: ProcessesEngine, rounds: int) -> None:
+    while running.round < rounds:
+        running.step()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_real_peers_that_all_pause_go_on_where_they_were(tmp_path: Path) -> None:
+    """They are stopped in the middle: rounds that they did before they heard of it come first."""
     gossip, _ = WAYS["one has a coordinator"]
     made = world(
-        sliced(gossip, learning__rounds=4, gossip__tick=0.05, gossip__deadline=120.0, learning__evaluate_every=4)
+        sliced(gossip, learning__rounds=25, gossip__tick=0.05, gossip__deadline=120.0, learning__evaluate_every=25)
     )
     stop = threading.Event()
     with ProcessesEngine(made, METHOD, folder=tmp_path / "peers", stop=stop) as running:
         running.step()
-        running.step()
-        tensors, state = running.snapshot()
         stop.set()
         with pytest.raises(Stopped):
-            running.step()
+            _play(running, 25)
+        tensors, state = running.snapshot()
     with ProcessesEngine(made, METHOD, folder=tmp_path / "peers") as again:
         again.restore(tensors, state)
-        while again.round < 4:
-            again.step()
+        _play(again, 25)
         found = again.x_Pn
-    assert relative(found, played(made, 4)) < PARITY
+    assert relative(found, played(made, 25)) < PARITY
 
 
 @pytest.mark.slow
