@@ -60,10 +60,10 @@ def list_experiments() -> None:
 
 
 def _estimate(minutes: float) -> str:
-    """Return a rough time; from ten hours on in hours alone."""
+    """Return a rough time; from two hours on in hours alone."""
     from fedpeer.runs.units import duration_text
 
-    text = duration_text(60 * minutes if minutes < 600 else 3600 * round(minutes / 60))
+    text = duration_text(60 * minutes if minutes < 120 else 3600 * round(minutes / 60))
     return text.removesuffix(" 0 s").removesuffix(" 0 min")
 
 
