@@ -92,6 +92,7 @@ def test_with_everything_sent_and_gamma_1_it_is_full_averaging() -> None:
         torch.testing.assert_close(ours_Pn, same_Pn, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_training_models_come_to_their_mean() -> None:
     """Compressed to one number of three, too: what is left out comes later."""
     flat = work(0)

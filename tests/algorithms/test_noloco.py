@@ -49,6 +49,7 @@ def trained(phi_Pn: Vector, round: int) -> Vector:
     return theta_Pn
 
 
+@pytest.mark.slow
 def test_rounds_are_the_papers_with_two_averages() -> None:
     """The paper averages phi and Delta; the mean over the peers takes the outer step of the mean."""
     phi_Pn, delta_Pn = np.zeros((2, PEERS, FEATURES))
