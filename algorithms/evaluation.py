@@ -13,9 +13,10 @@ from fedpeer.algorithms.losses import Loss, score_sums
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 
-#: Examples evaluated at once: few enough to bound the memory of activations, enough for efficient matrix products.
+#: Examples evaluated at once: few enough to bound the memory of activations, enough for efficient matrix products. Of
+#: texts that are continued these are the places, each of which has outputs for a whole vocabulary.
 EVALUATED_AT_ONCE = 2048
-#: Examples of a block of peers evaluated at once.
+#: The same of a block of peers.
 BLOCK_EVALUATED_AT_ONCE = 4096
 
 
@@ -29,7 +30,7 @@ def evaluate(
         score_scale: one unit of the targets in units of the data.
     """
     score = total = 0.0
-    for logits_MC, y_M in _pieces(stepper, x_n, examples, view):
+    for logits_MC, y_M in _pieces(stepper, loss, x_n, examples, view):
         right, summed = score_sums(loss, logits_MC, y_M)
         score, total = score + float(right), total + float(summed)
     return _means(loss, score, total, len(examples), score_scale)
@@ -55,7 +56,7 @@ def evaluate_block(
     y_BM = pad_sequence([each.y_M for each in parts], batch_first=True)
     count_B = torch.tensor([len(each) for each in parts], device=device)
     sums_2B = torch.zeros(2, len(parts), dtype=widest(device), device=device)
-    width = max(1, BLOCK_EVALUATED_AT_ONCE // len(parts))
+    width = max(1, BLOCK_EVALUATED_AT_ONCE // (len(parts) * _places(loss, parts[0])))
     for first in range(0, index_BM.shape[1], width):
         index_Bm, y_Bm = index_BM[:, first : first + width], y_BM[:, first : first + width]
         inputs = torch.index_select(x_NF, 0, index_Bm.flatten()).view(*index_Bm.shape, *x_NF.shape[1:])
@@ -75,15 +76,21 @@ def _means(loss: Loss, score: float, total: float, examples: int, score_scale: f
 
 def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None) -> Tensor:
     """Return the loss of each example, (M,)."""
-    pieces = _pieces(stepper, x_n, examples, view)
+    pieces = _pieces(stepper, loss, x_n, examples, view)
     return torch.cat([loss.value(logits_MC.unsqueeze(1), y_M.unsqueeze(1)) for logits_MC, y_M in pieces])
 
 
+def _places(loss: Loss, examples: Examples) -> int:
+    """Return the number of places of an example that have outputs of their own."""
+    return examples.y_M.shape[1] if loss.continues else 1
+
+
 def _pieces(
-    stepper: Stepper, x_n: Tensor, examples: Examples, view: BatchView | None
+    stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: BatchView | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the outputs for some examples, and their targets."""
-    for first in range(0, len(examples), EVALUATED_AT_ONCE):
-        piece = examples.between(first, first + EVALUATED_AT_ONCE)
+    count = max(1, EVALUATED_AT_ONCE // _places(loss, examples))
+    for first in range(0, len(examples), count):
+        piece = examples.between(first, first + count)
         inputs = piece.inputs() if view is None else view(piece.inputs(), examples.x_NF.dim() - 1)
         yield stepper.logits(x_n.unsqueeze(0), inputs.unsqueeze(0))[0], piece.y_M

@@ -84,7 +84,7 @@ def _next(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class _Template:
-    """What a template has besides its texts.
+    """Data of a template, and files that only it has.
 
     write     writes its data into the folder
     listed    name and description of each file and folder that only this template has

@@ -24,7 +24,8 @@ from fedpeer.config.pretrained import PretrainedNetwork
 from fedpeer.learning.adapter_files import AdapterFile, put_adapter, read_adapter, write_adapter
 from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.model_folder import folder_digest
-from fedpeer.networks.lora import adapt, freeze, merged
+from fedpeer.learning.program import first_line
+from fedpeer.networks.lora import ADAPTABLE, adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import frozen_parameters
 
@@ -34,8 +35,6 @@ _ATTENTION = (
     *("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "query_proj", "value_proj"),
     *("c_attn", "query_key_value", "qkv_proj", "Wqkv", "attn_qkv"),
 )
-#: Layers that can have adapters.
-_ADAPTED = (nn.Linear, nn.Embedding)
 #: Files of a tokenizer.
 _TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
@@ -139,7 +138,7 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
             raise
         except Exception as problem:  # whatever the library raises for a folder that it does not know
             raise NetworkError(
-                f"network hf: {folder} cannot be loaded: {type(problem).__name__}: {_first_line(problem)}"
+                f"network hf: {folder} cannot be loaded: {type(problem).__name__}: {first_line(problem)}"
             ) from None
     turned = _as_linear(model, transformers)
     return PretrainedModel(model.eval(), padding, str(folder), turned=turned)
@@ -205,7 +204,7 @@ def _adapted(module: PretrainedModel, chosen: PretrainedNetwork, adapter: Adapte
     if adapter is None:
         adapt(module, _targets(module, chosen), chosen.lora, chosen.scale)
         return
-    known_layers = {name for name, layer in module.model.named_modules() if isinstance(layer, _ADAPTED)}
+    known_layers = {name for name, layer in module.model.named_modules() if isinstance(layer, ADAPTABLE)}
     for name in adapter.layers:
         if name not in known_layers:
             raise NetworkError(
@@ -222,7 +221,7 @@ def _has_head(model: nn.Module) -> bool:
 
 def _targets(module: nn.Module, chosen: PretrainedNetwork) -> list[str]:
     """Return the names of the layers that get adapters."""
-    layers = [name for name, layer in module.named_modules() if isinstance(layer, _ADAPTED)]
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, ADAPTABLE)]
     if not chosen.targets:
         found = [name for name in layers if name.rpartition(".")[2] in _ATTENTION]
         if not found:
@@ -308,7 +307,3 @@ def _loading(module: PretrainedModel, task: Task, folder: Path | str) -> str:
     config: Any = module.model.config
     labels = "" if task == "next-token" else f", num_labels={config.num_labels}"
     return f'model = AutoModelFor{kind}.from_pretrained("{folder}"{labels})'
-
-
-def _first_line(problem: Exception) -> str:
-    return next(iter(str(problem).strip().splitlines()), "")[:200]

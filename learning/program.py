@@ -92,7 +92,7 @@ def write_pt2(program: Program, example: Tensor, path: Path) -> None:
             exported = torch.export.export(program, (example,), dynamic_shapes=({0: torch.export.Dim("examples")},))
     except Exception as problem:  # a user's own network may raise anything
         raise ExportError(
-            f"torch.export cannot export this network: {_first_line(problem)}; use --format safetensors"
+            f"torch.export cannot export this network: {first_line(problem)}; use --format safetensors"
         ) from problem
     with replacing(path) as temporary, temporary.open("wb") as file:
         torch.export.save(exported, file)
@@ -123,12 +123,13 @@ def write_onnx(program: Program, example: Tensor, path: Path) -> None:
             )
     except Exception as problem:
         raise ExportError(
-            f"torch.onnx cannot export this network: {_first_line(problem)}; use --format pt2 or safetensors"
+            f"torch.onnx cannot export this network: {first_line(problem)}; use --format pt2 or safetensors"
         ) from problem
     assert exported is not None, "dynamo gives a program"
     with replacing(path) as temporary:
         exported.save(temporary)
 
 
-def _first_line(problem: Exception) -> str:
+def first_line(problem: Exception) -> str:
+    """Return the first line of an error's text, at most 200 letters, or its kind if it has no text."""
     return next(iter(str(problem).strip().splitlines()), type(problem).__name__)[:200]

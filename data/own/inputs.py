@@ -16,7 +16,7 @@ from fedpeer.data.dataset import TextColumn
 from fedpeer.data.own.columns import column_numbers
 from fedpeer.data.own.mistakes import FileMistakes
 from fedpeer.data.own.table import batches
-from fedpeer.data.own.text import TextTokenizer
+from fedpeer.data.own.text import tokens_of
 
 
 def read_inputs(
@@ -66,7 +66,7 @@ def read_texts(file: TextIO, name: str, text: TextColumn, delimiter: str = ",") 
     mistakes.stop_if_any()
     if not texts:
         raise mistakes.stop("", "there are column names but no rows")
-    return TextTokenizer(text.tokenizer).whole(texts, text.length).x_NT
+    return tokens_of(texts, text, continued=False).x_NT
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from fedpeer.data.own.columns import (
     users,
 )
 from fedpeer.data.own.mistakes import FileMistakes, check_there
-from fedpeer.data.own.text import TextTokenizer, TextTokens, wanted_text
+from fedpeer.data.own.text import text_column, tokens_of
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
 BATCH_ROWS = 10_000
@@ -37,10 +37,15 @@ BATCH_ROWS = 10_000
 class WantedColumns:
     """The user's settings about columns.
 
+    path    the file, for messages
     label   the column to predict; None: the next tokens of the text are predicted
     text    the column of text; None: the features are numbers
+
+    Raises:
+        DataError: they do not go together.
     """
 
+    path: str
     label: str | None
     task: Task | None
     classes: tuple[str, ...]
@@ -48,6 +53,14 @@ class WantedColumns:
     drop: tuple[str, ...]
     test_fraction: float | None
     text: TextColumn | None
+
+    def __post_init__(self) -> None:
+        if self.label is None and self.text is None:
+            raise DataError(f"{self.path}: the column to predict is not named; add label=NAME")
+        if self.label is None and self.task not in (None, "next-token"):
+            raise DataError(f"{self.path}: task={self.task} needs a column to predict; add label=NAME")
+        if self.label is not None and self.task == "next-token":
+            raise DataError(f"{self.path}: task=next-token predicts the text itself; leave out label={self.label}")
 
     def features(self, header: Sequence[str]) -> list[str]:
         others = {self.label, self.user, *self.drop, None if self.text is None else self.text.column}
@@ -94,7 +107,16 @@ def csv(
     Raises:
         DataError: with file, row (line of the file) and column of every mistake.
     """
-    wanted = _wanted(path, label, task, classes, user, drop, test_fraction, text, tokenizer, length)
+    wanted = WantedColumns(
+        path=path,
+        label=label,
+        task=task,
+        classes=classes,
+        user=user,
+        drop=drop,
+        test_fraction=test_fraction,
+        text=text_column(text, tokenizer, length),
+    )
     mistakes = FileMistakes(path)
     separator = separator_of(delimiter)
     check_there(path)
@@ -109,37 +131,6 @@ def csv(
         raise mistakes.stop("", f"it cannot be opened ({problem.strerror})") from None
     except UnicodeDecodeError:
         raise mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8") from None
-
-
-def _wanted(
-    path: str,
-    label: str | None,
-    task: Task | None,
-    classes: tuple[str, ...],
-    user: str | None,
-    drop: tuple[str, ...],
-    test_fraction: float | None,
-    text: str | None,
-    tokenizer: str | None,
-    length: int,
-) -> WantedColumns:
-    """Return the settings about columns.
-
-    Raises:
-        DataError: they do not go together.
-    """
-    if label is None and text is None:
-        raise DataError(f"{path}: the column to predict is not named; add label=NAME")
-    if label is None and task not in (None, "next-token"):
-        raise DataError(f"{path}: task={task} needs a column to predict; add label=NAME")
-    if label is not None and task == "next-token":
-        raise DataError(f"{path}: task=next-token predicts the text itself; leave out label={label}")
-    if text is None and tokenizer is not None:
-        raise DataError(f"{path}: tokenizer={tokenizer} has no text to read; add text=NAME, the column of text")
-    column = None if text is None else wanted_text(text, tokenizer, length)
-    return WantedColumns(
-        label=label, task=task, classes=classes, user=user, drop=drop, test_fraction=test_fraction, text=column
-    )
 
 
 def separator_of(delimiter: str) -> str:
@@ -220,7 +211,16 @@ def parquet(
         import pyarrow.parquet
     except ImportError:
         raise DataError(f"{path}: reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
-    wanted = _wanted(path, label, task, classes, user, drop, test_fraction, text, tokenizer, length)
+    wanted = WantedColumns(
+        path=path,
+        label=label,
+        task=task,
+        classes=classes,
+        user=user,
+        drop=drop,
+        test_fraction=test_fraction,
+        text=text_column(text, tokenizer, length),
+    )
     mistakes = FileMistakes(path)
     check_there(path)
     try:
@@ -290,20 +290,33 @@ def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mis
     y, task, names = _label_targets(columns, wanted, mistakes)
     user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())
     mistakes.stop_if_any()
-    if wanted.text is not None:
-        return _of_text(y, task, names, user_N, user_names, columns, wanted, mistakes)
+    source = _source(task, names, wanted, mistakes)
+    if wanted.text is None:
+        x: NDArray[np.generic] = np.concatenate(columns.batches)
+        vocabulary = 0
+    else:
+        tokens = tokens_of(columns.texts, wanted.text, continued=task == "next-token")
+        if not len(tokens.x_NT):
+            raise mistakes.stop(f"column {wanted.text.column}", "no text has two tokens, so there is none to predict")
+        x, vocabulary = tokens.x_NT, tokens.vocabulary
+        y = y if tokens.y_NT is None else tokens.y_NT
+        user_N = None if user_N is None else user_N[tokens.row_N]
+        if tokens.cut:
+            source += f"; {tokens.cut} of {len(columns.texts)} texts were cut to {wanted.text.length} tokens"
     return Dataset(
         name=Path(mistakes.file).stem,
-        x=np.concatenate(columns.batches),
+        x=x,
         y=y,
         task=task,
-        input_kind="features",
+        input_kind="features" if wanted.text is None else "tokens",
         classes=names,
         user_N=user_N,
         user_names=user_names,
         test_N=drawn_test_part(y, task, wanted.test_fraction),
         feature_names=tuple(features),
-        source=_source(task, names, wanted, mistakes),
+        vocabulary=vocabulary,
+        text=wanted.text,
+        source=source,
     )
 
 
@@ -321,46 +334,9 @@ def _label_targets(
 
 
 def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:
+    """Return where the examples come from, and how their targets were read."""
+    if wanted.label is None:
+        assert wanted.text is not None, "checked when the settings were read"
+        return f"{mistakes.file}, the next tokens of column {wanted.text.column}"
     guessed = wanted.task is None and not wanted.classes
     return f"{mistakes.file}, column {wanted.label} {described(task, names, guessed=guessed)}"
-
-
-def _of_text(
-    y: NDArray[np.generic],
-    task: Task,
-    names: tuple[str, ...],
-    user_N: NDArray[np.int64] | None,
-    user_names: tuple[str, ...],
-    columns: Columns,
-    wanted: WantedColumns,
-    mistakes: FileMistakes,
-) -> Dataset:
-    text = wanted.text
-    assert text is not None, "the caller has looked"
-    tokenizer = TextTokenizer(text.tokenizer)
-    found: TextTokens
-    if task == "next-token":
-        found = tokenizer.continued(columns.texts, text.length)
-        source = f"{mistakes.file}, the next tokens of column {text.column}"
-        if found.y_NT is None or not len(found.x_NT):
-            raise mistakes.stop(f"column {text.column}", "no text has two tokens, so there is none to predict")
-        y = found.y_NT
-    else:
-        found = tokenizer.whole(columns.texts, text.length)
-        source = _source(task, names, wanted, mistakes)
-        if found.cut:
-            source += f"; {found.cut} of {len(columns.texts)} texts were cut to {text.length} tokens"
-    return Dataset(
-        name=Path(mistakes.file).stem,
-        x=found.x_NT,
-        y=y,
-        task=task,
-        input_kind="tokens",
-        classes=names,
-        user_N=None if user_N is None else user_N[found.row_N],
-        user_names=user_names,
-        test_N=drawn_test_part(y, task, wanted.test_fraction),
-        vocabulary=tokenizer.vocabulary,
-        text=text,
-        source=source,
-    )

@@ -29,15 +29,17 @@ _SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 class TextTokens:
     """Texts as token numbers.
 
-    x_NT    (N, T) int64
-    y_NT    (N, T) int64, the token after each place, or NO_TOKEN; None: the texts themselves have targets
-    row_N   (N,) int64, the text that each example comes from
-    cut     number of texts that were longer than T tokens and lost their ends
+    x_NT         (N, T) int64
+    y_NT         (N, T) int64, the token after each place, or NO_TOKEN; None: the texts themselves have targets
+    row_N        (N,) int64, the text that each example comes from
+    vocabulary   number of different tokens
+    cut          number of texts that were longer than T tokens and lost their ends
     """
 
     x_NT: Tokens
     y_NT: Tokens | None
     row_N: Tokens
+    vocabulary: int
     cut: int = 0
 
 
@@ -59,7 +61,7 @@ class TextTokenizer:
         encoded = self._tokenizer.encode_batch(list(texts))
         x_NT = self._filled([each.ids for each in encoded], length, self.padding)
         cut = sum(bool(each.overflowing) for each in encoded)
-        return TextTokens(x_NT=x_NT, y_NT=None, row_N=np.arange(len(texts)), cut=cut)
+        return TextTokens(x_NT=x_NT, y_NT=None, row_N=np.arange(len(texts)), vocabulary=self.vocabulary, cut=cut)
 
     def continued(self, texts: Sequence[str], length: int) -> TextTokens:
         """Return the pieces of the texts, and the token after each place of a piece."""
@@ -73,6 +75,7 @@ class TextTokenizer:
             x_NT=self._filled([each[:-1] for each in pieces], length, self.padding),
             y_NT=self._filled([each[1:] for each in pieces], length, NO_TOKEN),
             row_N=np.array(rows, np.int64),
+            vocabulary=self.vocabulary,
         )
 
     @staticmethod
@@ -83,17 +86,31 @@ class TextTokenizer:
         return filled_NT
 
 
-def wanted_text(column: str, tokenizer: str | None, length: int) -> TextColumn:
-    """Return the settings of a column of text.
+def text_column(column: str | None, tokenizer: str | None, length: int) -> TextColumn | None:
+    """Return the settings of a column of text; None: there is none.
 
     Raises:
-        DataError: there is no tokenizer, or the length is out of range.
+        DataError: a column without a tokenizer, or the other way round, or a length out of range.
     """
+    if column is None and tokenizer is not None:
+        raise DataError(f"tokenizer={tokenizer} has no text to read; add text=NAME, the column of text")
+    if column is None:
+        return None
     if not tokenizer:
         raise DataError(f"text={column} needs a tokenizer; add tokenizer=FOLDER, the folder of the model")
     if length < 2:
         raise DataError(f"length = {length}: write 2 or more tokens")
     return TextColumn(column=column, tokenizer=tokenizer, length=length)
+
+
+def tokens_of(texts: Sequence[str], column: TextColumn, *, continued: bool) -> TextTokens:
+    """Return the tokens of texts: one example for each, or if `continued` pieces with the token after each place.
+
+    Raises:
+        DataError: the tokenizer cannot be read.
+    """
+    tokenizer = TextTokenizer(column.tokenizer)
+    return (tokenizer.continued if continued else tokenizer.whole)(texts, column.length)
 
 
 def _opened(folder: str) -> Tokenizer:

@@ -139,7 +139,7 @@ def test_whole_masks_are_full_averaging() -> None:
 
 
 def test_densities_are_in_proportion_to_sum_over_product_and_at_most_1() -> None:
-    """Of 1,010 weights 505 stay: the 10 of the small layer whole, 495 of the 1,000 of the other."""
+    """505 of 1,010 weights stay: the 10 of the small layer whole, 495 of the 1,000 of the other."""
     assert kernel_densities([(10, 100), (10, 1)], 0.5) == pytest.approx([0.495, 1.0])
     first, second = kernel_densities([(20, 30), (30, 40)], 0.2)
     assert first / second == pytest.approx((50 / 600) / (70 / 1200))

@@ -38,3 +38,40 @@ def test_a_block_has_the_scores_of_its_peers(loss: str, seen: bool, monkeypatch:
     for number, (x_n, part, scale) in enumerate(zip(x_Bn, parts, scales, strict=True)):
         alone = evaluate(stepper, criterion, x_n, part, view and view.of(number), scale)
         assert found[number] == pytest.approx(alone, rel=1e-5)
+
+
+class Writer(nn.Module):
+    """Logits of 5 tokens at each of 4 places; it keeps how many places it has answered at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 5)
+        self.most = [0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.most[0] = max(self.most[0], x.numel())
+        answers: torch.Tensor = self.embedding(x)
+        return answers
+
+
+def test_texts_are_continued_a_few_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place has outputs for a whole vocabulary. Scores do not depend on how many there are at once."""
+    module, criterion = Writer(), LOSSES["next-token"]
+    layout = FlatLayout.of(module)
+    stepper = build_stepper("loop", module, layout, criterion, OptimizerChoice("SGD", {"lr": 0.1}))
+    x_NF = torch.randint(5, (30, 4))
+    y_N4 = torch.randint(-1, 5, (30, 4))
+    parts = [Examples(x_NF, torch.arange(m), y_N4[:m]) for m in COUNTS]
+    x_Bn = torch.randn(3, layout.n)
+    wanted = [evaluate(stepper, criterion, x_n, part, None, 1.0) for x_n, part in zip(x_Bn, parts, strict=True)]
+    monkeypatch.setattr(evaluation, "EVALUATED_AT_ONCE", 9)
+    monkeypatch.setattr(evaluation, "BLOCK_EVALUATED_AT_ONCE", 25)
+    most: list[int] = stepper._module.most  # type: ignore[attr-defined]
+    most[0] = 0
+    for x_n, part, whole in zip(x_Bn, parts, wanted, strict=True):
+        assert evaluate(stepper, criterion, x_n, part, None, 1.0) == pytest.approx(whole, rel=1e-5)
+    assert most[0] == 8, "two texts of four places"
+    most[0] = 0
+    found = evaluate_block(stepper, criterion, x_Bn, parts, None, (1.0, 1.0, 1.0))
+    assert [each == pytest.approx(whole, rel=1e-5) for each, whole in zip(found, wanted, strict=True)] == [True] * 3
+    assert most[0] == 8, "two of each of three peers"

@@ -1,4 +1,4 @@
-"""What a reader's terminal has: fedpeer and Python by their names, and ports that nobody uses."""
+"""A reader's terminal: it finds fedpeer and Python by their names, and ports that nobody uses."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def amended_groups(seed: int) -> None:
 
 
 def amended_slices(seed: int) -> None:
-    """The same where all peers exchange shares beside that."""
+    """Change a federation in which all peers exchange shares beside groups with coordinators."""
     _amended_with_coordinators(world_with_shares, seed)
 
 

@@ -126,7 +126,7 @@ def groups_end(seed: int) -> None:
 
 
 def slices_end(seed: int) -> None:
-    """The same where another slice has no coordinator; all of its weight is there, or written off, at the end."""
+    """All peers finish beside a slice without a coordinator, whose whole weight is there or written off at the end."""
     _all_end(world_with_shares(learning__rounds=4, gossip__deadline=10.0), seed)
 
 
