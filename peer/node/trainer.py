@@ -192,8 +192,10 @@ class LocalTrainer(Training):
             return held_n, None
         x_n = x_n.to(self.local_task.device)
         state = self._begun(x_n[: len(self._start_n)]) if fresh else self._state(state_k)
-        derived_n = self.algorithm.derived_model(state, divided(self.algorithm.start_averaged(self._start_n), x_n))
-        held_n = held_n if derived_n is None else derived_n.cpu()
+        if self._derives:
+            averaged = divided(self.algorithm.start_averaged(self._start_n), x_n)
+            derived_n = self.algorithm.derived_model(state, averaged)
+            held_n = held_n if derived_n is None else derived_n.cpu()
         own_n = self.algorithm.personal_model(state)
         return (held_n, None) if own_n is None else (own_n.cpu(), held_n)
 

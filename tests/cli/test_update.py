@@ -113,20 +113,22 @@ def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, m
 @contextmanager
 def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Run the federation's peers as processes, and kill those that still run at the end."""
-    peers = {
-        peer: subprocess.Popen(
-            fedpeer_command("start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml")),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for peer in peers_of(folder)
-    }
+    peers = dict[str, subprocess.Popen[bytes]]()
+    for peer in peers_of(folder):
+        with said_by(folder, peer).open("wb") as stderr:
+            command = fedpeer_command("start", "--quiet", "--config", str(folder / peer / f"{peer}.yaml"))
+            peers[peer] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
     try:
         yield peers
     finally:
         for each in peers.values():
             each.kill()
             each.wait()
+
+
+def said_by(folder: Path, peer: str) -> Path:
+    """Return the file with what a peer's process wrote to stderr."""
+    return folder / peer / "stderr"
 
 
 def lines(folder: Path, peer: str) -> list[dict[str, object]]:
@@ -147,7 +149,7 @@ def ended(folder: Path, peers: dict[str, subprocess.Popen[bytes]]) -> None:
     """Wait until all peers have finished without an error."""
     for peer, process in peers.items():
         process.wait(PATIENCE)
-        assert process.returncode == 0, lines(folder, peer)[-5:]
+        assert process.returncode == 0, (lines(folder, peer)[-5:], said_by(folder, peer).read_text(encoding="utf-8"))
 
 
 def judge(folder: Path, number: int, rounds: int) -> None:

@@ -78,6 +78,15 @@ def test_bytes_between_rounds_change_no_number() -> None:
     assert one.weight(s_k, head) != pytest.approx(100, rel=1e-3), "it is no longer the first, 1 / sigma^2"
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "scaffold", "virtual", "local", "full-averaging"])
+def test_every_peer_has_a_model_to_evaluate_whenever_it_is_started(method: str) -> None:
+    """A peer that is started again may owe an evaluation, under an algorithm with a server, too."""
+    one = trainer_by(method)
+    own_n, estimate_n = one.models(one.start(), torch.zeros(0), True)
+    assert own_n.shape == one.local_task.start().shape
+    assert estimate_n is None or estimate_n.shape == own_n.shape
+
+
 @dataclass(frozen=True, eq=False)
 class Momentum(TrainingState):
     """A state with one more leaf than that of local training."""
