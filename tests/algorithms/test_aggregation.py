@@ -278,6 +278,7 @@ def test_two_liars_cost_less_than_two_points_over_ten_seeds(text: str) -> None:
     assert max(lost(text, attack, range(10)) for attack in (None, *ATTACKS)) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [sign_flip, constant, not_a_number])
 @pytest.mark.parametrize("text", ["mean", "trimmed-mean,liars=0"])
 def test_who_expects_no_liars_learns_nothing(text: str, attack: Attack) -> None:

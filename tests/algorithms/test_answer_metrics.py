@@ -54,6 +54,7 @@ def normalised(p_NC: NDArray[Any]) -> NDArray[np.float64]:
     return summed
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(answered())
 def test_log_loss_and_brier_are_their_sums(found: Arrays) -> None:
@@ -64,6 +65,7 @@ def test_log_loss_and_brier_are_their_sums(found: Arrays) -> None:
     assert classified("brier")(*found) == pytest.approx(sum(squares) / len(y_N))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(answered(), st.integers(1, 20))
 def test_the_calibration_error_is_the_weighted_gap_of_its_bins(found: Arrays, bins: int) -> None:
@@ -78,6 +80,7 @@ def test_the_calibration_error_is_the_weighted_gap_of_its_bins(found: Arrays, bi
     assert classified("ece")(*found, bins=bins) == pytest.approx(gap, abs=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(answered())
 def test_the_area_is_the_part_of_pairs_in_the_right_order(found: Arrays) -> None:
@@ -94,6 +97,7 @@ def test_the_area_is_the_part_of_pairs_in_the_right_order(found: Arrays) -> None
     assert area == pytest.approx(sum(areas) / len(areas))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(answered())
 def test_what_is_said_of_classes_follows_from_counts(found: Arrays) -> None:

@@ -80,6 +80,7 @@ def test_closed_steps_are_those_of_autograd(loss: str, activation: type[nn.Modul
     assert agree(closed(*work), loop(*work), work[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 3])
 def test_one_client_takes_the_steps_of_its_block(samples: int) -> None:
     module, block = mlp(), batches()
@@ -116,6 +117,7 @@ def test_the_stream_decides_the_noise_and_nothing_passed_in_is_changed(way: int)
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 1])
 def test_without_a_slope_of_the_data_the_divergence_alone_is_descended(way: int) -> None:
     """Zero inputs without a bias carry no information: mu converges geometrically, and sigma to the reference's."""
@@ -134,6 +136,7 @@ def test_without_a_slope_of_the_data_the_divergence_alone_is_descended(way: int)
     torch.testing.assert_close(many.sigma_n, torch.full_like(many.mu_n, 0.3), rtol=0.02, atol=0)
 
 
+@pytest.mark.slow
 def test_the_posterior_of_a_linear_regression_is_found() -> None:
     """The mean squared error is the negative log-likelihood per example of noise with variance 1/2."""
     draw = torch.Generator().manual_seed(5)

@@ -48,6 +48,7 @@ def seen_by(layer: str, network: nn.Module, images: Tensor) -> Tensor:
     return met[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3])
 def test_all_layers_of_our_networks_see_channels_last(channels: int) -> None:
     network = cnn((channels, 8, 8), 3, channels=(4, 5), hidden=(6,), kernel=3, norm="batch", dropout=0.1)

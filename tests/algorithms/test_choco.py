@@ -57,6 +57,7 @@ def stepped(x_Pn: Vector, round: int) -> Vector:
     return x_Pn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "count"), [(0.2, 1), (0.5, 2), (1.0, 3)])
 @pytest.mark.parametrize("from_zero", [False, True])
 def test_rounds_are_algorithm_2_of_the_paper(share: float, count: int, from_zero: bool) -> None:
@@ -86,6 +87,7 @@ def test_what_changes_in_a_copy_is_a_share_of_its_numbers() -> None:
         before_Pn = sent_Pn
 
 
+@pytest.mark.slow
 def test_with_everything_sent_and_gamma_1_it_is_full_averaging() -> None:
     whole, plain = (played(each, 6) for each in (ChocoSgd(context(), share=1.0), FullAveraging(context())))
     for (_, ours_Pn), (_, same_Pn) in zip(whole, plain, strict=True):

@@ -98,6 +98,7 @@ class Holding(nn.Module):
 EXAMPLE = (torch.randn((2, 5), generator=torch.Generator().manual_seed(4)), torch.tensor([0, 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "right"),
     [
@@ -164,6 +165,7 @@ def test_the_quickest_exact_way_is_chosen_on_a_cpu(
     assert type(build_stepper(found, module, layout, LOSSES[loss], optimizer)).__name__.lower() == way.replace(" ", "")
 
 
+@pytest.mark.slow
 def test_a_gpu_takes_all_peers_at_once_and_no_compiled_loop() -> None:
     for module, way in ((STACK, "stack"), (WIDE, "mapped")):
         layout = FlatLayout.of(module)
@@ -171,6 +173,7 @@ def test_a_gpu_takes_all_peers_at_once_and_no_compiled_loop() -> None:
         assert found == (way, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "block"), [(STACK, 1000), (OTHER, 125), (WIDE, 125)])
 def test_blocks_on_a_gpu_are_even_and_bounded(module: nn.Module, block: int) -> None:
     layout = FlatLayout.of(module)

@@ -95,6 +95,7 @@ def test_a_weighted_binary_loss_is_the_mean_of_torchs_terms() -> None:
     assert LOSSES["binary"].mean(z, y, weight).item() == pytest.approx(np.average(each.numpy(), weights=weight.numpy()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["stack", "mapped", "loop"])
 def test_each_way_takes_the_steps_of_a_loop_over_torchs_weighted_loss(way: Way) -> None:
     module, lr = mlp(), 0.5
@@ -110,6 +111,7 @@ def test_each_way_takes_the_steps_of_a_loop_over_torchs_weighted_loss(way: Way) 
         assert distance(plain[p], expected) > 1e-3, "the weights matter"
 
 
+@pytest.mark.slow
 def test_unfolded_convolutions_take_those_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedpeer.algorithms.mapped, "copied_for_block", unfolded)
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3))

@@ -47,6 +47,7 @@ def spelt_out(x_n: Tensor, one: Batches, shift_n: Tensor, pull: float, momentum:
     return x_n.detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "momentum"),
     [

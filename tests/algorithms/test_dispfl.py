@@ -78,6 +78,7 @@ def start_n() -> Vector:
     return np.random.default_rng(1).normal(size=BASE + HEAD + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prune", [0.5, 0.0])
 def test_rounds_are_algorithms_1_and_2_of_the_paper(prune: float) -> None:
     algorithm, matrix, neighbors = DisPfl(context(), density=0.4, prune=prune), mixing(), mixing() > 0

@@ -71,6 +71,7 @@ def played(algorithm: Made, rounds: int) -> list[Tensor]:
     return found
 
 
+@pytest.mark.slow
 def test_d_psgd_is_algorithm_1_of_its_paper() -> None:
     """x+ = W x - lr g(x): the gradient at the model before the averaging, with which x begins again."""
     x_Pn, matrix = np.zeros((PEERS, FEATURES)), mixing()
@@ -103,6 +104,7 @@ def test_dfedavgm_is_algorithm_1_of_its_paper() -> None:
         x_Pn = matrix @ y_Pn
 
 
+@pytest.mark.slow
 def test_dfedavgm_is_full_averaging_that_drops_the_momentum() -> None:
     momentum = context(momentum=THETA)
     kept, dropped = (FullAveraging(replace(momentum, optimizer_state=each)) for each in ("keep", "reset"))

@@ -92,6 +92,7 @@ def test_rounds_are_the_recursion_and_keep_the_sum() -> None:
         np.testing.assert_allclose(averaged_PN[:, FEATURES + 1 :].sum(0).numpy(), g_Pn.sum(0), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_it_comes_to_the_minimum_where_plain_gossip_does_not() -> None:
     best_n = optimum()
 

@@ -67,6 +67,7 @@ def test_rounds_are_the_papers_with_two_averages() -> None:
     assert np.abs(phi_Pn - mean_n).max() > 1e-2, "the peers differ"
 
 
+@pytest.mark.slow
 def test_with_gamma_as_beta_they_are_outer_steps_of_sgd() -> None:
     rules = OuterRules(
         (OuterRule(OuterOptimizer(BETA, ALPHA, nesterov=False), 1),),

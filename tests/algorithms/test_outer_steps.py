@@ -138,6 +138,7 @@ def test_the_mean_takes_the_step_that_one_peer_with_the_mean_model_takes() -> No
     assert torch.allclose(apart.mean(0), together.mean(0), rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 4))
 def test_a_peer_that_missed_rounds_takes_one_step_for_all_averagings_between(gaps: list[int], every: int) -> None:
     made = OuterRules((OuterRule(outer_sgd(), every),), torch.zeros(1, N, dtype=torch.int8), KIND_P * 0)

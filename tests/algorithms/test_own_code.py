@@ -72,6 +72,7 @@ def test_what_is_wrong_with_a_loss_is_told(function: Callable[..., object], said
         check_own_loss(own(function), 4)
 
 
+@pytest.mark.slow
 def test_an_own_optimizer_takes_its_own_steps_in_each_way() -> None:
     """As one uninterrupted optimizer in torch does, also between rounds: its state is kept."""
     module, x_Bn = mlp(), starts(mlp(), 3)
@@ -95,6 +96,7 @@ def test_the_trial_finds_which_of_torchs_optimizers_are_elementwise(kind: str) -
     assert choice.elementwise == (kind in ELEMENTWISE)
 
 
+@pytest.mark.slow
 def test_who_treats_tensors_as_a_whole_trains_one_peer_after_the_other() -> None:
     module, example = mlp(), (torch.randn(2, 5), torch.tensor([0, 1]))
 

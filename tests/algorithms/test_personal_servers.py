@@ -42,6 +42,7 @@ def test_ditto_keeps_its_own_beside_what_fedavg_sends() -> None:
         assert distance(kept.model_n[p], in_torch(MODULE, own_Bn[p], [block.peer(p)], LOSS, sgd)) < CLOSE
 
 
+@pytest.mark.slow
 def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
     world, server_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     kept, _ = Ditto(world.context(), strength=0.8).train(
@@ -50,6 +51,7 @@ def test_dittos_own_ends_between_its_loss_and_the_server() -> None:
     torch.testing.assert_close(kept.model_n, world.near(0, server_D, 0.8), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_pfedme_descends_on_the_moreau_envelope() -> None:
     world, w_D = Quadratics(1), torch.ones(3, dtype=torch.float64)
     algorithm = PFedMe(world.context(), strength=2.0, lr=0.1, solving_steps=300)

@@ -88,6 +88,7 @@ def test_a_block_of_clients_is_each_alone() -> None:
 ROWS = some.lists(some.floats(width=32), min_size=4, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(some.lists(ROWS, min_size=1, max_size=6), ROWS, some.floats(1e-3, 1e3))
 def test_no_client_moves_the_sum_by_more_than_the_bound(
@@ -221,6 +222,7 @@ def test_ends_of_the_range() -> None:
             epsilon(rounds=rounds, noise=multiplier, delta=delta, participation=share)
 
 
+@pytest.mark.slow
 def test_chance_helps_against_strangers_and_is_a_published_number() -> None:
     """Abadi et al., Deep Learning with Differential Privacy, 2016, section 3.2 has 1.26; newer bounds are tighter."""
     pytest.importorskip("opacus.accountants.analysis", reason="the extra fedpeer[privacy] is not installed")

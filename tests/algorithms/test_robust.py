@@ -111,6 +111,7 @@ def distances(at_D: Tensor, updates_KD: Tensor, weight_K: Tensor) -> float:
     return float((weight_K * torch.linalg.vector_norm(updates_KD - at_D, dim=1)).sum())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, st.integers(1, 9), st.integers(1, 3))
 def test_geometric_median_is_what_a_general_optimiser_finds(seed: int, peers: int, size: int) -> None:
@@ -177,6 +178,7 @@ def test_a_wide_radius_is_the_plain_mean() -> None:
     torch.testing.assert_close(clip_centred(updates_KD, normal(3, seed=1), radius=1e9), updates_KD.mean(0))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(SEEDS, st.integers(1, 3), st.sampled_from([1e-3, 1.0, 1e6, 1e150]), st.integers(1, 4))
 def test_what_liars_can_do_is_bounded(seed: int, liars: int, size: float, steps: int) -> None:

@@ -100,6 +100,7 @@ def test_fedavgm_with_rate_1_and_no_momentum_is_fedavg_to_the_last_bit() -> None
     assert torch.equal(*ends)
 
 
+@pytest.mark.slow
 def test_momentum_brings_one_client_on_a_quadratic_to_its_minimum() -> None:
     context, start_D = WORLD.context(), torch.ones(3, dtype=torch.float64)
 

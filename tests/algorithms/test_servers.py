@@ -138,6 +138,7 @@ def test_fedprox_without_a_penalty_is_fedavg_to_the_last_bit(way: Way) -> None:
     assert torch.equal(*ends)
 
 
+@pytest.mark.slow
 def test_fedprox_ends_where_loss_and_penalty_balance() -> None:
     world, w0_D = Quadratics(2), torch.ones(3, dtype=torch.float64)
     algorithm = FedProx(world.context(), mu=0.8)

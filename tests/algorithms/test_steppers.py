@@ -109,6 +109,7 @@ class Counting(nn.Module):
         return found
 
 
+@pytest.mark.slow
 def test_a_block_is_worked_out_once_a_shape() -> None:
     """The result equals, bit by bit, that of a block that is computed anew at each step."""
     module, steps = Counting(), 2
@@ -256,6 +257,7 @@ def test_dropout_is_a_function_of_the_key_alone() -> None:
         assert torch.equal(x_1n[0], first[p])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "shape", "ways"),
     [

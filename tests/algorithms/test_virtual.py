@@ -41,6 +41,7 @@ def shares() -> Tensor:
     return prior_exponents(torch.ones(K, dtype=torch.float64), "1/K")
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     gamma=st.floats(0.05, 1.0),
@@ -109,6 +110,7 @@ def test_a_sequential_pass_over_a_conjugate_model_is_exact(rule: virtual.Exponen
     assert apart(server, exact(x_KND, y_KN, noise, prior=counted)) < 1e-10
 
 
+@pytest.mark.slow
 def test_parallel_damped_rounds_end_at_the_same_posterior() -> None:
     x_KND = torch.eye(D, dtype=torch.float64).repeat(K, 2, 1) * normal(K, 2 * D, 1, seed=4)
     y_KN, noise = normal(K, 2 * D, seed=5), 0.5

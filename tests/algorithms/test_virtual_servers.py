@@ -61,6 +61,7 @@ def block_for(algorithm: Algorithm) -> Batches:
     return replace(block, x_NF=block.x_NF.to(next(module.parameters()).dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_block_of_clients_is_each_alone(name: str) -> None:
     algorithm = MAKERS[name]()
@@ -146,6 +147,7 @@ class Erratic:
         return Posterior(mu_n, torch.log(torch.expm1(spread_n)))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     seed=some.integers(0, 2**31),
@@ -184,6 +186,7 @@ def test_the_server_is_always_the_product_of_the_clients_factors(
         assert (server.posterior.xi_D > 0).all()
 
 
+@pytest.mark.slow
 def test_the_law_holds_in_float32_for_many_rounds_of_training() -> None:
     algorithm, block = Virtual(bench_of("stack", clients=3), gamma=0.5, prune=50.0, beta=0.1), batches()
     x_n, draw = starts(algorithm.context.module, 1)[0], torch.Generator().manual_seed(1)

@@ -68,6 +68,7 @@ def test_no_hello_takes_more_and_none_much_less(groups: list[str]) -> None:
     assert takes <= hello_bytes(groups) <= takes + 6 + 4 * len(groups)
 
 
+@pytest.mark.slow
 @given(NAMES)
 @settings(max_examples=40, deadline=None)
 def test_no_statement_takes_more(models: list[str]) -> None:

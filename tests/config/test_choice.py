@@ -28,6 +28,7 @@ VALUE = st.text(st.characters(codec="ascii", exclude_characters=",", exclude_cat
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(WORD, st.none() | VALUE, st.dictionaries(WORD, VALUE, max_size=3))
 def test_parsing_what_is_spelled_gives_it_back(name: str, value: str | None, given_to_it: dict[str, str]) -> None:

@@ -142,6 +142,7 @@ def test_a_wrong_address_is_one_sentence(key: str, value: object, words: str) ->
     assert words in found["msg"]
 
 
+@pytest.mark.slow
 def test_checking_a_file_needs_no_torch() -> None:
     """Neither a federation's file nor a peer's does."""
     code = (

@@ -69,6 +69,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(**CASES)
 def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(

@@ -33,6 +33,7 @@ acts = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(schedule=acts, wire=st.sampled_from(WIRES), seed=st.integers(0, 999))
 def test_held_and_under_way_never_change_whatever_happens(

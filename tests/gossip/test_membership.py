@@ -118,6 +118,7 @@ def test_many_peers_find_one_another_and_a_death(count: int, loss: float) -> Non
     assert detection(count, seed=1, loss=loss) <= 2 * KNOWN
 
 
+@pytest.mark.slow
 def test_few_messages_when_nothing_happens() -> None:
     world = settled(16, seed=0)
     world.run(100)  # the news of the start has been sent
@@ -126,6 +127,7 @@ def test_few_messages_when_nothing_happens() -> None:
     assert world.sent.total() / 1_000 / 16 <= 0.21, "a ping and a pong each ten ticks"
 
 
+@pytest.mark.slow
 def test_nobody_goes_unprobed_by_chance() -> None:
     world = settled(16, seed=0)
     world.run(100)
@@ -141,6 +143,7 @@ def test_nobody_goes_unprobed_by_chance() -> None:
 # ------------------------------------------------------------------------------------------- what heals without a hand
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)])
 def test_a_peer_paused_for_half_a_minute_comes_back_and_blames_nobody(seed: int) -> None:
     world = settled(8, seed)
@@ -156,6 +159,7 @@ def test_a_peer_paused_for_half_a_minute_comes_back_and_blames_nobody(seed: int)
     assert [change for change in blamed if change.reason == "peer003"] == []
 
 
+@pytest.mark.slow
 def test_a_machine_that_counts_a_pause_blames_others() -> None:
     """The sabotage of the test above."""
     world = settled(8, seed=0, timing=ProbeTiming(pause=1_000_000))
@@ -257,6 +261,7 @@ def test_answers_after_half_a_second_are_late_but_count() -> None:
     assert burials(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("small", [1, 4])  # a peer alone assumes for a while, rightly, that the fault is its own
 def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
@@ -272,6 +277,7 @@ def test_a_partition_heals_with_no_restart(seed: int, small: int) -> None:
     assert world.run(400, world.all_alive), f"replay with seed={seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "loss", "both"),
     [
@@ -290,6 +296,7 @@ def test_a_cut_edge_buries_nobody(count: int, loss: float, both: bool) -> None:
     assert burials(world) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [5, 300])
 @pytest.mark.parametrize("incarnation", [1, 2])
 def test_a_restarted_peer_outdoes_what_it_said_before_and_what_is_said_of_it(after: int, incarnation: int) -> None:
@@ -310,6 +317,7 @@ def test_a_restarted_peer_outdoes_what_it_said_before_and_what_is_said_of_it(aft
     assert not world.others, "one process after another is not two at a time"
 
 
+@pytest.mark.slow
 def test_everybody_hears_what_a_peer_tells_of_itself_but_not_each_word() -> None:
     world = settled(16, seed=0)
     world.run(100)
@@ -329,6 +337,7 @@ def round_of(machine: Membership, peer: str) -> int:
     return statement.advert.round
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["finished", "left"])
 def test_who_says_goodbye_is_not_missed(state: State) -> None:
     world = settled(6, seed=2, loss=0.1)
@@ -366,6 +375,7 @@ def test_alone_and_never_heard() -> None:
     assert world.run(50, world.all_alive)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history() -> None:
     first, again = (settled(6, seed=9, loss=0.3, repeat=0.3) for _ in range(2))
     for world in (first, again):
@@ -374,6 +384,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert first.sent == again.sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "share"),
     [

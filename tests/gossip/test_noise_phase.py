@@ -83,6 +83,7 @@ def test_noise_is_under_way_like_any_mass_in_every_form(form: str) -> None:
     masked_in_a_storm(form)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", [pytest.param(name, marks=pytest.mark.soak) if name in SLOW_FORMS else name for name in FORMS]
 )
@@ -98,6 +99,7 @@ def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     assert simulator.distance() <= 1e-5
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     some.integers(0, 999), some.integers(0, 5), some.integers(1, 5), some.sampled_from([torch.float64, torch.float32])

@@ -61,6 +61,7 @@ def test_a_payload_has_the_bytes_that_its_form_says_and_nothing_wrong_with_it(fo
         assert form.unpack(payload, length).dtype == torch.float64
 
 
+@pytest.mark.slow
 @EACH
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 600), weight=st.floats(1e-6, 10))
 @settings(max_examples=12, deadline=None)
@@ -86,6 +87,7 @@ def test_plain_types_round_to_the_nearest(form: Form, wire: torch.dtype) -> None
     assert bool((error_D <= torch.finfo(wire).eps / 2 * value_D.abs()).all())
 
 
+@pytest.mark.slow
 def test_int8_is_right_in_the_mean_and_off_by_less_than_a_step() -> None:
     value_D = values(2 * BLOCK + 10)
     blocks = [value_D[first : first + BLOCK] for first in range(0, len(value_D), BLOCK)]

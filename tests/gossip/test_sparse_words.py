@@ -38,6 +38,7 @@ def test_what_is_packed_comes_back_and_is_what_packing_by_hand_gives(content: by
     assert len(form) >= packed_bytes_min(len(content))
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40), st.integers(0, 80))
 @settings(max_examples=150, deadline=None)
 def test_bytes_are_the_form_of_one_content_or_of_none(data: bytes, size: int) -> None:

@@ -59,6 +59,7 @@ def weathered(seed: int) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_held_and_under_way_is_what_was_put_in_at_every_step(seed: int) -> None:
     weathered(seed)
@@ -71,6 +72,7 @@ def test_what_is_held_and_under_way_is_what_was_put_in_many_seeds(seed: int) -> 
     weathered(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRUTH)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_the_average_is_the_true_one_within_twice_the_predicted_rounds_after_heal(name: str, seed: int) -> None:
@@ -209,6 +211,7 @@ def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: 
     assert float((estimates.amax(0) - estimates.amin(0)).max()) < 1e-9, "and all agree again"
 
 
+@pytest.mark.slow
 def test_each_account_is_exact_by_itself() -> None:
     """The weight held is the weight put in, less that written off, plus that received, less that sent.
 
@@ -249,6 +252,7 @@ def test_two_neighbors_that_forget_at_once_leave_exact_accounts(seed: int) -> No
     assert float(simulator.everything().weight) == pytest.approx(simulator.accounts(), abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])  # a reference, where the form has one, is remembered, too
 def test_a_restart_with_all_of_its_memory_is_no_loss(seed: int) -> None:
     simulator = Forgetful(seed, drawn(seed), peers=7)

@@ -119,6 +119,7 @@ class Lying(Limited):
             self.out[peer, near] = channels[near]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("members", "liars", "seed"),
     [
@@ -148,6 +149,7 @@ def test_liars_load_others_up_to_the_bound_and_honest_peers_stay_right_among_the
     assert there > len(honest) * 1.5, "they did what they could"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_liars_that_are_born_again_and_again_load_others_no_more_than_others(seed: int) -> None:
     """Weight from all incarnations of a liar counts; without `before` it would grow with each new incarnation."""

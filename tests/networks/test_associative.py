@@ -87,6 +87,7 @@ def test_examples_of_any_shape_are_patterns() -> None:
     assert torch.equal(module(shown), module(shown.flatten(1)))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(-1, 1, width=32), min_size=12, max_size=12),
     st.lists(st.booleans(), min_size=4, max_size=4),

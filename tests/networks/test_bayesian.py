@@ -130,6 +130,7 @@ def correlation_of_examples(estimator: Estimator) -> float:
     return float(torch.corrcoef(draws.T)[0, 1])
 
 
+@pytest.mark.slow
 def test_one_draw_of_the_weights_is_shared_by_the_batch_and_the_other_estimators_share_none() -> None:
     assert correlation_of_examples("weights") == pytest.approx(1)
     assert abs(correlation_of_examples("local")) < 0.2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 
+import pytest
 import torch
 from torch import nn
 
@@ -51,6 +52,7 @@ def test_the_picture_is_well_formed_and_names_everything() -> None:
     assert all(colour not in svg for colour in ("#000", "black", "white"))
 
 
+@pytest.mark.slow
 def test_many_kinds_of_peers_are_counted_and_not_drawn() -> None:
     peers = [f"p{k}" for k in range(30)]
     models = [

@@ -41,6 +41,7 @@ def test_the_closure_is_what_the_arrows_lead_to(models: list[PartialModel]) -> N
         assert graph.closure(model.name) == reachable(models, model.name)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(dags(), st.data())
 def test_the_reduced_set_is_the_definition_of_appendix_a(models: list[PartialModel], data: st.DataObject) -> None:
@@ -51,6 +52,7 @@ def test_the_reduced_set_is_the_definition_of_appendix_a(models: list[PartialMod
     assert expected
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(dags(), st.randoms(use_true_random=False))
 def test_the_order_depends_on_the_models_only_and_keeps_to_the_arrows(

@@ -93,6 +93,7 @@ def slow_twin(graph: ModelGraph, plan: Plan, cross_model: bool) -> dict[str, dic
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(families(), st.booleans())
 def test_the_plan_is_the_papers_rule_scalar_by_scalar(models: list[PartialModel], cross_model: bool) -> None:
@@ -104,6 +105,7 @@ def test_the_plan_is_the_papers_rule_scalar_by_scalar(models: list[PartialModel]
         assert {tuple(who) for who in expected[group.id].values()} == {tuple(PEERS.index(p) for p in group.members)}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(families(), st.booleans())
 def test_each_scalar_is_in_exactly_one_group_or_local(models: list[PartialModel], cross_model: bool) -> None:
@@ -113,6 +115,7 @@ def test_each_scalar_is_in_exactly_one_group_or_local(models: list[PartialModel]
         np.testing.assert_array_equal(np.sort(np.concatenate(held)), np.arange(NETWORKS[peer].n))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(families(), st.booleans(), st.integers(0, 2**31))
 def test_averaging_conserves_the_sum_and_leaves_what_is_in_no_group_bit_identical(
@@ -133,6 +136,7 @@ def test_averaging_conserves_the_sum_and_leaves_what_is_in_no_group_bit_identica
         torch.testing.assert_close(torch.as_tensor(after_D), torch.as_tensor(before_D), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(families(), st.data())
 def test_the_plan_does_not_depend_on_the_order_in_which_models_are_listed(
@@ -325,6 +329,7 @@ def test_what_cannot_be_sliced_and_nobody_claims_is_an_error_with_both_ways_out(
     assert owned.groups[0].length == 3 + 4 * 8 * 8 + 4
 
 
+@pytest.mark.slow
 def test_a_thousand_alike_peers_share_the_work_and_the_arrays() -> None:
     network = trace(nn.Sequential(nn.Linear(784, 300), nn.Linear(300, 100), nn.Linear(100, 10)), torch.zeros(1, 784))
     networks: Mapping[str, NetworkMap] = {f"peer{k}": network for k in range(1, 1025)}

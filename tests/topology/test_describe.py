@@ -41,6 +41,7 @@ def test_the_gap_is_per_exchange() -> None:
     assert describe_topology(made("one-peer-exponential", 8)).spectral_gap == 1.0
 
 
+@pytest.mark.slow
 def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
     assert describe_topology(made("ring", 300), tolerances=(1e-4,)).exchanges == {1e-4: None}
     alone = describe_topology(made("ring", 1), tolerances=(1e-4,))
@@ -71,6 +72,7 @@ def test_a_drawing_shows_every_peer_and_every_edge(count: int, name: str) -> Non
     assert layout_of_graph(graph) == places
 
 
+@pytest.mark.slow
 def test_looking_at_graphs_needs_no_torch() -> None:
     code = "import sys, fedpeer.topology.describe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

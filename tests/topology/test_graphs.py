@@ -63,6 +63,7 @@ def beside(drawn: Overlay, apart: set[str]) -> int:
     return sum(edge <= apart for edge in named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=15)
 @given(count=st.integers(1, 24), seed=st.integers(0, 9), data=st.data())

@@ -35,6 +35,7 @@ graphs = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(graph=graphs)
 def test_metropolis_hastings_by_its_definition(graph: nx.Graph) -> None:

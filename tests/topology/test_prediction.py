@@ -53,6 +53,7 @@ def test_disagreement_of_nothing_done_and_of_the_mean() -> None:
     assert relative_disagreement(np.full((5, 5), 0.2)) == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ring", "k-regular", "star", "one-peer-exponential"])
 def test_push_pull_suffices_in_root_mean_square(name: str) -> None:
     """The prediction is an upper bound: the mean square of what is left, over many matchings, is below tolerance^2."""
@@ -69,6 +70,7 @@ def _mean_square_left(drawn: Overlay, exchanges: int) -> float:
     return float(np.mean([np.linalg.norm(product - 1 / count) ** 2 / (count - 1) for product in products]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("count", [96, pytest.param(90, marks=pytest.mark.soak)])
 def test_above_the_dense_limit_the_gap_gives_nearly_the_same(
@@ -90,6 +92,7 @@ def test_contraction_is_the_second_modulus_of_one_period(name: str) -> None:
     assert contraction(drawn) == pytest.approx(second_modulus(period), abs=1e-7)
 
 
+@pytest.mark.slow
 def test_what_nobody_wants_to_wait_for_is_refused_with_a_way_out() -> None:
     with pytest.raises(TopologyError, match=r"300 peers .* more than 10000 exchanges .* choose a better connected"):
         predicted_rounds(made("ring", 300), "push-sum", TOLERANCE)
@@ -108,6 +111,7 @@ def test_a_bound_is_the_number_unless_fewer_suffice(name: str, protocol: Protoco
         assert predicted_rounds(drawn, protocol, TOLERANCE, most=most) == min(unbounded, most)
 
 
+@pytest.mark.slow
 def test_with_a_bound_no_graph_is_refused() -> None:
     assert predicted_rounds(made("ring", 300), "push-sum", TOLERANCE, most=4) == 4
     assert predicted_rounds(made("ring", 2000), "push-sum", TOLERANCE, most=4) == 4

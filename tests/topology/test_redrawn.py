@@ -69,6 +69,7 @@ def test_every_exchange_has_another_graph_and_every_peer_draws_the_same(name: st
         np.testing.assert_allclose(matrices[0].sum(axis=1), 1, atol=1e-15, err_msg="the plain mean is, too")
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize(("count", "peers"), [(8, 2), (9, 4), (5, 4), (7, 1)])
 def test_an_exchange_leaves_on_average_what_the_closed_form_says(name: str, count: int, peers: int) -> None:

@@ -84,6 +84,7 @@ def test_every_articulation_peer_of_a_random_tree_with_shortcuts(seed: int, coun
         assert (kept == named_edges(rest, 0)) is (i not in cutting), "edges come only where death cut the graph"
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(name=st.sampled_from(NAMES), count=st.integers(2, 24), seed=st.integers(0, 2**32 - 1))
 def test_any_number_of_deaths_in_any_order(name: str, count: int, seed: int) -> None:

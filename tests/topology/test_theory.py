@@ -85,6 +85,7 @@ def test_stars_and_others_are_bounded_from_above() -> None:
     assert theory(made("star", 3_000), "push-sum", 1e-6).gap == 0.5
 
 
+@pytest.mark.slow
 def test_push_pull_on_all_pairs_is_exact_and_elsewhere_at_most_the_bound_of_the_predictions() -> None:
     for members in (8, 9):
         partner, left = np.arange(members), []

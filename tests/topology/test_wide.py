@@ -101,6 +101,7 @@ def test_regular_graphs_have_as_many_triangles_as_random_ones_have() -> None:
     assert np.mean(counts) == pytest.approx(27 / 6, abs=4 * np.sqrt(27 / 6 / 80))
 
 
+@pytest.mark.slow
 def test_every_pair_of_regular_graph_s_members_is_as_likely_an_edge() -> None:
     draws, seen = np.random.default_rng(0), np.zeros((8, 8))
     for _ in range(600):

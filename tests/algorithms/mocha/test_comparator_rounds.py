@@ -34,6 +34,7 @@ def orders_of(play: Play, round: int) -> list[Order]:
     return [Draws(key).numpy("order").permutation(len(x)) for key, x in zip(keys, TASKS.xs, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["hinge", "logistic"])
 def test_rounds_of_cocoa(loss: Any) -> None:
     algorithm = Cocoa(TASKS.context, loss=loss, theta=0.3, **RELATED)
@@ -117,6 +118,7 @@ def test_a_block_is_each_alone(kind: Any) -> None:
             assert all(torch.equal(leaf, leaves_of(other)[name]) for name, leaf in leaves_of(one).items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "rounds", "near"),
     [

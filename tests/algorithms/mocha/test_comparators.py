@@ -54,6 +54,7 @@ def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
     assert steps == [comparators.STEPS_MAX] * 3
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES))
 @settings(max_examples=40, deadline=None)
 def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: DualLoss) -> None:

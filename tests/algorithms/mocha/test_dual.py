@@ -16,6 +16,7 @@ from tests.reference import mocha as reference
 SEEDS = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
@@ -54,6 +55,7 @@ def test_w_from_duals_and_any_w_have_the_same_primal() -> None:
     assert dual.primal(problem, state.v_TF) == pytest.approx(reference.primal_of_w(problem, w_TF), rel=1e-12)
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, whole=st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_the_subproblems_together_bound_the_dual_from_above(seed: int, whole: bool) -> None:

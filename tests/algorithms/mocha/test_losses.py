@@ -29,6 +29,7 @@ def test_the_conjugate_meets_the_loss_where_alpha_is_minus_the_slope(loss: DualL
     assert abs(total.item()) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS, b=st.floats(0, 1))
 @settings(max_examples=40, deadline=None)  # the first example compiles
@@ -61,6 +62,7 @@ def test_dual_variables_out_of_bounds_cost_infinitely_much(loss: DualLoss, b: fl
     assert torch.isinf(loss.conjugate(one(-b), one(-1.0))).item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, b=st.floats(0, 1), score=MARGINS, curvature=st.one_of(st.just(0.0), st.floats(1e-3, 1e3)))
 @settings(max_examples=40, deadline=None)  # the first example compiles

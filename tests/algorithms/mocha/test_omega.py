@@ -23,6 +23,7 @@ def cost(w_TF: Tensor, sigma_TT: Tensor) -> float:
     return (w_TF * fitted_TF).sum().item()
 
 
+@pytest.mark.slow
 @given(seed=SEEDS)
 @settings(max_examples=40, deadline=None)
 def test_no_other_covariance_of_trace_one_fits_better(seed: int) -> None:
@@ -49,6 +50,7 @@ def test_mean_regularised_is_the_distance_to_the_mean_model() -> None:
     torch.testing.assert_close(found, (w_TF - w_TF.mean(0)).square().sum())
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, eta=st.floats(0.01, 3), clusters=st.floats(0.1, 4))
 @settings(max_examples=60, deadline=None)
 def test_no_other_clustering_fits_better(seed: int, eta: float, clusters: float) -> None:
@@ -98,6 +100,7 @@ def test_a_singular_covariance_has_a_coupling() -> None:
     torch.testing.assert_close(omega.coupling_of_covariance(sigma_TT, 0.5), sigma_TT)
 
 
+@pytest.mark.slow
 @given(
     seed=SEEDS, lambda2=st.floats(0.1, 3), scale=st.sampled_from([1e-4, 1.0, 1e3]), features=st.sampled_from([2, 30])
 )
@@ -125,6 +128,7 @@ def test_a_strong_penalty_leaves_no_relation_and_w_zero_neither() -> None:
     torch.testing.assert_close(at_zero_TT, torch.diag(torch.full((4,), 2.0).double()))
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, steps=st.sampled_from([1, 3, 10, 30, 100]), weak=st.sampled_from([1e-3, 1e-2, 0.3]))
 @settings(max_examples=10, deadline=None)
 def test_too_few_steps_leave_a_precision_that_says_how_good_it_is(seed: int, steps: int, weak: float) -> None:

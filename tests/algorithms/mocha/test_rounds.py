@@ -92,6 +92,7 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
                 assert torch.equal(play.clients[t].model_n, w_TF[t]), "it has w_t after the round, counted or not"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: LossName) -> None:
     algorithm = Mocha(
@@ -104,6 +105,7 @@ def test_the_gap_closes_to_a_millionth_with_budgets_and_nodes_that_drop(loss: Lo
     torch.testing.assert_close(play.w_TF, optimum(play.problem(), 1e-8), rtol=0, atol=(1.1e-6 / 0.1) ** 0.5)
 
 
+@pytest.mark.slow
 def test_a_node_that_never_answers_ends_elsewhere() -> None:
     without = Mocha(TASKS.context, omega="mean-regularised", lam=0.5, ridge=0.1, loss="squared", passes=3, dropped=(1,))
     play = Play(without, TASKS).rounds(100)
@@ -235,6 +237,7 @@ def test_the_model_is_that_of_the_network_with_its_bias_as_one_more_feature() ->
         torch.testing.assert_close(z_S1[:, 0], task.x_SF @ w_F)
 
 
+@pytest.mark.slow
 def test_numbers_are_learned_with_the_squared_loss() -> None:
     draws = np.random.default_rng(4)
     xs = tuple(torch.from_numpy(draws.standard_normal((6, 3))).float() for _ in range(2))

@@ -61,6 +61,7 @@ def test_an_update_of_an_earlier_round_counts_once_in_a_later_one() -> None:
     assert node.consensus_by_group[EVERYONE].in_force() == before
 
 
+@pytest.mark.slow
 def test_the_next_coordinator_does_not_count_it_again() -> None:
     consensus_cluster, node = late_at(5)
     simulator, late = consensus_cluster.simulator, update(node, numbers(1, 2), late=2)
@@ -92,6 +93,7 @@ def test_the_update_of_who_is_revoked_before_it_counts_is_dropped() -> None:
     assert all("peer1" not in job.updates for job in jobs)
 
 
+@pytest.mark.slow
 def test_it_is_taken_while_the_result_of_a_round_is_proposed() -> None:
     consensus_cluster, node = late_at()
     consensus, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
@@ -128,6 +130,7 @@ def test_a_coordinator_whose_own_update_is_left_out_trains_again() -> None:
     assert not consensus.update_waits
 
 
+@pytest.mark.slow
 def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
     liars = {"peer2": frozenset(range(3, 60))}
     consensus_cluster = sat(5, round=3, liars=liars, goal=3)
@@ -143,6 +146,7 @@ def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
     assert not consensus_cluster.law()
 
 
+@pytest.mark.slow
 def test_a_round_without_a_result_drops_its_updates_and_tells_their_clients() -> None:
     """Finite updates, whose sum is not: they would spoil every later round, and their clients would wait for ever."""
     consensus_cluster = sat(5, round=2, goal=5)
@@ -158,6 +162,7 @@ def test_a_round_without_a_result_drops_its_updates_and_tells_their_clients() ->
     assert not consensus_cluster.law()
 
 
+@pytest.mark.slow
 def test_only_the_coordinator_can_make_a_client_drop_its_update() -> None:
     consensus_cluster, node = late_at()
     client = next(each for peer, each in consensus_cluster.nodes().items() if peer not in (node.state.me, "peer1"))

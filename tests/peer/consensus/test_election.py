@@ -85,6 +85,7 @@ def late(count: int, loss: float, seeds: Iterable[int]) -> np.ndarray:
     return np.array(waits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "loss"),
     [
@@ -128,6 +129,7 @@ def test_a_peer_that_speaks_but_hears_nothing_keeps_nobody_from_being_elected(se
     assert not judge(consensus_cluster)
 
 
+@pytest.mark.slow
 def test_a_capable_peer_coordinates_first_but_need_not() -> None:
     firsts = []
     for seed in range(20):
@@ -270,6 +272,7 @@ def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
     assert said(election.on_vote_request(C, vote_request(5, pre=True))) == [VoteReply(4, True, False, b"")]
 
 
+@pytest.mark.slow
 def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
     """A coordinator that was silent but alive is waited for longer, whether it was deposed meanwhile or not; after a
     while without such silences the wait is as short as before."""
@@ -673,6 +676,7 @@ def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:
 PAIRS = (4, 5, 11, 17, 23)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=() if seed in PAIRS else pytest.mark.soak) for seed in range(300)]
 )

@@ -127,6 +127,7 @@ def test_a_beat_has_the_same_bytes_whatever_the_number_of_voters() -> None:
     assert full[99] - full[15] == (50 - 8) * (full[15] - full[3]) // (8 - 2), "a vote each"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_what_a_coordinator_sends_grows_with_the_members_and_no_faster(loss: float) -> None:
     each = {count: beat_bytes(ConsensusCluster(1, count, loss=loss)) / (count - 1) for count in (5, 15)}
@@ -179,6 +180,7 @@ def to_it(consensus_cluster: ConsensusCluster, peer: str) -> list[Said]:
     return [said for _, _, to, said in consensus_cluster.sent if to == peer and isinstance(said, BEATS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
 def test_what_is_lost_delays_nothing_that_a_certificate_in_each_heartbeat_would_not_delay(seed: int) -> None:
     """Both runs have the same draws for the links; the coordinator is killed, and starts again after a while."""

@@ -112,6 +112,7 @@ def weather(seed: int) -> tuple[int, dict[str, object]]:
     return target, found if went_on else {**found, "stuck": consensus_cluster.now}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds", [pytest.param(range(8), id="few"), pytest.param(range(100, 160), marks=pytest.mark.soak, id="many")]
 )
@@ -135,6 +136,7 @@ def widowed(count: int, seed: int, outputs: int, kind: type[RoundCommit] = Round
     return consensus_cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 5])
 def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -> None:
     for outputs in range(1, effects(count) + 1):
@@ -206,6 +208,7 @@ def overtaken(seed: int) -> ConsensusCluster:
     return consensus_cluster
 
 
+@pytest.mark.slow
 def test_votes_for_candidates_that_are_behind_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(judge(overtaken(seed)) for seed in range(8))
     monkeypatch.setattr(Progress, "at_least", lambda mine, theirs: True)

@@ -175,6 +175,7 @@ def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
     assert refusals(told(node, sender, update(node, numbers(1, 2)))) == ["round_closed"]
 
 
+@pytest.mark.slow
 def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
     """No update is repeated while the slowest client trains, which takes twice as long as an answer."""
     consensus_cluster = sat(3, round=4, pace={"peer3": 6.0})
@@ -195,6 +196,7 @@ def test_an_update_to_who_does_not_coordinate_is_refused(cluster: ServerCluster)
     assert refusals(told(cluster.node(one), other, update(leader, numbers(1, 2)))) == ["stale_term"]
 
 
+@pytest.mark.slow
 def test_who_takes_no_part_in_a_round_is_refused() -> None:
     consensus_cluster = sat(5, share=0.4)
     node = leader_of(consensus_cluster)
@@ -222,6 +224,7 @@ def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round(
     assert not consensus_cluster.law(), "what did not count is not kept"
 
 
+@pytest.mark.slow
 def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     first = leader_of(sat()).state.me
     consensus_cluster = ServerCluster(world(3), Faults(links=QUICK), liars={first: frozenset({3})})
@@ -275,6 +278,7 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
     consensus_cluster.settle_down()
 
 
+@pytest.mark.slow
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """No participant is present; after the deadline the next round has others."""
     consensus_cluster = ServerCluster(world(5), Faults(links=QUICK), share=0.2)
@@ -345,6 +349,7 @@ def test_a_model_that_is_not_what_was_committed_is_refused(cluster: ServerCluste
     assert node.durable.consensus_states[EVERYONE].models == before
 
 
+@pytest.mark.slow
 def test_an_update_in_another_clients_name_is_refused() -> None:
     """An update may name its client, as MOCHA's names its task; here its second number does."""
     consensus_cluster = sat(5)
@@ -410,6 +415,7 @@ def test_whose_update_is_left_out_of_a_round_is_told() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     """All peers have the same clients in each round, without a restart."""
     made = world(4)
@@ -474,6 +480,7 @@ def test_a_model_that_nobody_asked_for_is_not_kept(cluster: ServerCluster) -> No
     assert content_digest(content) not in node.durable.consensus_states[EVERYONE].models
 
 
+@pytest.mark.slow
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both take long for a large model, so they are done where messages are decoded, or in the trainer's thread."""
     simulator, inside, slow = sat().simulator, [False], Counter[str]()
@@ -501,6 +508,7 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
     assert "pair" in slow, "it is called elsewhere"
 
 
+@pytest.mark.slow
 def test_nobody_votes_before_most_others_know_its_process() -> None:
     """An earlier process of a peer met more than half of the other voters before it promised anything, so at least one
     of any more than half of them knows of it."""

@@ -15,6 +15,7 @@ from tests.faults.group_cluster import world as groups_world
 from tests.faults.peer_cluster import ENDLESS, world
 
 
+@pytest.mark.slow
 def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on() -> None:
     before = world(2, learning__evaluate_every=1)
     cluster = Amended(before, world(2, learning__evaluate_every=3), Faults())
@@ -33,6 +34,7 @@ def test_the_evaluation_of_the_round_before_is_taken_by_the_process_that_goes_on
         assert rounds == [*range(1, STARTS), 6], "every round by the first contract, every third by the second"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "anew"),
     [
@@ -59,6 +61,7 @@ def test_a_changed_optimizer_begins_with_a_state_of_its_own(changed: dict[str, A
     assert [each[:3] for each in fresh.values()] == [[anew, False, False]] * 2
 
 
+@pytest.mark.slow
 def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group() -> None:
     """So a committed round needs no contract number: all peers that decide on it agree on its group's settings."""
     cluster = GroupCluster(groups_world(), Faults())
@@ -84,6 +87,7 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
     assert all(other not in updates for updates in counted[begun + 1 :]), counted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [ENDLESS, 8], ids=["the others learn", "the others have finished"])
 def test_a_peer_to_which_the_contract_was_lost_goes_over_after_the_cut(rounds: int) -> None:
     """The peer is restarted during a cut in one direction: the others receive its Hello, and their answers are lost."""

@@ -88,6 +88,7 @@ def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
     assert cluster.apart() <= 2 * DRIFT + 2 * FAST
 
 
+@pytest.mark.slow
 def test_what_it_remembers_outlives_the_process() -> None:
     """This also holds in the middle of an averaging in which a peer has sent an empty transfer."""
     cluster = running(0.0)
@@ -134,6 +135,7 @@ def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
     assert not any(gave(800.0).values())
 
 
+@pytest.mark.slow
 def test_who_waits_for_acknowledgements_first_gives_to_a_member_that_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

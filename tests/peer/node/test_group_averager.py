@@ -71,6 +71,7 @@ def either(request: pytest.FixtureRequest) -> Watched:
     return found
 
 
+@pytest.mark.slow
 def test_a_round_is_one_training_and_a_mean_in_each_group(either: Watched) -> None:
     for peer, node in either.nodes().items():
         assert either.trained[peer] == list(range(1, len(either.trained[peer]) + 1))
@@ -80,6 +81,7 @@ def test_a_round_is_one_training_and_a_mean_in_each_group(either: Watched) -> No
         }
 
 
+@pytest.mark.slow
 def test_a_round_is_over_when_the_mean_is_there_and_the_shares_are_exchanged(beside: Watched) -> None:
     """Peers that have begun a round have taken over the means of the one before, and closed all of its exchanges."""
     assert set(beside.groups) == {"left", "right"}
@@ -116,6 +118,7 @@ def test_a_mean_in_force_is_no_sign_that_a_neighbours_round_is_over(beside: Watc
     assert not went
 
 
+@pytest.mark.slow
 def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_can(cluster: Watched) -> None:
     first = cluster.nodes()["peer1"].consensus_by_group["everyone"].coordinator
     assert first is not None
@@ -128,6 +131,7 @@ def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_ca
     assert first not in coordinators
 
 
+@pytest.mark.slow
 def test_an_update_is_kept_before_it_is_sent() -> None:
     made = GroupCluster(world(), Faults(links=QUICK))
     kept: set[tuple[str, str, int, bytes]] = set()

@@ -109,6 +109,7 @@ def test_nor_does_one_that_is_said_a_thousand_times(victim: Victim, lie: str) ->
         assert LIES[lie](victim, 1) == {"unproven"}
 
 
+@pytest.mark.slow
 def test_no_number_of_members_says_that_a_later_process_has_our_identity(victim: Victim) -> None:
     refused = RejectMessage(code="duplicate_peer", group="", seq=0, text="There is a later one.")
     for _ in range(10):

@@ -29,6 +29,7 @@ PATIENCE, FAREWELL = 200, 13
 SAME = 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "times"),
     [
@@ -69,6 +70,7 @@ def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
         assert simulator.now - options < JOIN_S / made.federation.gossip.tick, "another one is asked"
 
 
+@pytest.mark.slow
 def test_who_leaves_alone_says_that_nobody_took_it() -> None:
     cluster = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
     simulator = cluster.simulator
@@ -83,6 +85,7 @@ def test_who_leaves_alone_says_that_nobody_took_it() -> None:
     assert len(cluster.notes("written_off")) == 1
 
 
+@pytest.mark.slow
 def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
     cluster = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
     simulator = cluster.simulator
@@ -96,6 +99,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
     assert cluster.weight(["peer2"], group) == 2.0
 
 
+@pytest.mark.slow
 def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
     """The values that remain are rounding errors as well: an estimate made of them would be rejected."""
     cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=1, links=LinkRules(delay=0.2, loss=0.1)))
@@ -116,6 +120,7 @@ def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
     assert not [row for row in simulator.rows if row[1] == "refused" and row[3] == "implausible"]
 
 
+@pytest.mark.slow
 def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
     """The others go on sending shares to the leaving peer, since they cannot know; it takes none of these."""
     (mute, _) = partition(CALM, CALM + 2 * PATIENCE, ["peer1"], ["peer2"])
@@ -238,6 +243,7 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
     cluster.judge()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.soak), 3])
 def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> None:
     """Nobody needs its part before that, and its training counts like the others'. It hears nothing for a while from
@@ -257,6 +263,7 @@ def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> 
     assert not cluster.notes("joined")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 3])
 def test_who_has_missed_an_averaging_joins_late(every: int) -> None:
     made = world(4, gossip__every=every, gossip__gather=0.5, gossip__topology="complete")
@@ -319,6 +326,7 @@ def test_who_comes_back_after_the_end_has_the_model_of_the_others() -> None:
     assert float(far_Pn.abs().max()) <= 1e-5
 
 
+@pytest.mark.slow
 def test_a_client_that_is_cut_off_over_the_end_has_the_last_model_of_the_server() -> None:
     made = clients(4, learning__rounds=8)
     cut = partition(80.0, 80.0 + FAULT, made.peers[:1], made.peers[1:])

@@ -119,6 +119,7 @@ def test_out_of_order_is_refused_by_name(
     assert received(node, other, given(cluster, node, other, **changed)) == [code]
 
 
+@pytest.mark.slow
 def test_the_same_transfer_again_is_harmless() -> None:  # E10
     cluster, node, other = met(2)
     transfer = given(cluster, node, other)
@@ -162,6 +163,7 @@ def test_another_plan_is_refused() -> None:  # S03
     assert received(node, other, given(cluster, node, other)) == ["plan_mismatch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "incarnation"),
     [
@@ -249,6 +251,7 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_told_with_what_examples_held_out_say() -> None:
     _, node, _ = met(2)
     effects = node.step(Evaluated(1, 0.9, 0.25, validation=(0.75, 0.5)))
@@ -259,6 +262,7 @@ def test_an_evaluation_is_told_with_what_examples_held_out_say() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_told_with_all_its_metrics() -> None:
     _, node, _ = met(2)
     effects = node.step(Evaluated(1, 0.9, 0.25, metrics={"f1": 0.875}))

@@ -48,6 +48,7 @@ def running(ticks: float, *, watched: bool = False, **settings: Any) -> NoisePha
     return cluster
 
 
+@pytest.mark.slow
 def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
     """Over more than 10^4 numbers, sent and held values are uncorrelated, and so are shares to different peers or in
     different rounds."""
@@ -69,6 +70,7 @@ def test_what_is_sent_first_says_nothing_of_what_is_held() -> None:  # P17
     assert all(torch.allclose(s.estimate_D, cluster.truth[cluster.groups[0]], atol=1e-5) for s in later)
 
 
+@pytest.mark.slow
 def test_an_estimate_is_shown_when_its_average_is_over() -> None:
     """A peer that asks in the middle gets the result of the previous average, and nothing before the first one."""
     cluster = running(0.0)
@@ -90,6 +92,7 @@ def test_an_estimate_is_shown_when_its_average_is_over() -> None:
     assert any(not torch.allclose(estimate_D, truth_D, atol=0.1) for estimate_D, _ in answers), "some in the middle"
 
 
+@pytest.mark.slow
 def test_who_leaves_tells_noise_before_it_hands_over_what_it_holds() -> None:
     cluster = running(150.0, watched=True)
     simulator, (group,) = cluster.simulator, cluster.groups
@@ -141,6 +144,7 @@ def test_true_shares_wait_until_enough_were_told(
     assert isinstance(shares, MaskedShares) is masked_shares
 
 
+@pytest.mark.slow
 def test_honest_noise_is_plausible_and_what_nobody_makes_up_is_not() -> None:
     """This also holds at peers that do not train."""
     cluster = running(250.0)

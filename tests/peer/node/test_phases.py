@@ -41,6 +41,7 @@ def woken(phase: Phase) -> Node:
     return node
 
 
+@pytest.mark.slow
 def test_nodes_go_through_all_transitions_of_the_table_but_those_of_a_person(seen: set[tuple[Phase, Phase]]) -> None:
     """One peer is cut off until the others have finished; one of the others is started again after its last round."""
     made = world(3, learning__rounds=20, gossip__gather=2.0)

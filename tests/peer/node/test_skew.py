@@ -78,10 +78,12 @@ def states() -> frozenset[State]:
     return frozenset(reached())
 
 
+@pytest.mark.slow
 def test_nobody_is_ever_more_than_one_round_ahead_of_everybody_else(states: frozenset[State]) -> None:
     assert max(map(ahead, states)) == 1
 
 
+@pytest.mark.slow
 def test_without_the_first_rule_a_peer_alone_runs_as_far_ahead_as_it_likes() -> None:
     assert max(map(ahead, reached(may=lambda rounds: ROUNDS))) == ROUNDS - 1
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from fedpeer.peer.state.events import Effect, Note
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
@@ -31,6 +33,7 @@ def went_on(simulator: Simulator) -> list[tuple[float, str, object]]:
     return found
 
 
+@pytest.mark.slow
 def test_shares_of_a_slice_are_waited_for_until_its_own_deadline() -> None:
     models: dict[str, Any] = {
         "core": {"neurons": {"hidden1": 1}, "gossip": {"deadline": SOON_S}},
@@ -52,6 +55,7 @@ def test_shares_of_a_slice_are_waited_for_until_its_own_deadline() -> None:
     cluster.judge()
 
 
+@pytest.mark.slow
 def test_a_coordinator_waits_until_the_deadline_of_its_slice() -> None:
     """One of three trains for 100 ticks, and the others for 10: it comes too late in each round of one group alone.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +68,7 @@ ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(ENTRIES, max_size=25), st.integers(0, 25))
 def test_a_disk_gives_the_same_consensus_state(entries: list[ConsensusEntry], at: int) -> None:

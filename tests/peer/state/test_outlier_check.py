@@ -77,6 +77,7 @@ def test_a_liar_pulls_an_average_no_further_than_by_a_hundred_first_steps_a_roun
     print(f"{at}, of at most {far:.0f}; began with {START:g}, steps of {STEP:g}")
 
 
+@pytest.mark.slow
 def test_after_honest_training_a_liar_pulls_an_average_by_what_training_moved_of_late() -> None:
     """Training has come to rest, and no lie counts as training: an average is pulled to its bound at once, and from
     there by at most two first steps per round, not by a hundred, in the first 100 rounds of lies."""
@@ -142,6 +143,7 @@ def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier
         mean_D = (one_D + other_D) / 2
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @example(0, 1.0, 1, 200, 20.0)  # away for as long as it may be, after one round
 @example(0, 1.0, 60, 200, 20.0)

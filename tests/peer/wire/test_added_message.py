@@ -99,6 +99,7 @@ def test_the_page_of_the_wire_has_it() -> None:
     assert "| LoadReport | group | met | members | - |" in tables.handling()
 
 
+@pytest.mark.slow
 def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test adds a case for it to the existing ones of the dispatch."""
     known, reports = Dispatch._dispatch, []

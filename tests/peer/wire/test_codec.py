@@ -545,6 +545,7 @@ def fuzzed(cases: int, seed: int) -> None:
     assert 0 < taken < cases / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", [5_000, pytest.param(20_000, marks=pytest.mark.soak)])
 def test_changed_messages_are_messages_or_refusals(cases: int) -> None:
     fuzzed(cases, seed=0)

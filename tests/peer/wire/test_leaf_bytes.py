@@ -72,6 +72,7 @@ IDS = st.from_regex(PEER_ID, fullmatch=True)
 COUNTED = st.dictionaries(IDS, st.integers(0, 2**63 - 1), max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(COUNTED, st.binary(max_size=20))
 def test_a_content_has_two_parts(counted: dict[str, int], server: bytes) -> None:
@@ -82,6 +83,7 @@ def test_a_content_has_two_parts(counted: dict[str, int], server: bytes) -> None
     assert len(content) <= least + len(counted) * ENTRY_BYTES_MAX
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(COUNTED, st.binary(min_size=1, max_size=20), st.data())
 def test_any_other_bytes_are_none_or_another_content(

@@ -98,6 +98,7 @@ def test_every_code_is_uttered_somewhere() -> None:
     assert not codes
 
 
+@pytest.mark.slow
 def test_codes_named_elsewhere_are_in_the_table() -> None:
     found = set(uttered(ROOT / "peer"))
     assert len(found) > 20

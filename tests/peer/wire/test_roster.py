@@ -65,6 +65,7 @@ def code_of(act: Callable[[], object]) -> str:
 # ------------------------------------------------------------------------------------------------------------- bytes
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -83,6 +83,7 @@ def kinds(codes: list[str]) -> set[str]:
     return {REJECTIONS[code].kind for code in codes}
 
 
+@pytest.mark.slow
 def test_more_weight_than_a_smaller_federation_has_is_refused_and_costs_nothing() -> None:
     cluster, node = smaller()
     heavy = make_share(cluster, node, 2.9)  # together with the weight in transit less than the five others put in
@@ -91,6 +92,7 @@ def test_more_weight_than_a_smaller_federation_has_is_refused_and_costs_nothing(
     assert kinds(refusals(node, heavy)) == {"h"}, "it was made before its sender went over"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [2.9, pytest.param(5.9, marks=pytest.mark.soak)])
 def test_who_goes_by_the_same_roster_is_charged(weight: float) -> None:
     cluster, node = smaller()
@@ -99,6 +101,7 @@ def test_who_goes_by_the_same_roster_is_charged(weight: float) -> None:
     assert refusals(node, make_share(cluster, node, weight)) == ["bad_weight"]
 
 
+@pytest.mark.slow
 def test_who_says_to_have_made_any_number_of_transfers_is_charged_soon() -> None:
     cluster, node = smaller()
     meets_again(cluster, node, made=2**40)
@@ -107,6 +110,7 @@ def test_who_says_to_have_made_any_number_of_transfers_is_charged_soon() -> None
     assert refusals(node, make_share(cluster, node, 2.9)) == ["bad_weight"]
 
 
+@pytest.mark.slow
 def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the_door() -> None:
     cluster, node = smaller()
     heavy = make_share(cluster, node, 5.9)
@@ -121,6 +125,7 @@ def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the
     assert found.code == "bad_weight"
 
 
+@pytest.mark.slow
 def test_an_exchange_of_a_larger_federation_costs_nothing_after_a_restart_either() -> None:
     """This peer has been restarted since, and knows nothing of the larger roster."""
     cluster, node = smaller()
