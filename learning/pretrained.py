@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedpeer.algorithms.losses import Task
@@ -27,7 +25,6 @@ from fedpeer.learning.model_folder import folder_digest
 from fedpeer.learning.program import first_line
 from fedpeer.networks.lora import ADAPTABLE, adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import frozen_parameters
 
 #: Ends of the names of the layers that get adapters by default, in the models of the library: an attention's queries
 #: and values (LoRA 2022, section 4.2), or one layer with them and the keys.
@@ -88,7 +85,6 @@ def build_pretrained(chosen: PretrainedNetwork, shape: DataShape, outputs: int) 
         _adapted(module, chosen, adapter)
         if adapter is not None:
             put_adapter(module.model, adapter)
-        _share_files(module, folder)
     return module
 
 
@@ -242,22 +238,6 @@ def _targets(module: nn.Module, chosen: PretrainedNetwork) -> list[str]:
 def _ends(names: Sequence[str]) -> str:
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in names))
     return ", ".join(ends[:12]) + (" ..." if len(ends) > 12 else "")
-
-
-def _share_files(module: PretrainedModel, folder: Path) -> None:
-    """Take frozen parameters from the mapped files, so that all processes of a machine hold them once."""
-    prefix = f"model.{getattr(module.model, 'base_model_prefix', '')}."
-    frozen = frozen_parameters(module)
-    for file in folder.glob("*.safetensors"):
-        try:
-            held = load_file(file)
-        except (OSError, SafetensorError):
-            continue  # the library has read the model already
-        for name, parameter in frozen.items():
-            plain = name.replace(".base.", ".")
-            found = held.get(plain.removeprefix("model."), held.get(plain.removeprefix(prefix)))
-            if found is not None and found.dtype == parameter.dtype and torch.equal(found, parameter):
-                parameter.data = found
 
 
 # ------------------------------------------------------------------------------------------------------------- writing

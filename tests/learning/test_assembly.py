@@ -118,6 +118,7 @@ def test_the_shape_of_a_data_set() -> None:
     data = Dataset(name="d", x=x, y=np.array([0, 1]), task="classification", input_kind="tokens", classes=("a", "b"))
     found = DataShape.of(data)
     assert (found.input_shape, found.classes, found.targets, found.vocabulary) == ((2,), 2, 1, 8)
+    assert DataShape.of(replace(data, vocabulary=30)).vocabulary == 30, "data may not have each token of a vocabulary"
     numbers = replace(data, x=x.astype(np.float32), y=np.zeros((2, 5)), task="regression", classes=())
     assert DataShape.of(replace(numbers, input_kind="features")).targets == 5
 

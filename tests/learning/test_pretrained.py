@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.draws import Draws, guarded
 from fedpeer.config.choice import parse_choice
+from fedpeer.config.federation import Federation
 from fedpeer.config.pretrained import pretrained_network
 from fedpeer.learning.adapter_files import adapters_in
-from fedpeer.learning.assembly import DataShape, build_network
+from fedpeer.learning.assembly import DataShape, assemble, build_network
 from fedpeer.learning.pretrained import PretrainedModel, build_pretrained, export_adapter, export_pretrained
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout, frozen_parameters
@@ -135,6 +136,13 @@ def test_the_rank_of_adapters_is_sliced(models: Path, name: str) -> None:
     assert set(factors) == {2}
 
 
+@pytest.mark.parametrize("settings", ["", ",lora=2"])
+def test_learning_starts_from_what_was_loaded(models: Path, settings: str) -> None:
+    federation = Federation(network=parse_choice(f"hf:{models / 'bert'}{settings}"))
+    made = assemble(federation, shape(), 0, _no_code, pretrained=build_pretrained)
+    assert torch.equal(made.start("peer1"), FlatLayout.of(made.module).flatten(built(models / "bert", settings)))
+
+
 def test_targets_and_alpha(models: Path) -> None:
     module = built(models / "bert", ",lora=2,alpha=6,targets=dense+*.1.attention.self.key")
     adapted = adapters_in(module.model)
@@ -143,9 +151,11 @@ def test_targets_and_alpha(models: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="which file a tensor is mapped from is seen in /proc of Linux")
-def test_frozen_parameters_are_those_of_the_mapped_file(models: Path) -> None:
-    frozen = frozen_parameters(built(models / "llama", ",lora=2"))
-    assert {mapped_from(parameter) for parameter in frozen.values()} == {str(models / "llama" / "model.safetensors")}
+@pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "gpt2"])
+def test_frozen_parameters_are_those_of_the_mapped_file(models: Path, name: str) -> None:
+    """All processes of a machine hold them once. GPT-2's layers are transposed, so each process has its own copy."""
+    frozen = frozen_parameters(built(models / name, ",lora=2"))
+    assert {mapped_from(parameter) for parameter in frozen.values()} == {str(models / name / "model.safetensors")}
 
 
 def mapped_from(tensor: Tensor) -> str:
