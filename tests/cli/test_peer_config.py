@@ -44,6 +44,22 @@ def test_a_right_file_is_right_and_its_paths_are_whole(fedpeer: Fedpeer, file: P
     assert all(Path(path).is_absolute() for path in paths)
 
 
+def test_the_folder_of_its_own_pretrained_network_is_whole_too(file: Path) -> None:
+    (file.parent / "bert").mkdir()
+    (file.parent / "bert" / "config.json").write_text("{}")
+    (file.parent / "bert" / "model.safetensors").write_bytes(b"numbers")
+    federation = Path(load_peer(file).file.federation)
+    models = {"everyone": {"neurons": "all"}}
+    federation.write_text(
+        json.dumps({**YAML(typ="safe", pure=True).load(federation.read_text()), "partial_models": models})
+    )
+    change(file, network="hf:bert,lora=2")
+    network = load_peer(file).file.network
+    assert network is not None
+    assert network.value == str(file.parent / "bert")
+    assert len(network.settings["digest"]) == 32
+
+
 def key(file: Path) -> Path:
     return file.parent / "keys" / "peer1.key"
 

@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 from fedpeer.cli import main
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.pretrained import pretrained_network
+from fedpeer.data.own.code import imported
 from fedpeer.data.own.text import TextTokenizer
 from fedpeer.learning.assembly import DataShape
+from fedpeer.learning.models import load_model
 from fedpeer.learning.pretrained import build_pretrained
 from tests.cli.conftest import Fedpeer
 from tests.learning.pretrained_models import TEXTS, saved_model
@@ -89,6 +91,28 @@ def test_slices_say_what_is_averaged(run: Fedpeer) -> None:
     assert "model.classifier" in said
     frozen = sum(each.numel() for each in load_file("bert/model.safetensors").values())
     assert f"{frozen:,} more parameters are frozen" in said
+
+
+def test_a_plain_export_is_a_model_without_adapters(run: Fedpeer, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.safetensors"
+    run("export", "last", "--peer", "peer1", "--to", str(plain))
+    card = json.loads(plain.with_suffix(".safetensors.json").read_text())
+    assert "lora" not in card["network"]
+    read = load_model(plain, plain.with_suffix(".safetensors.json"), None, imported)
+    texts = [row.split(",")[1] for row in ROWS]
+    found = list(csv.reader(io.StringIO(run("predict", "last", "reviews.csv", "--peer", "peer1").out)))
+    answers = read.answers(TextTokenizer("bert").whole(texts, 8).x_NT)
+    np.testing.assert_allclose(np.array([row[1:] for row in found[1:]], float), answers, atol=2e-6)
+
+
+def test_a_model_that_continues_text_predicts_no_classes(run: Fedpeer, tmp_path: Path) -> None:
+    dataset = "csv:reviews.csv,user=site,drop=verdict,text=review,tokenizer=bert,length=8"
+    network = "transformer,width=8,heads=2,layers=1,causal=true"
+    options = ["--network", network, "--rounds", "1", "--compare", "local", "--workers", "1", "--out", str(tmp_path)]
+    assert run("simulate", "--dataset", dataset, *options, "--quiet").code == 0
+    found = run("predict", "last", "reviews.csv", "--peer", "peer1", "--method", "local", "--out", str(tmp_path))
+    assert found.code == 2
+    assert "this model continues text; write it with fedpeer export --format hf" in " ".join(found.err.split())
 
 
 def test_a_model_that_is_gone_is_named(run: Fedpeer) -> None:

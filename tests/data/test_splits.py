@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from fedpeer.config.choice import call_choice, parse_choice
-from fedpeer.data.dataset import DataError, Dataset, Split
+from fedpeer.data.dataset import NO_TOKEN, DataError, Dataset, Split
 from fedpeer.data.splits import MODIFIERS, SPLITS, default_split, make_split, pieces, summary
 from fedpeer.data.splits.cuts import cut_examples, deal, fill, random_cuts
 
@@ -407,6 +407,17 @@ def test_dirichlet_tests_in_the_proportions_of_training() -> None:
 
 def test_least_is_kept() -> None:
     assert min(len(share.train_M) for share in _split("dirichlet:0.01,least=10", DIGITS, 50).shares) == 10
+
+
+@pytest.mark.parametrize("rule", ["iid", "blocks"])
+def test_texts_that_are_continued_are_counted_by_their_tokens(rule: str) -> None:
+    """They are split like numbers are: there are no classes."""
+    y = np.where(np.arange(5) < np.arange(40)[:, None] % 6, np.arange(5) + 3, NO_TOKEN)
+    texts = Dataset(name="texts", x=y, y=y, task="next-token", input_kind="tokens", vocabulary=9)
+    split = _split(rule, texts, 4)
+    for share, said in zip(split.shares, summary(texts, split)["peers"], strict=True):
+        lengths = share.train_M % 6
+        assert said["train_quantiles"] == [np.quantile(lengths, (0, 0.25, 0.5, 0.75, 1)).tolist()]
 
 
 def test_regression_can_be_split_by_what_needs_no_classes() -> None:

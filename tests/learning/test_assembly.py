@@ -27,6 +27,7 @@ TABLE = DataShape(
 NUMBERS = replace(TABLE, task="regression", classes=0, targets=2)
 IMAGES = replace(TABLE, input_shape=(1, 8, 8), input_kind="image")
 TOKENS = replace(TABLE, input_shape=(9,), input_kind="tokens", vocabulary=30)
+TEXT = replace(TOKENS, task="next-token", classes=0)
 
 
 def nowhere(name: str) -> Any:
@@ -44,6 +45,7 @@ def made(shape: DataShape, own: Choice | None = None, **settings: Any) -> Assemb
         (NUMBERS, "mlp", "mean-squared-error", "uniform"),
         (IMAGES, "cnn", "cross-entropy", "torch"),
         (TOKENS, "lstm", "cross-entropy", "torch"),
+        (TEXT, "transformer,causal=true", "next-token", "torch"),
     ],
 )
 def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, network: str, loss: str, start: str) -> None:
@@ -52,7 +54,8 @@ def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, networ
     assert (str(filled.network), str(filled.learning.loss), str(filled.learning.start)) == (network, loss, start)
     assert list(filled.partial_models) == ["everyone"]
     assert found.options == Federation()
-    assert tuple(found.module(shape.example(3)).shape) == (3, shape.classes or shape.targets)
+    outputs = (9, shape.vocabulary) if shape is TEXT else (shape.classes or shape.targets,)
+    assert tuple(found.module(shape.example(3)).shape) == (3, *outputs)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,27 @@ def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:
     np.testing.assert_allclose(model.answers(DIGITS.x[:5]), shares / shares.sum(1, keepdims=True), rtol=1e-4)
 
 
+def test_answers_about_next_tokens_are_probabilities_at_each_place(tmp_path: Path) -> None:
+    """Scores count the places that have a next token, as the peer does."""
+    text = (DIGITS.x[:, 20:29] * 16).astype(np.int64)
+    following = Dataset(
+        name="following", x=text[:, :-1], y=text[:, 1:], task="next-token", input_kind="tokens", vocabulary=17
+    )
+    made = build_world(
+        federation(network="transformer,width=8,heads=2,layers=1,causal=true", simulation__split="iid"), following, 0
+    )
+    model = trained(tmp_path, made, "peer2")
+    x, y = own_test_part(made, "peer2")
+    wanted, found = local_tasks(made)["peer2"].evaluate(made.layout.flatten(model.module)), model.evaluate(x, y)
+    assert found == pytest.approx(wanted, rel=1e-4)
+    answers = model.answers(x)
+    assert answers.shape == (*x.shape, 17)
+    np.testing.assert_allclose(answers.sum(-1), 1, atol=1e-5)
+    assert float((answers.argmax(-1) == y).mean()) == pytest.approx(found[0])
+    chosen = np.take_along_axis(answers, y[..., None], axis=-1)
+    assert float(-np.log(chosen).mean()) == pytest.approx(found[1], rel=1e-4)
+
+
 def pt2(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     program = torch.export.load(path).module()
     return lambda x: program(torch.from_numpy(x)).detach().numpy()

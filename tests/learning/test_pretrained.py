@@ -182,6 +182,27 @@ def test_peft_loads_what_is_exported(models: Path, name: str, task: Task, tmp_pa
         torch.testing.assert_close(module(x), answers(theirs, x, padding), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "head"), [("bert", "classifier"), ("distilbert", "pre_classifier"), ("llama", "score")]
+)
+def test_what_is_trained_whole_is_named_in_the_adapters_settings(
+    models: Path, name: str, head: str, tmp_path: Path
+) -> None:
+    export_adapter(built(models / name, ",lora=2"), "classification", tmp_path / "adapter")
+    assert head in json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["modules_to_save"]
+
+
+def test_an_empty_text_has_an_answer(models: Path) -> None:
+    """Attention over padding alone would have no weights to share out."""
+    with torch.no_grad():
+        assert built(models / "llama")(torch.zeros((1, LENGTH), dtype=torch.int64)).isfinite().all()
+        empty, full = torch.zeros((1, LENGTH), dtype=torch.int64), torch.zeros((1, LENGTH), dtype=torch.int64)
+        full[0, 1:] = 5
+        bert = built(models / "bert")
+        assert not torch.equal(bert(empty), bert(full))
+        assert torch.equal(bert._attended(empty), torch.eye(LENGTH, dtype=torch.int64)[:1])
+
+
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_what_is_exported_is_read_again(models: Path, name: str, tmp_path: Path) -> None:
     module = with_effect(built(models / name, ",lora=2,alpha=3"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.linear_baseline import linear_scores
@@ -48,4 +50,11 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
 
 def test_other_data_have_none(tmp_path: Path) -> None:
     digits = Federation.model_validate({"simulation": {"peers": 2, "split": "iid"}})
-    assert linear_scores(build_world(digits, load_dataset(digits.simulation.dataset), 0)) is None
+    data = load_dataset(digits.simulation.dataset)
+    assert linear_scores(build_world(digits, data, 0)) is None
+    words = replace(data, x=(data.x[:, 26:30] * 16).astype(np.int64), input_kind="tokens", feature_names=())
+    of_files = digits.simulation.model_copy(update={"dataset": Choice("csv", "words.csv", {"label": "number"})})
+    tokens = Federation.model_validate({"network": "lstm,hidden=5,embedding=3"}).model_copy(
+        update={"simulation": of_files}
+    )
+    assert linear_scores(build_world(tokens, words, 0)) is None, "numbers of tokens are no quantities"
