@@ -18,8 +18,10 @@ SCALING = ROOT / "docs" / "scaling.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 #: Pages that begin with a folder of `fedpeer new`; a test types their commands in it.
 FLIGHTS, TEXT = ROOT / "docs" / "tutorial-flights.md", ROOT / "docs" / "quickstart-text.md"
+#: The page of Flower's clients; a test types its commands in the folder of that example.
+FLOWER = ROOT / "docs" / "quickstart-flower.md"
 #: Pages whose commands are typed one after the other, by a test of their own.
-TYPED = (PEERS, SCALING, OPERATIONS, FLIGHTS, TEXT)
+TYPED = (PEERS, SCALING, OPERATIONS, FLIGHTS, TEXT, FLOWER)
 #: Commands that need a federation of real peers, or make one.
 REAL = re.compile(r"fedpeer (init|start|status|dashboard|invite|join|revoke|leave|evaluate|predict|export)\b")
 

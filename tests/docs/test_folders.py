@@ -20,7 +20,7 @@ from fedpeer.cli.main import run
 from fedpeer.experiments.flights import USERS
 from tests.data.flown import A_DAY, a_year, installed
 
-from .pages import FLIGHTS, TEXT, blocks, commands, named
+from .pages import FLIGHTS, ROOT, TEXT, blocks, commands, named
 from .shell import environment, free_ports, in_shell
 
 #: Time limit in seconds for one event, such as the start of a process that imports torch on a machine with other load.
@@ -107,4 +107,7 @@ def test_each_command_of_the_page_follows_the_one_before(page: Path, reader: Rea
 
 
 def test_quickstarts_are_short() -> None:
-    assert len(TEXT.read_text(encoding="utf-8").splitlines()) <= 40
+    pages = sorted((ROOT / "docs").glob("quickstart-*.md"))
+    lines = {named(page): len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
+    assert len(lines) == 6
+    assert [name for name, count in lines.items() if count > 40] == []
