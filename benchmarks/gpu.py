@@ -134,8 +134,8 @@ def compared(name: str, laps: int) -> dict[str, Any]:
     return {
         "network": name,
         "parameters": world.layout.n,
-        "way": job.way,
-        "block": job.block,
+        "way": job.network.way,
+        "block": job.network.block,
         **{key: median(found[key]) for key in ("round", "evaluation")},
         "by_hand": median(floor),
         "by_hand_at_once": next(at_once for at_once in AT_ONCE if found[at_once] is floor),

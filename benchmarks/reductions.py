@@ -97,7 +97,9 @@ class Engine(VectorEngine):
         policies = averaging_of(plan, world.federation, world.seed)
         self.groups = [GroupChannels(group, policies[group.id], form, world.draws) for group in plan.groups]
         self._rows = {peer: row for row, peer in enumerate(world.peers)}
-        super().__init__(job_of(world, "cpu"), plan, policies, workspace_of(world, plan, "cpu"), world.drawn, workers=1)
+        super().__init__(
+            job_of(world, "cpu"), plan, policies, workspace_of(world, plan, "cpu"), [world.drawn], workers=1
+        )
 
     def step(self) -> RoundTimes:
         self._before_Pn = self.x_Pn.clone()

@@ -72,7 +72,7 @@ class Engine(VectorEngine):
             plan,
             self.mixing,
             workspace_of(world, plan, "cpu"),
-            world.drawn,
+            [world.drawn],
             workers=workers,
         )
 

@@ -56,7 +56,10 @@ def anchored_federation(federation: Federation, folder: Path) -> Federation:
     """
     dataset = anchored(federation.simulation.dataset, folder)
     tracking = tuple(anchored_tracker(each, folder) for each in federation.simulation.tracking)
-    simulation = federation.simulation.model_copy(update={"dataset": dataset, "tracking": tracking})
+    networks = {name: anchored_network(each, folder) for name, each in federation.simulation.networks.items()}
+    simulation = federation.simulation.model_copy(
+        update={"dataset": dataset, "tracking": tracking, "networks": networks}
+    )
     found: dict[str, object] = {"simulation": simulation}
     path = start_file(federation)
     if path is not None:

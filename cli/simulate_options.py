@@ -20,7 +20,7 @@ from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import Combination, Vocabulary, problems_of
 from fedpeer.config.settings import RunOptions
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, default_methods
 
 #: Options that may change when a run is resumed: where it runs.
 HERE = ("device", "workers", "address", "shards")
@@ -174,11 +174,12 @@ def _methods(
                 ConfigProblem((), "--algorithm names one method and --compare several; leave one out", "--compare")
             )
         return _compared(given["compare"], problems)
+    usual = DEFAULT_METHODS if federation is None else default_methods(federation)
     if federation is None or not ("algorithm" in given or in_file):
-        return tuple(map(Choice, DEFAULT_METHODS))
+        return tuple(map(Choice, usual))
     chosen = federation.learning.algorithm
-    if "algorithm" not in given and chosen.name in DEFAULT_METHODS:
-        return tuple(chosen if name == chosen.name else Choice(name) for name in DEFAULT_METHODS)
+    if "algorithm" not in given and chosen.name in usual:
+        return tuple(chosen if name == chosen.name else Choice(name) for name in usual)
     return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
 
 

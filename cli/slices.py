@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,14 +59,14 @@ def slices_command(
     given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
     written = {name: value for name, value in given.items() if value is not None}
     request = options_of(written, config, consequence="", runs=False)
-    plan, mapped = planned(request.federation)
-    found = described(plan, mapped)
+    plan, networks = planned(request.federation)
+    found = described(plan, networks)
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
     for each in [
         *drawing(found),
-        *_frozen(mapped),
+        *_frozen(networks),
         *_to_be_found(request.federation),
         *_without_exchanges(plan, request.federation),
         *_sent(plan, request.federation),
@@ -76,25 +77,28 @@ def slices_command(
         console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
 
 
-def planned(federation: FederationSettings) -> tuple[Plan, NetworkMap]:
-    """Return the plan and the network. The data set is loaded only if sizes or the number of peers depend on it."""
+def planned(federation: FederationSettings) -> tuple[Plan, Mapping[str, NetworkMap]]:
+    """Return the plan and each peer's network.
+
+    The data set is loaded only if sizes or the number of peers depend on it.
+    """
     from fedpeer.config.plain_network import written_layers
     from fedpeer.config.rules import peer_ids
     from fedpeer.learning.groups import plan_for
     from fedpeer.learning.holdings import dataset_split, load_dataset
     from fedpeer.sims.world import build_world
 
-    layers = None if federation.learning.changes_network else written_layers(federation.network)
+    learning, different = federation.learning, federation.simulation.networks
+    layers = None if learning.changes_network or different else written_layers(federation.network)
     if layers is not None:
         network, count = _traced(federation.network, layers), federation.simulation.peers
         if count is None:
             dataset = load_dataset(federation.simulation.dataset)
             count = len(dataset_split(dataset, federation, federation.seed).shares)
-        peers = tuple(peer_ids(count))
+        networks = dict.fromkeys(peer_ids(count), network)
     else:
-        world = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed)
-        network, peers = world.network, world.peers
-    return plan_for(federation, network, peers, federation.learning.algorithm), network
+        networks = build_world(federation, load_dataset(federation.simulation.dataset), federation.seed).networks
+    return plan_for(federation, networks, tuple(networks), learning.algorithm), networks
 
 
 def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
@@ -213,11 +217,13 @@ def _to_be_found(federation: FederationSettings) -> list[str]:
     ]
 
 
-def _frozen(network: NetworkMap) -> list[str]:
+def _frozen(networks: Mapping[str, NetworkMap]) -> list[str]:
     """Return a sentence about the parameters that nobody trains, or nothing if there are none."""
-    if not network.frozen:
+    frozen = {network.frozen for network in networks.values()}
+    if not any(frozen):
         return []
-    return [f"{network.frozen:,} more parameters are frozen: nobody trains, averages or sends them."]
+    most = f"{'up to ' if len(frozen) > 1 else ''}{max(frozen):,}"
+    return [f"{most} more parameters are frozen: nobody trains, averages or sends them."]
 
 
 def _without_exchanges(plan: Plan, federation: FederationSettings) -> list[str]:

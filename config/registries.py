@@ -178,6 +178,10 @@ def _unknown(federation: FederationSettings) -> Iterator[ConfigProblem]:
         problem = None if choice is None else choice_problem(path, choice) or _out_of_range(path, choice)
         if problem is not None:
             yield problem
+    for name, choice in federation.simulation.networks.items():
+        problem = choice_problem(("network",), choice)
+        if problem is not None:
+            yield replace(problem, path=("simulation", "networks", name))
     for name, model in federation.partial_models.items():
         for path, like in _OF_SLICES:
             choice = _at(model, path)

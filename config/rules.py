@@ -12,6 +12,7 @@ The checks of single choices are in `registries.py`. Nothing here runs code that
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -463,6 +464,30 @@ def _seeking(options: Combination) -> Iterator[_Broken]:
     if after and after >= options.learning.rounds:
         why = f"after = {after} and there are {options.learning.rounds} rounds; write fewer"
         yield {"path": ("partial_models", name, "members"), "why": why}
+
+
+def _unknown_owners(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a network whose name is neither a peer's nor that of a partial model with listed members."""
+    federation, count = options.federation, options.federation.simulation.peers
+    for name in federation.simulation.networks:
+        model = federation.partial_models.get(name)
+        if model is not None and isinstance(model.members, str):
+            yield {"why": f'"{name}" has no listed members; name its peers'}
+        elif model is None and count is not None and name not in peer_ids(count):
+            yield {"why": f'there is no peer and no partial model "{name}"; there are peer1 to peer{count}'}
+
+
+def _several_networks(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of a peer that gets two networks, by its own name or by those of its partial models."""
+    given = Counter(
+        peer for name in options.federation.simulation.networks for peer in options.federation.peers_of(name)
+    )
+    yield from ({"peer": peer} for peer, count in given.items() if count > 1)
+
+
+def _needing_one_network(options: Combination) -> list[Choice]:
+    """Return the algorithms under which all peers have the same network."""
+    return [choice for choice, method in options.kinds if method.sharing not in ("nothing", "partial models")]
 
 
 def _shares_nothing(options: Combination, name: str) -> bool:
@@ -1045,6 +1070,42 @@ RULES: tuple[Rule, ...] = (
         lambda options: _members(options, lambda _: options.gossip.topology.name == "edges"),
     ),
     Rule(
+        "networks of peers that do not exist",
+        ("simulation.networks", "simulation.peers"),
+        "{why}",
+        _unknown_owners,
+    ),
+    Rule(
+        "several networks for one peer",
+        ("simulation.networks",),
+        "{peer} gets several networks; write one for it",
+        _several_networks,
+    ),
+    Rule(
+        "different networks, and no partial models",
+        ("simulation.networks", "partial_models"),
+        "peers whose networks differ share slices of them; write {name[partial_models]} to say which, or leave "
+        "{name[simulation.networks]} out",
+        lambda options: _when(options.federation.simulation.networks and not options.federation.partial_models),
+    ),
+    Rule(
+        "different networks, and an algorithm for one network",
+        ("simulation.networks", "learning.algorithm"),
+        "{methods} needs the same network on all peers; choose local or partial-averaging, or leave "
+        "{name[simulation.networks]} out",
+        lambda options: _when(
+            options.federation.simulation.networks and _needing_one_network(options),
+            methods=_named(_needing_one_network(options)),
+        ),
+    ),
+    Rule(
+        "different networks, and members to be found",
+        ("simulation.networks", "partial_models.*.members"),
+        "members are found by comparing peers with the same network; write down the members, or leave "
+        "{name[simulation.networks]} out",
+        lambda options: _when(options.federation.simulation.networks and _sought(options)),
+    ),
+    Rule(
         "an algorithm that is named twice",
         ("learning.algorithm",),
         '"{method}" is listed twice; list each method once',
@@ -1133,6 +1194,13 @@ RULES: tuple[Rule, ...] = (
         "only simulations find members; write down the members, or the models that fedpeer simulate found",
         lambda options: _members(options, lambda _: True),
         (PEERS,),
+    ),
+    Rule(
+        "different networks on a Ray cluster",
+        ("simulation.networks", "engine"),
+        "shards train peers with the same network; use {put[engine=vector]}, or leave {name[simulation.networks]} out",
+        lambda options: _when(options.federation.simulation.networks),
+        ("ray",),
     ),
     Rule(
         "pooled examples, and peers with separate examples",

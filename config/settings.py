@@ -459,6 +459,11 @@ class SimulationSettings(Strict):
         description="which of the 1 / validation parts of a peer's training examples is held out: 0, 1, ... "
         "(cross-validation)",
     )
+    networks: dict[str, ChoiceField] = Field(
+        default={},
+        description="networks of some peers' own, bigger or smaller, by peer or by partial model, whose members have "
+        "it: {peer3: 'mlp:64+50+10'}; the shared slices must fit all of them",
+    )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,
         description="scaling of the inputs, fitted on each peer's own training examples; default: standard for your "
@@ -531,6 +536,18 @@ class FederationSettings(Strict):
             for name, each in self.partial_models.items()
             if not each.automatic
         )
+
+    def own_networks(self) -> dict[str, Choice]:
+        """Return the network of each simulated peer that has one of its own."""
+        found: dict[str, Choice] = {}
+        for name, choice in self.simulation.networks.items():
+            found |= dict.fromkeys(self.peers_of(name), choice)
+        return found
+
+    def peers_of(self, name: str) -> Sequence[str]:
+        """Return the members of the partial model of that name, if there is one, or else the peer of that name."""
+        model = self.partial_models.get(name)
+        return [name] if model is None or isinstance(model.members, str) else model.members
 
     @property
     def automatic(self) -> tuple[str, ...]:

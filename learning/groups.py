@@ -75,23 +75,36 @@ def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) 
     return federation.model_copy(update={"partial_models": changed})
 
 
-def plan_for(federation: FederationSettings, network: NetworkMap, peers: Sequence[str], algorithm: Choice) -> Plan:
-    """Return the plan of who averages what under this algorithm, from the network alone, without data."""
-    method = method_of(algorithm)
+def plan_for(
+    federation: FederationSettings,
+    networks: NetworkMap | Mapping[str, NetworkMap],
+    peers: Sequence[str],
+    algorithm: Choice,
+) -> Plan:
+    """Return the plan of who averages what under this algorithm, from the networks alone, without data.
+
+    Args:
+        networks: the network that all peers have, or each peer's.
+
+    Raises:
+        SlicingError: the partial models do not fit the networks.
+    """
+    if isinstance(networks, NetworkMap):
+        networks = dict.fromkeys(peers, networks)
+    first, method = networks[peers[0]], method_of(algorithm)
     models: tuple[PartialModel, ...] = ()
     if method.sharing == "everything":
         models = (PartialModel("everyone", (), "all"),)
     elif method.sharing == "partial models":
-        models = federation.models() if federation.partial_models else default_models(network)
+        models = federation.models() if federation.partial_models else default_models(first)
     elif method.models is not None:
-        models = method.models(network)
+        models = method.models(first)
     if federation.learning.buffers == "local":
-        models = _with_local_norms(models, network)
-    networks = dict.fromkeys(peers, network)
+        models = _with_local_norms(models, first)
     graph = ModelGraph(models)
     plan = compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
     named = method.sharing == "partial models" and bool(federation.partial_models)
-    return replace(widened(plan, method.vectors, network.n), named=named)
+    return replace(widened(plan, method.vectors, networks), named=named)
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:

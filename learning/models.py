@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.config.building import Loader
+from fedpeer.config.choice import Choice
 from fedpeer.config.peer_id import is_id
 from fedpeer.config.pretrained import without_adapters
 from fedpeer.config.settings import ChoiceField, LearningSettings, LoraSettings, Strict
@@ -84,6 +86,7 @@ class Card(Strict):
     """Description of trained parameters, without which they cannot be used.
 
     network     choice of the network; None: it was passed as a Python object
+    networks    networks of peers that have another one, by peer id
     loss        loss of the training, which decides how outputs become probabilities
     seed        the federation's seed, for whatever the network's builder draws
     frozen      patterns of the parameters that were not trained, and are not in the file of the tensors
@@ -107,6 +110,7 @@ class Card(Strict):
     lora: LoraSettings | None = None
     start: ChoiceField | None = None
     text: TextColumn | None = None
+    networks: dict[str, ChoiceField] = Field(default_factory=dict)
 
     @field_validator("peers")
     @classmethod
@@ -118,7 +122,13 @@ class Card(Strict):
         return peers
 
     @classmethod
-    def of(cls, assembly: Assembly, dataset: Dataset, holdings: Mapping[str, PeerExamples]) -> Card:
+    def of(
+        cls,
+        assembly: Assembly,
+        dataset: Dataset,
+        holdings: Mapping[str, PeerExamples],
+        networks: Mapping[str, Choice] = MappingProxyType({}),
+    ) -> Card:
         learning = assembly.federation.learning
         based = learning.start is not None and learning.start.name == "file" and frozen_parameters(assembly.module)
         return cls(
@@ -133,7 +143,12 @@ class Card(Strict):
             lora=learning.lora,
             start=learning.start if based else None,
             text=dataset.text,
+            networks=dict(networks),
         )
+
+    def network_of(self, peer: str) -> Choice | None:
+        """Return the choice of a peer's network; None: it was passed as a Python object."""
+        return self.networks.get(peer, self.network)
 
 
 class BestRound(Strict):
@@ -190,12 +205,14 @@ class Model:
     @property
     def own_card(self) -> Card:
         """Card of this peer alone."""
-        return self.card.model_copy(update={"peers": {self.peer: self.scales}})
+        own = {"peers": {self.peer: self.scales}, "network": self.card.network_of(self.peer), "networks": {}}
+        return self.card.model_copy(update=own)
 
     def standalone(self) -> Model:
         """Return the model as a plain network: adapters are added into their layers, and no parameters are left out."""
-        plain = {"network": without_adapters(self.card.network), "frozen": (), "lora": None, "start": None}
-        card = self.own_card.model_copy(update=plain)
+        own = self.own_card
+        plain = {"network": without_adapters(own.network), "frozen": (), "lora": None, "start": None}
+        card = own.model_copy(update=plain)
         return Model(card=card, peer=self.peer, module=merged(self.module))
 
     @property
@@ -295,18 +312,19 @@ def load_model(tensors: Path, card: Path, peer: str | None, code: Loader) -> Mod
         ModelError: a file is missing or damaged, or the files do not belong together.
     """
     described = _read_card(card)
-    if described.network is None:
-        raise ModelError(f"{card}: the network was passed as a Python object; use Results.state_dict in Python")
     known = list(described.peers)
     whose = known[0] if peer is None and len(known) == 1 else peer
     if whose not in described.peers:
         advice = "choose a peer with --peer" if whose is None else f'it has no peer "{whose}"'
         names = ", ".join(known[:8]) + (" ..." if len(known) > 8 else "")
         raise ModelError(f"{card}: {advice}; it has {names}")
+    network = described.network_of(whose)
+    if network is None:
+        raise ModelError(f"{card}: the network was passed as a Python object; use Results.state_dict in Python")
     outputs = outputs_of(described.loss, described.shape)
     draws = Draws(described.seed)
     learning = LearningSettings(frozen=list(described.frozen), lora=described.lora, start=described.start)
-    module = build_network(described.network, described.shape, outputs, draws, code, build_pretrained)
+    module = build_network(network, described.shape, outputs, draws, code, build_pretrained)
     try:
         module = prepared(module, learning, draws, trained_of(learning)).eval()
     except DataError as problem:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
 from fedpeer.algorithms.outer_optimizers import OUTER_OPTIMIZERS, OuterOptimizer
 from fedpeer.algorithms.outer_steps import OuterRule, OuterRules
@@ -55,8 +56,9 @@ def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None
                     rule_n[group.indices[peer]] = rules.index(found[group.id])
             kinds[key] = (len(kinds), rule_n)
         kind_P.append(kinds[key][0])
-    rule_Cn = np.stack([rule_n for _, rule_n in kinds.values()])
-    return OuterRules(tuple(rules), torch.from_numpy(rule_Cn), torch.tensor(kind_P))
+    rule_Cn = [torch.from_numpy(rule_n) for _, rule_n in kinds.values()]
+    padded_Cn = pad_sequence(rule_Cn, batch_first=True, padding_value=-1)  # networks may differ in size
+    return OuterRules(tuple(rules), padded_Cn, torch.tensor(kind_P))
 
 
 def _rules(plan: Plan, federation: FederationSettings) -> Iterator[tuple[str, OuterRule]]:

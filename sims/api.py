@@ -31,7 +31,7 @@ from fedpeer.sims.events import Event
 from fedpeer.sims.prepare import code_objects, prepare_simulation
 from fedpeer.sims.progress import ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, default_methods
 from fedpeer.sims.results import Results
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
@@ -43,7 +43,7 @@ def simulate(
     network: nn.Module | str | None = None,
     *,
     federation: Federation | Mapping[str, Any] | None = None,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str] | None = None,
     seeds: Sequence[int] = (0,),
     device: str = "auto",
     workers: int | None = None,
@@ -66,7 +66,8 @@ def simulate(
         federation: the settings of `federation.yaml`, as a mapping or a `Federation`. In a mapping a topology may be an
             undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss` and
             `learning.optimizer` may be functions of your own.
-        methods: the algorithms to compare.
+        methods: the algorithms to compare; default: local, partial-averaging and, if all peers have the same network,
+            full-averaging.
         seeds: each method runs once with each seed.
         device: "cpu", "cuda", "mps" or "auto" (the fastest available).
         workers: worker processes of the vector engine on a CPU; default: one per core, or one per run if several runs
@@ -143,7 +144,7 @@ def _display(progress: bool | None) -> ProgressDisplay:
 def _request(
     federation: Federation | Mapping[str, Any] | None,
     names: Mapping[str, object],
-    methods: Sequence[str],
+    methods: Sequence[str] | None,
     seeds: Sequence[int],
     run_options: Mapping[str, Any],
     objects: Sequence[str],
@@ -165,6 +166,8 @@ def _request(
     found, more = (settings, []) if isinstance(settings, Federation) else typed(Federation, settings)
     problems += more
     chosen = [_choice((name,), text, problems) for name, text in names.items()]
+    if methods is None:
+        methods = DEFAULT_METHODS if found is None else default_methods(found)
     compared = [_choice(("methods",), text, problems) for text in methods]
     if found is not None:
         named = dict(zip(names, chosen, strict=True))

@@ -44,7 +44,10 @@ class Engine(ABC):
     @property
     @abstractmethod
     def x_Pn(self) -> Tensor:
-        """Parameters of all peers at the end of the last round, or at their last evaluation."""
+        """Parameters of all peers at the end of the last round, or at their last evaluation.
+
+        Where networks differ, shorter rows end with zeros.
+        """
 
     @property
     @abstractmethod

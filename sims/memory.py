@@ -15,13 +15,14 @@ from fedpeer.algorithms.batches import BatchView
 from fedpeer.algorithms.steppers import choose
 from fedpeer.config.choice import Choice
 from fedpeer.data.held import PeerExamples
+from fedpeer.learning.assembly import Assembly
 from fedpeer.learning.class_weights import class_weight_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.local_task import batch_view, budget, check_step
 from fedpeer.learning.outer import outer_rules
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
+from fedpeer.sims.vector.workspace import Job, JobNetwork, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.flat import trainable_copy
 from fedpeer.slicing.plan import Plan
@@ -43,7 +44,7 @@ def engine_of(
         plan,
         averaging_of(plan, world.federation, world.seed),
         workspace_of(world, plan, device if job is None else job.device),
-        world.drawn,
+        [each.drawn for each in world.assemblies],
         weights_P=start_weights(world),
         **options,
     )
@@ -54,23 +55,28 @@ def job_of(world: World, device: str) -> Job:
     learning = world.federation.learning
     holdings = _holdings(world)
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
-    module = trainable_copy(world.module, device)
-    check_step(module, _example(world, holdings[0], min(batches))[0].to(device))
-    inputs, targets = (each.to(device) for each in _example(world, holdings[0], 2))
-    way, block = choose(
-        module,
-        world.layout,
-        world.criterion,
-        world.optimizer,
-        batch_size=max(batches),
-        device=device,
-        peers=len(holdings),
-        example=(inputs, targets),
-    )
+    smallest, two = (_example(world, holdings[0], count) for count in (min(batches), 2))
+
+    def network_of(assembly: Assembly) -> JobNetwork:
+        module = trainable_copy(assembly.module, device)
+        check_step(module, smallest[0].to(device))
+        way, block = choose(
+            module,
+            assembly.layout,
+            assembly.criterion,
+            assembly.optimizer,
+            batch_size=max(batches),
+            device=device,
+            peers=len(holdings),
+            example=(two[0].to(device), two[1].to(device)),
+        )
+        return JobNetwork(module, assembly.layout, way, block)
+
+    kinds = {id(each): number for number, each in enumerate(world.assemblies)}
     return Job(
         peers=world.peers,
-        module=module,
-        layout=world.layout,
+        networks=tuple(map(network_of, world.assemblies)),
+        network_P=tuple(kinds[id(world.of(peer))] for peer in world.peers),
         criterion=world.criterion,
         optimizer=world.optimizer,
         seed=world.seed,
@@ -78,8 +84,6 @@ def job_of(world: World, device: str) -> Job:
         steps_P=steps,
         score_scale_P=tuple(held.score_scale for held in holdings),
         device=device,
-        way=way,
-        block=block,
         algorithm=learning.algorithm,
         learning=learning,
     )
@@ -107,7 +111,8 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
     weight_PC = _class_weights(world, holdings)
 
     def make() -> Workspace:
-        shape, where = (len(world.peers), plan.vectors * world.layout.n), "meta" if device == "cpu" else device
+        longest = max(each.layout.n for each in world.assemblies)
+        shape, where = (len(world.peers), plan.vectors * longest), "meta" if device == "cpu" else device
         x = torch.zeros(shape, device=where), torch.zeros(shape, device=where)
         moved = Workspace(x, x_NF, train, test, valid, view, index, rows, weight_PC)
         return moved if device == "cpu" else moved.to(device)

@@ -18,4 +18,4 @@ def local_tasks(world: World, device: str = "cpu") -> dict[str, LocalTask]:
     x_NF = inputs_of(world.dataset)
     held = {peer: world.held(number) for number, peer in enumerate(world.peers)}
     classes = world.dataset.classes
-    return {peer: LocalTask.of(world, own, x_NF, peer, device, classes=classes) for peer, own in held.items()}
+    return {peer: LocalTask.of(world.of(peer), own, x_NF, peer, device, classes=classes) for peer, own in held.items()}

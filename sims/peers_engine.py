@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
@@ -39,6 +41,11 @@ class PeersEngine(Engine, ABC):
             weights = [weight(peer, group.id) for peer in group.members]
             self._weights[group.id] = np.array(weights) / self._unit(weights)
         self._traffic = traffic
+
+
+def stacked(models: Sequence[Tensor]) -> Tensor:
+    """Stack models (n,) as rows; shorter ones, of smaller networks, end with zeros."""
+    return pad_sequence(list(models), batch_first=True)
 
 
 def weight_unit(world: World, method: Choice) -> Callable[[Sequence[float]], float]:

@@ -77,8 +77,11 @@ def prepare_simulation(
     kept = {}
     for method in request.methods:
         plan = plans[str(method)]
-        job = replace(jobs[request.seeds[0]], device="cpu", module=first.module, algorithm=method)
-        algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), first.drawn, plan)
+        pairs = zip(jobs[request.seeds[0]].networks, first.assemblies, strict=True)
+        on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
+        job = replace(jobs[request.seeds[0]], device="cpu", networks=on_cpu, algorithm=method)
+        drawn = [assembly.drawn for assembly in first.assemblies]
+        algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), drawn, plan)
         own = byte_count(forms.client)
         if has_server(algorithm):
             kept[str(method)] = KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)

@@ -152,7 +152,7 @@ def answers_of(
 ) -> Answered:
     """Measure the answers of all peers' models as they are now, on their test or validation parts."""
     holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
-    card = Card.of(world, world.dataset, holdings)
+    card = Card.of(world, world.dataset, holdings, world.federation.own_networks())
     values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
     tested = []
     for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
@@ -161,7 +161,8 @@ def answers_of(
             for each in values.values():
                 each.append(None)
             continue
-        answers = Model.of(card, peer, world.module, world.layout, x_n).answers(x)
+        own = world.of(peer)
+        answers = Model.of(card, peer, own.module, own.layout, x_n[: own.layout.n]).answers(x)
         found = answer_scores(metrics, y, answers)
         for name, value in found.values.items():
             values[name].append(value if math.isfinite(value) else None)
@@ -182,14 +183,14 @@ def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
     return {
         f"{peer}/{name}": value
         for peer, x_n in zip(world.peers, engine.x_Pn, strict=True)
-        for name, value in world.layout.unflatten(x_n).items()
+        for name, value in world.of(peer).layout.unflatten(x_n[: world.of(peer).layout.n]).items()
     }
 
 
 def card(world: World) -> dict[str, Any]:
     """Return the description that is needed to use these models."""
     holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
-    return Card.of(world, world.dataset, holdings).model_dump(mode="json")
+    return Card.of(world, world.dataset, holdings, world.federation.own_networks()).model_dump(mode="json")
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:
@@ -198,7 +199,7 @@ def describe_run(run: RunFolder, simulation: Simulation) -> None:
     shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
     sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]
     for method in [*sliced, *shared][:1]:
-        described = describe_slices(shared[method], simulation.world.network)
+        described = describe_slices(shared[method], simulation.world.networks)
         run.describe("plan", {"method": method, **described.to_json(), "svg": slices_svg(described)})
         run.describe("graphs", {"groups": _graphs(shared[method], simulation)})
 

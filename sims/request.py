@@ -14,6 +14,11 @@ from fedpeer.config.settings import EngineName, FederationSettings
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
 
 
+def default_methods(federation: FederationSettings) -> tuple[str, ...]:
+    """Return the methods that are compared by default; where networks differ, nobody averages all of them."""
+    return DEFAULT_METHODS[:2] if federation.simulation.networks else DEFAULT_METHODS
+
+
 @dataclass(frozen=True, kw_only=True)
 class SimulationRequest:
     """The request of one `fedpeer simulate`.

@@ -6,13 +6,14 @@ Mistakes of the user that show only once data and network are present are raised
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from torch import nn
 
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, ChoiceError
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import PeerExamples, held
@@ -22,6 +23,7 @@ from fedpeer.learning.class_weights import check_class_names
 from fedpeer.learning.groups import plan_for
 from fedpeer.learning.holdings import dataset_split, normalisation_of, rule_of, trained_of
 from fedpeer.learning.pretrained import build_pretrained
+from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan
 
 
@@ -30,11 +32,27 @@ class World(Assembly):
     """One seed's federation, ready to be trained by any method.
 
     federation     all open settings are filled in, including those that only simulations read
+    own            the assemblies of peers with networks of their own; those with the same network share one
     """
 
     dataset: Dataset
     split: Split
     peers: tuple[str, ...]
+    own: Mapping[str, Assembly] = field(default_factory=dict)
+
+    def of(self, peer: str) -> Assembly:
+        """Return the assembly of a peer: this world's, unless it has a network of its own."""
+        return self.own.get(peer, self)
+
+    @cached_property
+    def assemblies(self) -> tuple[Assembly, ...]:
+        """This world's assembly, and the others that peers have."""
+        return (self, *{id(each): each for each in self.own.values()}.values())
+
+    @property
+    def networks(self) -> dict[str, NetworkMap]:
+        """Each peer's network; peers with the same one share one object."""
+        return {peer: self.of(peer).network for peer in self.peers}
 
     def held(self, peer: int) -> PeerExamples:
         """Return the examples of peer number `peer` (0, 1, ...)."""
@@ -60,27 +78,39 @@ def build_world(
         return code[name] if name in code else imported(name)
 
     split = dataset_split(dataset, federation, seed)
-    assembly = assemble(
-        federation,
-        DataShape.of(dataset),
-        seed,
-        load,
-        module=module,
-        trained=trained_of(federation.learning),
-        pretrained=build_pretrained,
-    )
+    shape, trained = DataShape.of(dataset), trained_of(federation.learning)
+
+    def assembled(module: nn.Module | None = None, network: Choice | None = None) -> Assembly:
+        return assemble(
+            federation,
+            shape,
+            seed,
+            load,
+            module=module,
+            network=network,
+            trained=trained,
+            pretrained=build_pretrained,
+        )
+
+    assembly = assembled(module)
     check_class_names(federation.learning, dataset.classes)
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
-    options = federation.simulation
+    options, networks = federation.simulation, federation.own_networks()
+    if unknown := sorted(networks.keys() - set(peers)):
+        raise ChoiceError(f"simulation.networks: there is no peer {unknown[0]}; there are {peers[0]} to {peers[-1]}")
+    built = {text: assembled(network=each) for text, each in {str(each): each for each in networks.values()}.items()}
     simulation = {
         "peers": len(peers),
         "split": rule_of(dataset, federation),
         "normalise": options.normalise or normalisation_of(dataset, options.dataset),
     }
     filled = assembly.federation.model_copy(update={"simulation": options.model_copy(update=simulation)})
-    return World(**{**vars(assembly), "federation": filled, "dataset": dataset, "split": split, "peers": peers})
+    return World(
+        **{**vars(assembly), "federation": filled, "dataset": dataset, "split": split, "peers": peers},
+        own={peer: built[str(network)] for peer, network in networks.items()},
+    )
 
 
 def plan_of(world: World, algorithm: Choice) -> Plan:
     """Return the plan of this algorithm: who averages what."""
-    return plan_for(world.federation, world.network, world.peers, algorithm)
+    return plan_for(world.federation, world.networks, world.peers, algorithm)

@@ -60,15 +60,25 @@ def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
 
 
 def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[str, Assignment]:
-    """Assign the neurons of all peers; peers with the same network and the same models share one `Assignment`."""
-    known: dict[tuple[int, tuple[str, ...]], Assignment] = {}
-    assignments = {}
-    for peer, network in networks.items():
-        key = (id(network), graph.implemented(peer))
-        if key not in known:
-            known[key] = assign(network, graph, peer)
-        assignments[peer] = known[key]
-    return assignments
+    """Assign the neurons of all peers; peers with the same network and the same models share one `Assignment`.
+
+    Raises:
+        SlicingError: as `assign`; where the peers' networks differ, each line says whose network it is about.
+    """
+    kind = {peer: (id(network), graph.implemented(peer)) for peer, network in networks.items()}
+    one_of_kind = {key: peer for peer, key in reversed(kind.items())}
+    differ = len({id(network) for network in networks.values()}) > 1
+    known, mistakes = {}, []
+    for key, peer in reversed(one_of_kind.items()):
+        try:
+            known[key] = assign(networks[peer], graph, peer)
+        except SlicingError as error:
+            if not differ:
+                raise
+            mistakes += [f"in the network of {peer}: {line}" for line in str(error).splitlines()]
+    if mistakes:
+        raise SlicingError("\n".join(mistakes))
+    return {peer: known[key] for peer, key in kind.items()}
 
 
 def _wishes(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-import torch
 from torch import Tensor
 
 from fedpeer.config.choice import Choice
@@ -26,7 +25,7 @@ from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.network.timeline import Timeline
-from fedpeer.sims.peers_engine import PeersEngine
+from fedpeer.sims.peers_engine import PeersEngine, stacked
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
 
@@ -86,7 +85,7 @@ class NetworkEngine(PeersEngine):
     @property
     def x_Pn(self) -> Tensor:
         """Parameters of all peers at the end of the last evaluated round."""
-        return torch.stack([_latest(seen.models, self.round) for seen in self._seen.values()])
+        return stacked([_latest(seen.models, self.round) for seen in self._seen.values()])
 
     def step(self) -> RoundTimes:
         """Run until every peer has finished the next round.

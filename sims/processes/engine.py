@@ -27,7 +27,7 @@ from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
 from fedpeer.learning.groups import averaging_of, longest_deadline
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.engine import RoundTimes
-from fedpeer.sims.peers_engine import PeersEngine
+from fedpeer.sims.peers_engine import PeersEngine, stacked
 from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import Watched, slowest
@@ -104,9 +104,12 @@ class ProcessesEngine(PeersEngine):
     @property
     def x_Pn(self) -> Tensor:
         """Parameters of all peers at each peer's last evaluation."""
-        names = [tensor.name for tensor in self._world.layout.tensors]
-        found = [load_file(watched.state / "model.safetensors") for watched in self._watched]
-        return torch.stack([torch.cat([tensors[name].reshape(-1) for name in names]) for tensors in found])
+        found = []
+        for watched in self._watched:
+            tensors = load_file(watched.state / "model.safetensors")
+            names = [tensor.name for tensor in self._world.of(watched.peer).layout.tensors]
+            found.append(torch.cat([tensors[name].reshape(-1) for name in names]))
+        return stacked(found)
 
     def step(self) -> RoundTimes:
         """Wait until every peer has finished the next round.
@@ -244,7 +247,12 @@ def _packages(world: World, method: Choice) -> list[str]:
     """Return the top-level packages of the code that the federation names. The user who started the run named it."""
     learning = world.federation.learning
     choices = (
-        world.federation.network, world.federation.simulation.dataset, method, learning.loss, learning.optimizer
-    )  # fmt: skip
+        world.federation.network,
+        *world.federation.simulation.networks.values(),
+        world.federation.simulation.dataset,
+        method,
+        learning.loss,
+        learning.optimizer,
+    )
     names = [own_function(each)[0] for each in choices if each and each.name == "python"]
     return sorted({name.partition(":")[0].partition(".")[0] for name in names})

@@ -65,13 +65,14 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         raise EngineError(f"fedpeer init ended with {how_ended(outcome.returncode)}: {outcome.stderr.strip()}")
     places = [Endpoint(HOST, first + number) for number in range(len(world.peers))]
     urls = [str(PeerUrl("https", place)) for place in places]
-    files = {}
+    files, networks = {}, world.federation.own_networks()
     for number, peer in enumerate(world.peers):
         files[peer] = made / peer / f"{peer}.yaml"
         own = PeerFile(
             federation="federation.yaml",
             id=peer,
             data=DataSettings(source=Choice("simulation", number + 1)),
+            network=networks.get(peer),
             device=device,  # type: ignore[arg-type]  # "cpu", "cuda" or "mps", as `device_of` says
             listen=str(places[number]),
             address=urls[number],

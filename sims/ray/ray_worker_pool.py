@@ -160,8 +160,7 @@ class RayWorkerPool:
 
     @property
     def _states(self) -> States:
-        assert self._workspace.states is not None, "a job has states"
-        return self._workspace.states
+        return self._workspace.states[0]
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
         """Set the matrix by which the group averages from now on."""

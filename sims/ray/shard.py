@@ -144,7 +144,7 @@ class Shard:
             name: transformed(each, ShardSize, lambda size: unlinked_zeros(*size)) for name, each in sizes.items()
         }
         self._workspace = Workspace(x_NF=tensor(inputs), **memory, **fields)
-        self._worker, self._peers = Worker(job, self._workspace, job.stepper()), peers
+        self._worker, self._peers = Worker(job, self._workspace, job.steppers()), peers
         return os.getpid()
 
     def do(self, tasks: Sequence[Task]) -> list[Any]:

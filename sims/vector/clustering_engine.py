@@ -161,7 +161,7 @@ class ClusteringEngine(Engine):
     def _engine_under(self, federation: FederationSettings, *, before_search: bool = False) -> VectorEngine:
         """Return the vector engine under this federation's plan; before the search, with examples kept back."""
         world = self._world
-        plan = plan_for(federation, world.network, world.peers, self._method)
+        plan = plan_for(federation, world.networks, world.peers, self._method)
         memory = workspace_of(world, plan, self._job.device)
 
         def partly() -> Workspace:
@@ -175,7 +175,7 @@ class ClusteringEngine(Engine):
             plan,
             averaging_of(plan, federation, world.seed),
             partly if before_search else memory,
-            world.drawn,
+            [world.drawn],
             weights_P=start_weights(world),
             **self._options,
         )

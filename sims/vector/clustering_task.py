@@ -59,7 +59,7 @@ def clustering_task_of(world: World, algorithm: Choice) -> ClusteringTask | None
     place = f"partial_models.{name}.members"
     clustering = clustering_settings_of(federation, name)
     everyone, candidate = (
-        plan_for(each, world.network, peers, algorithm) for each in (federation, federation.decided(name, "all"))
+        plan_for(each, world.networks, peers, algorithm) for each in (federation, federation.decided(name, "all"))
     )
     shared = [group for group in everyone.groups if group.members == peers]
     own = [group for group in candidate.groups if name in group.models]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import has_server
-from fedpeer.algorithms.leaves import combined, divided, leaves_of, map_leaves
+from fedpeer.algorithms.leaves import byte_count, combined, divided, leaves_of, map_leaves
 from fedpeer.algorithms.local_training import TrainingState
 from fedpeer.algorithms.probing import probed, small
 from fedpeer.algorithms.steppers import Stepper
@@ -41,6 +41,7 @@ from fedpeer.sims.vector.task_executors import LocalTaskExecutor, TaskExecutor
 from fedpeer.sims.vector.tasks import (
     BlockScores,
     EvaluateBlock,
+    Part,
     Score,
     Task,
     TrainBlock,
@@ -49,7 +50,7 @@ from fedpeer.sims.vector.tasks import (
     training_context,
     work_of,
 )
-from fedpeer.sims.vector.workspace import FIRST, Job, States, Workspace, on_disk
+from fedpeer.sims.vector.workspace import FIRST, Job, States, Workspace, on_disk, rows_of
 from fedpeer.slicing.plan import Plan
 
 
@@ -79,7 +80,7 @@ class VectorEngine(Engine):
         plan: Plan,
         averaging: Mapping[str, Averaging],
         memory: Callable[[], Workspace],
-        drawn: Callable[[str], Tensor],
+        drawn: Sequence[Callable[[str], Tensor]],
         *,
         weights_P: NDArray[np.float64] | None = None,
         workers: int = 1,
@@ -93,7 +94,8 @@ class VectorEngine(Engine):
         Args:
             averaging: by group of the plan, how it averages.
             memory: makes the workspace.
-            drawn: returns initial parameters (n,) by the name of their draw: a peer's id, or "" for a common start.
+            drawn: for each network of the job, a function that returns initial parameters (n,) by the name of their
+                draw: a peer's id, or "" for a common start.
             weights_P: push-sum weights at the start of each averaging (`weights: samples` or `restart`); None: they
                 begin as 1 and carry over from one averaging to the next.
             workers: the most worker processes on a CPU.
@@ -111,16 +113,24 @@ class VectorEngine(Engine):
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        job, stepper = self._job, self._job.stepper()
+        job, steppers = self._job, self._job.steppers()
         self._blocks = blocks_of_peers(job, range(len(job.peers)))
         plain = self._memory()
-        self._algorithm, forms = formed(job, plain, self._drawn, stepper)
+        made = [
+            formed(job.of(number), plain.part(job, number), drawn, stepper, _first_of(job, number))
+            for number, (drawn, stepper) in enumerate(zip(self._drawn, steppers, strict=True))
+        ]
+        self._algorithm, forms = made[0]
         first_P = _first_rows(job, plain)
-        plain.states = _allocate_states(job, forms, first_P)
-        executor = self._open_executor(plain, stepper)
+        plain.states = tuple(_allocate_states(job, each, first_P) for _, each in made)
+        executor = self._open_executor(plain, steppers)
         sides = [FIRST] * len(job.peers)
+        parts = [
+            Part(job.of(number), self.workspace.part(job, number), stepper, algorithm)
+            for number, (stepper, (algorithm, _)) in enumerate(zip(steppers, made, strict=True))
+        ]
         self._session = Session(
-            job, self._algorithm, self.workspace, executor, lambda tasks: self._run(tasks), sides, self._refused
+            job, parts, self.workspace, executor, lambda tasks: self._run(tasks), sides, self._refused
         )
         self._rounds: GossipRounds | ServerRounds
         if has_server(self._algorithm):
@@ -164,7 +174,7 @@ class VectorEngine(Engine):
         """The peers' estimates of the averaged model after the last finished round, or the models that they derive."""
         self._session.executor.gather()
         averaged_PN = self.workspace.x[self._rounds.source]
-        first_Pn = averaged_PN[:, : self._job.layout.n]
+        first_Pn = averaged_PN[:, : max(each.layout.n for each in self._job.networks)]
         if not self._derived:
             return first_Pn
         x_Pn, template = torch.empty_like(first_Pn), self._algorithm.start_averaged(self._job.like_n)
@@ -240,7 +250,7 @@ class VectorEngine(Engine):
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
         return self._session.executor.run(tasks)
 
-    def _open_executor(self, plain: Workspace, stepper: Stepper) -> TaskExecutor:
+    def _open_executor(self, plain: Workspace, steppers: Sequence[Stepper]) -> TaskExecutor:
         """Open the workspace and return the executor of the tasks."""
         job = self._job
         if self._open_remote is not None:
@@ -248,38 +258,39 @@ class VectorEngine(Engine):
             return self._open_remote(job, plain, self._plan, self._stack, self._replaced, self._stop)
         if job.device != "cpu":
             self.workspace = plain
-            return LocalTaskExecutor(Worker(job, plain, stepper), None, self._stop)
+            return LocalTaskExecutor(Worker(job, plain, steppers), None, self._stop)
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="work-", dir=self._folder)))
         self._handles = on_disk(plain, folder)
         self.workspace = self._handles.open()
         self._stack.enter_context(given_back(self.workspace))
         workers = max(1, min(self._workers, len(self._blocks)))
         pool = self._stack.enter_context(WorkerPool(job, self._handles, workers, self._replaced, self._stop))
-        return LocalTaskExecutor(Worker(job, self.workspace, stepper), pool, self._stop)
+        return LocalTaskExecutor(Worker(job, self.workspace, steppers), pool, self._stop)
 
     def _begin(self, first_P: Sequence[int]) -> None:
         """Fill in the first states and, between peers, the first averaged vectors."""
-        job, states = self._job, self._session.states
-        states.first_P.copy_(torch.tensor(first_P))
-        example = list({kind: peer for peer, kind in reversed([*enumerate(first_P)])}.items())
-        example.sort()
-        for some in column_slices(len(example)):
-            peers = [example[kind][1] for kind in some]
-            examples_B = torch.tensor([self.workspace.train.count(peer) for peer in peers], device=job.device)
-            begun = leaves_of(self._algorithm.start_client(self._values(peers), examples_B))
-            for name, leaf in leaves_of(states.first).items():
-                leaf[some.start : some.stop] = begun[name]
-        if not has_server(self._algorithm):
-            for some in column_slices(len(job.peers)):
-                averaged = self._algorithm.start_averaged(self._values(some))
-                self.workspace.x[0][some.start : some.stop] = combined(averaged)
+        for number, peers in self._job.split(range(len(self._job.peers))):
+            part, drawn = self._session.parts[number], self._drawn[number]
+            part.states.first_P.copy_(torch.tensor(first_P))
+            example = sorted({first_P[peer]: peer for peer in reversed(peers)}.items())
+            for some in column_slices(len(example)):
+                kinds, starting = zip(*example[some.start : some.stop], strict=True)
+                examples_B = torch.tensor([self.workspace.train.count(p) for p in starting], device=self._job.device)
+                begun = leaves_of(part.algorithm.start_client(self._values(drawn, starting), examples_B))
+                for name, leaf in leaves_of(part.states.first).items():
+                    leaf[rows_of(kinds)] = begun[name]
+            if not has_server(part.algorithm):
+                for some in column_slices(len(peers)):
+                    rows = peers[some.start : some.stop]
+                    averaged = part.algorithm.start_averaged(self._values(drawn, rows))
+                    part.workspace.x[0][rows_of(rows)] = combined(averaged)
 
-    def _values(self, peers: Sequence[int]) -> Tensor:
+    def _values(self, drawn: Callable[[str], Tensor], peers: Sequence[int]) -> Tensor:
         """Return the initial parameters of some peers, (B, n)."""
         if self._job.learning.common_start:
-            values_Bn = self._drawn("").expand(len(peers), -1)
+            values_Bn = drawn("").expand(len(peers), -1)
         else:
-            values_Bn = torch.stack([self._drawn(self._job.peers[peer]) for peer in peers])
+            values_Bn = torch.stack([drawn(self._job.peers[peer]) for peer in peers])
         return values_Bn.to(self._job.device)
 
     def _scored(self, validation: bool) -> BlockScores:
@@ -303,10 +314,19 @@ class Forms:
     server: Any = None
 
 
+def _first_of(job: Job, number: int) -> int:
+    """Return the first peer with the network of this number; nobody has the first one if all have networks of their
+    own."""
+    return job.network_P.index(number) if number in job.network_P else 0
+
+
 def formed(
-    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper
+    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper, peer: int
 ) -> tuple[AnyAlgorithm, Forms]:
     """Return the algorithm and examples of its states. With a server, one client trains briefly to find the update's.
+
+    Args:
+        peer: the peer whose states are the examples.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
@@ -314,27 +334,41 @@ def formed(
     context = replace(training_context(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
     algorithm = algorithm_of(job.algorithm, job.learning, context, imported)
     start_n = context.draw("")
-    client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(0), device=start_n.device))
+    client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(peer), device=start_n.device))
     if not has_server(algorithm):
         return algorithm, Forms(client)
-    server, (batches, _) = algorithm.start_server(start_n), work_of(job, workspace, [0], 1)
+    server, (batches, _) = algorithm.start_server(start_n), work_of(job, workspace, [peer], 1)
     update = probed(algorithm, client, server, batches.peer(0))
     return algorithm, Forms(client, update, algorithm.open(server, 1), server)
 
 
-def dry_run(job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan) -> tuple[AnyAlgorithm, Forms]:
+def dry_run(
+    job: Job, workspace: Workspace, drawn: Sequence[Callable[[str], Tensor]], plan: Plan
+) -> tuple[AnyAlgorithm, Forms]:
     """Do the same as `formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
+
+    Each network is tried; those of the largest states are returned.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
-    algorithm, forms = formed(job, workspace, drawn, job.stepper())
+    made = [
+        _tried(job.of(number), workspace.part(job, number), each, plan, _first_of(job, number))
+        for number, each in enumerate(drawn)
+    ]
+    return max(made, key=lambda each: byte_count(each[1].client))
+
+
+def _tried(
+    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan, peer: int
+) -> tuple[AnyAlgorithm, Forms]:
+    algorithm, forms = formed(job, workspace, drawn, job.stepper(), peer)
     if not has_server(algorithm) and type(forms.client) is not TrainingState:
-        batches, keys = work_of(job, workspace, [0], 1)
+        batches, keys = work_of(job, workspace, [peer], 1)
         received = algorithm.start_averaged(drawn("").to(job.device))
         trained, _ = algorithm.train(forms.client, received, small(batches.peer(0)), keys)
-        for group in plan.groups:
-            algorithm.weights(trained, group.indices[group.members[0]])
+        for group in plan.groups_of(job.peers[peer]):
+            algorithm.weights(trained, group.indices[job.peers[peer]])
     return algorithm, forms
 
 

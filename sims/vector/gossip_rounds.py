@@ -117,8 +117,9 @@ class GossipRounds:
         session, everybody = self._session, range(len(self._session.job.peers))
         sides = [other(side) for side in session.sides] if trained else session.sides
         tensors = {"x": session.workspace.x[1 - self.source if trained else self.source]}
-        for name, leaf in leaves_of(session.states.of(everybody, sides)).items():
-            tensors[_STORED.get(name, f"state {name}")] = leaf
+        for number, part in enumerate(session.parts):
+            for name, leaf in leaves_of(part.states.of(everybody, sides)).items():
+                tensors[_stored(number, name)] = leaf
         weights = {group: value.tolist() for group, value in self.weights.items()}
         state: dict[str, Any] = {"trained": trained, "weights": weights}
         if self._triggers is not None:
@@ -131,14 +132,15 @@ class GossipRounds:
         begun = state["trained"] or state["round"] > 0
         # If training is done, the sides from which it was done; their contents are not read again.
         session.sides[:] = [1 if state["trained"] else 0] * len(session.sides)
-        for name, leaf in leaves_of(session.states.clients[0]).items():
-            stored = tensors.get(_STORED.get(name, f"state {name}"))
-            if (
-                stored is None
-            ):  # releases before 0.4 kept whether there is a state of the optimiser as the round's number
-                leaf.fill_(begun)
-            else:
-                leaf.copy_(stored)
+        for number, part in enumerate(session.parts):
+            for name, leaf in leaves_of(part.states.clients[0]).items():
+                stored = tensors.get(_stored(number, name))
+                if (
+                    stored is None
+                ):  # releases before 0.4 kept whether there is a state of the optimiser as the round's number
+                    leaf.fill_(begun)
+                else:
+                    leaf.copy_(stored)
         if self._triggers is not None:
             self._triggers.restore(tensors["last"], state["awake"])
         self.weights = {group: np.array(value) for group, value in state["weights"].items()}
@@ -220,6 +222,11 @@ class GossipRounds:
                 ):
                     index_D = torch.from_numpy(group.indices[member]).to(target.device)
                     target[row, index_D] += torch.from_numpy(noise_D).to(target)
+
+
+def _stored(network: int, leaf: str) -> str:
+    """Return the name in a checkpoint of a leaf of the states of peers with the job's network of this number."""
+    return _STORED.get(leaf, f"state {leaf}") if network == 0 else f"state {network} {leaf}"
 
 
 def _untouched(members: int) -> Mixing:

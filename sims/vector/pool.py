@@ -78,7 +78,7 @@ class WorkerPool:
     ) -> None:
         self._context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
         if sys.platform != "win32":
-            closed = job.way in ("single sample", "stack")
+            closed = all(each.way in ("single sample", "stack") for each in job.networks)
             self._context.set_forkserver_preload(
                 ["fedpeer.sims.vector." + ("preload" if closed else "preload_autograd")]
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpeer.config.building import AnyAlgorithm
 from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, TaskExecutor
-from fedpeer.sims.vector.tasks import Task
+from fedpeer.sims.vector.tasks import Part, Task
 from fedpeer.sims.vector.workspace import Job, States, Workspace
 
 Tensors = Mapping[str, Tensor]
@@ -24,13 +24,14 @@ Tensors = Mapping[str, Tensor]
 class Session:
     """The objects that an engine shares with its rounds.
 
+    parts     for each network of the job, what its peers are trained with
     run       runs tasks on the executor
     sides     by peer the side of its state after the last finished round
     refused   called with the peer whose update is left out and the reason
     """
 
     job: Job
-    algorithm: AnyAlgorithm
+    parts: Sequence[Part]
     workspace: Workspace
     executor: TaskExecutor
     run: Callable[[Sequence[Task]], list[Any]]
@@ -38,9 +39,14 @@ class Session:
     refused: Callable[[str, str], None]
 
     @property
+    def algorithm(self) -> AnyAlgorithm:
+        """The algorithm, of the first network if there are several."""
+        return self.parts[0].algorithm
+
+    @property
     def states(self) -> States:
-        assert self.workspace.states is not None, "an engine has states"
-        return self.workspace.states
+        """The states, of peers with the first network if there are several."""
+        return self.parts[0].states
 
     def sides_of(self, peers: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.sides[peer] for peer in peers)
@@ -87,14 +93,15 @@ class VectorRounds(Protocol):
 
 
 def blocks_of_peers(job: Job, peers: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return blocks of peers with equal numbers of steps and equal batches, the longest first."""
-    cohorts: dict[tuple[int, int], list[int]] = {}
+    """Return blocks of peers with equal numbers of steps, equal batches and the same network, the longest first."""
+    cohorts: dict[tuple[int, int, int], list[int]] = {}
     for peer in peers:
-        cohorts.setdefault((job.steps_P[peer], job.batch_P[peer]), []).append(peer)
+        cohorts.setdefault((job.steps_P[peer], job.batch_P[peer], job.network_P[peer]), []).append(peer)
     blocks = [
-        tuple(cohort[first : first + job.block])
-        for cohort in cohorts.values()
-        for first in range(0, len(cohort), job.block)
+        tuple(cohort[first : first + size])
+        for (*_, network), cohort in cohorts.items()
+        for size in [job.networks[network].block]
+        for first in range(0, len(cohort), size)
     ]
     return sorted(blocks, key=lambda block: (-job.steps_P[block[0]] * len(block), block))
 

@@ -114,12 +114,26 @@ Multiplied: TypeAlias = Tensor | csr_array
 
 
 @dataclass
-class Worker:
-    """The state of a worker: the job, the memory, the stepper, and the latest mixing matrices."""
+class Part:
+    """What peers with one network are trained and scored with: their job and memory, the stepper, the algorithm."""
 
     job: Job
     workspace: Workspace
     stepper: Stepper
+    algorithm: AnyAlgorithm
+
+    @property
+    def states(self) -> States:
+        return self.workspace.states[0]
+
+
+@dataclass
+class Worker:
+    """The state of a worker: the job, the memory, a stepper for each network, and the latest mixing matrices."""
+
+    job: Job
+    workspace: Workspace
+    steppers: Sequence[Stepper]
     mixing: dict[str, Multiplied] = field(default_factory=dict)
 
     def do(self, task: Task) -> Any:
@@ -129,23 +143,32 @@ class Worker:
     def _done(self, task: Task) -> Any:
         match task:
             case TrainBlock():
-                return _train_block(self.job, self.workspace, self.algorithm, task)
+                return _train_block(self._part(task.peers), task)
             case Mix():
                 return mix(self.workspace, self.mixing[task.group], task)
             case Keep():
                 return _keep_columns(self.workspace, task)
             case EvaluateBlock():
-                return _evaluate_block(self.job, self.workspace, self.stepper, self.algorithm, task)
+                return _evaluate_block(self._part(task.peers), task)
             case Spread():
                 return spread_of_columns(self.workspace, task)
             case Several():
                 return [self._done(each) for each in task.tasks]
 
     @cached_property
-    def algorithm(self) -> AnyAlgorithm:
-        """The algorithm as a worker needs it: without draws of initial parameters."""
-        job = self.job
-        return algorithm_of(job.algorithm, job.learning, training_context(job, self.stepper, self.workspace), imported)
+    def parts(self) -> tuple[Part, ...]:
+        """By network, with the algorithm as a worker needs it: without draws of initial parameters."""
+
+        def part(number: int, stepper: Stepper) -> Part:
+            job, workspace = self.job.of(number), self.workspace.part(self.job, number)
+            context = training_context(job, stepper, workspace)
+            return Part(job, workspace, stepper, algorithm_of(job.algorithm, job.learning, context, imported))
+
+        return tuple(part(number, stepper) for number, stepper in enumerate(self.steppers))
+
+    def _part(self, block: Sequence[int]) -> Part:
+        """Return what a block of peers, which have the same network, is trained with."""
+        return self.parts[self.job.network_P[block[0]]]
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
         """Set the matrix by which the group averages from now on."""
@@ -153,13 +176,13 @@ class Worker:
 
     @property
     def states(self) -> States:
-        assert self.workspace.states is not None, "a worker has a job"
-        return self.workspace.states
+        """The states, of peers with the first network if there are several."""
+        return self.parts[0].states
 
     def weights(self, peers: Sequence[int], sides: Sequence[int], group: str) -> NDArray[np.float64] | None:
         """Return the algorithm's own weights of members of a group after their training, (m,), if it has any."""
         index = self.workspace.index[group]
-        weights = self.algorithm.weights(
+        weights = self.parts[0].algorithm.weights(
             self.states.of(peers, sides), (index if index.dim() == 1 else index[0]).cpu().numpy()
         )
         return None if weights is None else weights.cpu().numpy()
@@ -173,17 +196,18 @@ class Worker:
             sides: sides of the states before the round.
             counted: whether each client's update counted.
         """
-        assert has_server(self.algorithm), "only clients of a server settle"
+        algorithm = self.parts[0].algorithm
+        assert has_server(algorithm), "only clients of a server settle"
         others = [other(side) for side in sides]
         before, trained = (self.states.of(peers, each) for each in (sides, others))
         which = torch.tensor(counted, device=self.job.device)
-        self.states.put(self.algorithm.settle(before, trained, self.states.server, which), peers, others)
+        self.states.put(algorithm.settle(before, trained, self.states.server, which), peers, others)
 
 
 def training_context(job: Job, stepper: Stepper, workspace: Workspace) -> TrainingContext:
     """Return what an algorithm is built on for this job's network."""
     return TrainingContext(
-        module=job.module,
+        module=job.network.module,
         layout=job.layout,
         loss=job.criterion,
         optimizer=job.optimizer,
@@ -207,10 +231,9 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     return replace(workspace.batches(peers, orders), whole=whole, number=number, round=round), keys
 
 
-def _train_block(job: Job, workspace: Workspace, algorithm: AnyAlgorithm, task: TrainBlock) -> None:
+def _train_block(part: Part, task: TrainBlock) -> None:
     """Train a block; write the new states and what is sent."""
-    states = workspace.states
-    assert states is not None, "there are peers to be trained"
+    job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     batches, keys = work_of(job, workspace, task.peers, task.round)
     client, rows = states.of(task.peers, task.sides), rows_of(task.peers)
     received = states.received
@@ -306,17 +329,14 @@ def _keep_columns(workspace: Workspace, task: Keep) -> None:
         target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
-def _evaluate_block(
-    job: Job, workspace: Workspace, stepper: Stepper, algorithm: AnyAlgorithm, task: EvaluateBlock
-) -> BlockScores:
+def _evaluate_block(part: Part, task: EvaluateBlock) -> BlockScores:
     """Score a block."""
-    states = workspace.states
-    assert states is not None, "there are peers to be scored"
+    job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     client, n = states.of(task.peers, task.sides), job.layout.n
     own_Bn = algorithm.personal_model(client)
 
     def scores(x_Bn: Tensor) -> list[Score]:
-        return _scores(job, workspace, stepper, task.peers, x_Bn, validation=task.validation)
+        return _scores(part, task.peers, x_Bn, validation=task.validation)
 
     if has_server(algorithm):
         assert own_Bn is not None, "a client has a model"
@@ -334,10 +354,9 @@ def _evaluate_block(
     return BlockScores(scores(own_Bn), scored, statistics)
 
 
-def _scores(
-    job: Job, workspace: Workspace, stepper: Stepper, peers: Sequence[int], x_Bn: Tensor, *, validation: bool
-) -> list[Score]:
+def _scores(part: Part, peers: Sequence[int], x_Bn: Tensor, *, validation: bool) -> list[Score]:
     """Score one model per peer, each on its peer's test or validation part."""
+    job, workspace, stepper = part.job, part.workspace, part.stepper
     view = workspace.seen_by(peers)
     if job.device != "cpu":
         parts = [workspace.scored(peer, validation=validation) for peer in peers]

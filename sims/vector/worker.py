@@ -24,7 +24,7 @@ def worker_main(pipe: Connection, packed: ByValue[Job], handles: WorkspaceHandle
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workspace = handles.open()
     with given_back(workspace):
-        _serve_tasks(pipe, Worker(packed.value, workspace, packed.value.stepper()))
+        _serve_tasks(pipe, Worker(packed.value, workspace, packed.value.steppers()))
 
 
 def _keep_freed_memory() -> None:

@@ -187,14 +187,28 @@ class Region:
         return self.rows.to(self.columns.device).unsqueeze(1) * self.width + self.columns
 
 
+@dataclass(frozen=True)
+class JobNetwork:
+    """A network of a job.
+
+    module       only its architecture is used, never its own tensors
+    way, block   how a block of peers with this network is trained, and how many peers it has (`steppers.choose`)
+    """
+
+    module: nn.Module
+    layout: FlatLayout
+    way: Way
+    block: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Description of one method with one seed for a worker that trains, averages and evaluates; the tensors are
     elsewhere.
 
-    module          the network; only its architecture is used, never its own tensors
+    networks        the peers' networks, one or more
+    network_P       by peer the index of its network
     criterion       the loss of the outputs
-    way, block      how a block is trained, and how many peers a block has (`steppers.choose`)
     batch_P         each peer's batch size
     steps_P         each peer's steps per round
     score_scale_P   one unit of each peer's regression targets in units of the data; 1 for classification
@@ -204,16 +218,14 @@ class Job:
     """
 
     peers: tuple[str, ...]
-    module: nn.Module
-    layout: FlatLayout
+    networks: tuple[JobNetwork, ...]
+    network_P: tuple[int, ...]
     criterion: Loss
     optimizer: OptimizerChoice
     seed: int
     batch_P: tuple[int, ...]
     steps_P: tuple[int, ...]
     device: str
-    way: Way
-    block: int
     score_scale_P: tuple[float, ...]
     algorithm: Choice
     learning: LearningSettings
@@ -222,6 +234,32 @@ class Job:
     @property
     def draws(self) -> Draws:
         return Draws(self.seed)
+
+    @property
+    def network(self) -> JobNetwork:
+        """The network, or the first one of several."""
+        return self.networks[0]
+
+    @property
+    def layout(self) -> FlatLayout:
+        return self.network.layout
+
+    def of(self, number: int) -> Job:
+        """Return this job as peers with the network of this number see it: as if all had that one."""
+        if len(self.networks) == 1:
+            return self
+        network = self.networks[number]
+        outer = self.outer and replace(self.outer, rule_Cn=self.outer.rule_Cn[:, : network.layout.n])
+        return replace(self, networks=(network,), network_P=(0,) * len(self.peers), outer=outer)
+
+    def split(self, peers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """Return some peers by network: (its number, its peers in their order)."""
+        if len(self.networks) == 1:
+            return [(0, peers)]
+        found: dict[int, list[int]] = {}
+        for peer in peers:
+            found.setdefault(self.network_P[peer], []).append(peer)
+        return list(found.items())
 
     @cached_property
     def clients(self) -> tuple[int, ...]:
@@ -238,9 +276,13 @@ class Job:
         """A tensor (n,) without values, to show the structure of what is averaged."""
         return torch.empty(self.layout.n, device="meta")
 
+    def steppers(self) -> tuple[Stepper, ...]:
+        """Return the chosen stepper of each network, ready to be used in this process."""
+        return tuple(self.of(number).stepper() for number in range(len(self.networks)))
+
     def stepper(self) -> Stepper:
-        """Return the chosen stepper, ready to be used in this process."""
-        return build_stepper(self.way, self.module, self.layout, self.criterion, self.optimizer)
+        """Return the chosen stepper of the network, or of the first one."""
+        return build_stepper(self.network.way, self.network.module, self.layout, self.criterion, self.optimizer)
 
 
 @dataclass(frozen=True)
@@ -264,13 +306,14 @@ class WorkspacePart:
 class Workspace:
     """All tensors of a run.
 
-    x          both sides of what peers average (P, V * n), the V vectors of a peer one after the other
+    x          both sides of what peers average (P, V * n), the V vectors of a peer one after the other; where networks
+               differ, shorter rows end with zeros
     x_NF       the inputs of the data set
     view       how each peer sees the inputs; None if all see them unchanged
     index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
     rows       by group the rows of x, (M,)
     class_weight_PC   weight of each class in each peer's loss; None: all examples count alike
-    states     the algorithm's states
+    states     the algorithm's states, for each network of the job: rows of all peers, those of its own peers in use
     mappings   the mappings of x and states, if they are in files
     """
 
@@ -283,8 +326,17 @@ class Workspace:
     index: Mapping[str, Tensor]
     rows: Mapping[str, Tensor]
     class_weight_PC: Tensor | None = None
-    states: States | None = None
+    states: tuple[States, ...] = ()
     mappings: tuple[mmap.mmap, ...] = ()
+
+    def part(self, job: Job, number: int) -> Workspace:
+        """Return the workspace as peers with the job's network of this number see it."""
+        if len(job.networks) == 1:
+            return self
+        longest = max(each.layout.n for each in job.networks)
+        width = self.x[0].shape[1] // longest * job.networks[number].layout.n
+        x = self.x[0][:, :width], self.x[1][:, :width]
+        return replace(self, x=x, states=self.states[number : number + 1])
 
     def to(self, device: str) -> Workspace:
         """Return the workspace on a device, where x is already. States and mappings are left out."""

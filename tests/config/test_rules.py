@@ -98,6 +98,8 @@ def test_real_peers_play_algorithms_with_a_server(learning: dict[str, Any], plac
     assert [problem.path for problem in refusals({"learning": learning}, PEERS)] == ([] if place is None else [place])
 
 
+#: A network of one peer's own.
+OTHER = {"peer5": "mlp:64+9+10"}
 KIN = {"everyone": {"neurons": {"hidden1": 4}}, "kin": {"members": "alike", "neurons": {"hidden1": 4}}}
 MANY: dict[str, Any] = {f"partial-model-{number:02}": {} for number in range(40)}
 NOISY = {"privacy": "noise"}
@@ -249,6 +251,18 @@ BREAKING: dict[str, dict[str, Any]] = {
         "partial_models": KIN,
         "gossip": {"topology": "edges:peer1-peer2"},
     },
+    "networks of peers that do not exist": {"partial_models": KIN, "simulation": {"peers": 4, "networks": OTHER}},
+    "several networks for one peer": {
+        "partial_models": {"pair": {"members": ["peer1", "peer5"]}},
+        "simulation": {"networks": {**OTHER, "pair": "mlp:4"}},
+    },
+    "different networks, and no partial models": {"simulation": {"networks": OTHER}},
+    "different networks, and an algorithm for one network": {
+        "partial_models": {"everyone": {"neurons": "all"}},
+        "simulation": {"networks": OTHER},
+        "methods": ["fedavg"],
+    },
+    "different networks, and members to be found": {"partial_models": KIN, "simulation": {"networks": OTHER}},
     "an algorithm that is named twice": {"methods": ["local", "local"]},
     "faults without a network": {"faults": "7", "engine": "processes"},
     "the address of a cluster without Ray": {"address": "auto", "engine": "network"},
@@ -262,6 +276,12 @@ BREAKING: dict[str, dict[str, Any]] = {
     "an accelerator and peers in virtual time": {"device": "cuda", "engine": "network"},
     "members to be found by whole peers": {"partial_models": KIN, "engine": "network"},
     "members to be found by real peers": {"partial_models": KIN, "engine": PEERS},
+    "different networks on a Ray cluster": {
+        "partial_models": {"everyone": {"neurons": "all"}},
+        "simulation": {"networks": OTHER},
+        "engine": "ray",
+        "shards": 2,
+    },
     "pooled examples, and peers with separate examples": {"methods": ["global"], "engine": "network"},
     "pooled examples, and real peers": {"methods": ["global"], "engine": PEERS},
     "a fold that validation does not leave": {"simulation": {"validation": 0.2, "fold": 5}},

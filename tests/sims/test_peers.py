@@ -62,8 +62,8 @@ def context(made: World) -> Worker:
     workspace.x = (x_Pn, torch.zeros_like(x_Pn))
     begun = TrainingState(torch.zeros(len(x_Pn), stepper.state_size), torch.zeros(len(x_Pn), dtype=torch.bool))
     again = TrainingState(torch.zeros_like(begun.optimizer_k), torch.zeros_like(begun.trained))
-    workspace.states = States((begun, again), begun, torch.arange(len(x_Pn)))
-    return Worker(job, workspace, stepper)
+    workspace.states = (States((begun, again), begun, torch.arange(len(x_Pn))),)
+    return Worker(job, workspace, [stepper])
 
 
 def two_rounds(trainer: LocalTrainer) -> tuple[torch.Tensor, torch.Tensor]:

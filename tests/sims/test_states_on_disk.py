@@ -48,7 +48,7 @@ def test_who_never_trained_takes_no_room(tmp_path: Path, algorithm: str) -> None
     made = world(federation(**WIDE))
     row = 4 * made.layout.n
     with engine(made, algorithm, folder=tmp_path) as running:
-        files = running._handles.tree["states"]
+        (files,) = running._handles.tree["states"]
         assert stored(files.clients[0].model_n) == 0
         assert row <= stored(files.first.model_n) < 1.2 * row, "all begin alike"
         running.step()

@@ -1,0 +1,163 @@
+"""Peers with networks of different sizes, which share slices: by each engine, and by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedpeer import simulate
+from fedpeer.config.choice import ChoiceError, parse_choice
+from fedpeer.config.problems import ConfigError
+from fedpeer.data.own.code import imported
+from fedpeer.learning.models import load_model
+from fedpeer.runs.folder import RunFolder
+from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.world import World, plan_of
+from fedpeer.slicing.models import SlicingError
+from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, played, relative, world
+
+#: The others have 64-12-10.
+NETWORKS = {"peer2": "mlp:64+20+10", "peer5": "mlp:64+9+10", "pair": "mlp:64+20+10"}
+#: A deeper one, whose hidden neurons lead to other hidden neurons.
+DEEP = {**NETWORKS, "peer5": "mlp:64+9+7+10"}
+PAIR = ["peer1", "peer4"]
+MODELS = {
+    "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
+    "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": PAIR},
+}
+PARITY = 1e-5
+OPTIMIZERS = ["sgd,lr=0.1,momentum=0.9", "adam,lr=0.01"]
+
+
+def different(networks: dict[str, str] = NETWORKS, **settings: Any) -> World:
+    return world(federation(partial_models=MODELS, simulation__networks=networks, **settings))
+
+
+def model(made: World, peer: str, x_Pn: Tensor) -> dict[str, Tensor]:
+    layout = made.of(peer).layout
+    return layout.unflatten(x_Pn[made.peers.index(peer)][: layout.n])
+
+
+def test_each_peer_has_its_own_network() -> None:
+    made = different(DEEP)
+    sizes = [made.of(peer).layout.n for peer in made.peers]
+    small, large, deep = 64 * 12 + 12 + 12 * 10 + 10, 64 * 20 + 20 + 20 * 10 + 10, 64 * 9 + 9 + 9 * 7 + 7 + 7 * 10 + 10
+    assert sizes == [large, large, small, large, deep, small]
+    assert made.of("peer1") is made.of("peer2"), "those of the same choice are built once"
+    assert made.of("peer3") is made
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_alone_a_peer_has_the_numbers_of_a_federation_where_all_have_its_network(optimizer: str) -> None:
+    made = different(DEEP, learning__optimizer=optimizer)
+    x_Pn = played(made, method="local")
+    for peer, network in {"peer1": "mlp:64+20+10", "peer3": "mlp:64+12+10", "peer5": "mlp:64+9+7+10"}.items():
+        same = world(federation(network=network, learning__optimizer=optimizer))
+        alone_n = played(same, method="local")[same.peers.index(peer)]
+        # Blocks of other sizes add in another order.
+        torch.testing.assert_close(x_Pn[made.peers.index(peer)][: len(alone_n)], alone_n, rtol=1e-5, atol=1e-6)
+
+
+def test_an_exact_average_gives_all_the_mean_of_the_shared_slice_and_leaves_the_rest() -> None:
+    """The slice is the first six hidden neurons of whatever network there is."""
+    made = different(gossip={"protocol": "exact"})
+    apart, together = played(made, 1, method="local"), played(made, 1)
+    mean = torch.stack([model(made, peer, apart)["hidden1.weight"][:6] for peer in made.peers]).double().mean(0)
+    for peer in made.peers:
+        before, after = model(made, peer, apart), model(made, peer, together)
+        torch.testing.assert_close(after["hidden1.weight"][:6], mean.float(), rtol=1e-6, atol=1e-7)
+        first = 9 if peer in PAIR else 6
+        assert torch.equal(after["hidden1.weight"][first:], before["hidden1.weight"][first:]), "its own neurons"
+        assert torch.equal(after["output.weight"][:, first:], before["output.weight"][:, first:]), (
+            "what leads from them"
+        )
+    one, other = (model(made, peer, together)["hidden1.weight"][6:9] for peer in PAIR)
+    assert torch.equal(one, other)
+
+
+def test_networks_of_other_depths_share_the_layers_that_they_have_in_common() -> None:
+    first = {"everyone": {"neurons": {"input": "all", "hidden1": 6}}}
+    networks = {"peer2": "mlp:64+20+10", "peer5": "mlp:64+9+7+10"}
+    made = world(federation(partial_models=first, simulation__networks=networks, gossip={"protocol": "exact"}))
+    x_Pn = played(made, 1)
+    shared = [model(made, peer, x_Pn)["hidden1.weight"][:6] for peer in made.peers]
+    assert all(torch.equal(each, shared[0]) for each in shared)
+    with NetworkEngine(made, parse_choice("partial-averaging")) as whole:
+        whole.step()
+        whole.evaluate()
+        assert relative(whole.x_Pn, x_Pn) < PARITY
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning__optimizer": OPTIMIZERS[0]},
+        {"learning__optimizer": OPTIMIZERS[1], "learning__common_start": False},
+        {"learning__outer": "nesterov:0.7"},
+    ],
+    ids=["momentum", "adam", "outer steps"],
+)
+def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
+    made = different(**settings)
+    with NetworkEngine(made, parse_choice("partial-averaging")) as whole, engine(made) as running:
+        for _ in range(3):
+            whole.step()
+            running.step()
+        scores = whole.evaluate()
+        assert relative(whole.x_Pn, running.x_Pn) < PARITY
+        assert scores == [pytest.approx(each, rel=PARITY) for each in running.evaluate()]
+        assert whole.disagreement() == pytest.approx(running.disagreement(), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_real_peers_have_the_same_numbers(forked: None, tmp_path: Path) -> None:
+    made = different()
+    with ProcessesEngine(made, parse_choice("partial-averaging"), folder=tmp_path / "peers") as whole:
+        for _ in range(3):
+            whole.step()
+        whole.evaluate()
+        assert relative(whole.x_Pn, played(made)) < PARITY
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_workers_and_stops_change_nothing(optimizer: str) -> None:
+    assert_workers_and_stops_change_nothing(different(learning__optimizer=optimizer), "partial-averaging")
+
+
+def test_the_models_of_a_run_are_read_as_each_peers_network(tmp_path: Path) -> None:
+    settings = federation(partial_models=MODELS, simulation__networks=NETWORKS, simulation__metrics=["f1"])
+    found = simulate(federation=settings, out=tmp_path, workers=1)
+    assert list(found.summary["methods"]) == ["local", "partial-averaging"]
+    tensors = RunFolder(found.folder).models("partial-averaging", 0)
+    held = load_file(tensors)
+    made = world(settings)
+    for peer in made.peers:
+        read = load_model(tensors, tensors.with_suffix(".json"), peer, imported)
+        assert read.own_card.network == settings.own_networks().get(peer, settings.network)
+        assert not read.own_card.networks
+        for name, value in read.module.state_dict().items():
+            assert torch.equal(value, held[f"{peer}/{name}"])
+        score, _ = read.evaluate(*made.held(made.peers.index(peer)).tested(made.dataset))
+        scores = found.summary["methods"]["partial-averaging"]["accuracy_per_peer"]
+        assert score == pytest.approx(scores[made.peers.index(peer)])
+
+
+def test_a_slice_that_does_not_fit_is_told_with_the_peer() -> None:
+    made = different({"peer5": "mlp:64+5+10"})
+    with pytest.raises(SlicingError, match=r"in the network of peer5: .*hidden1.*6 neurons are claimed.*has 5"):
+        plan_of(made, parse_choice("partial-averaging"))
+    with pytest.raises(SlicingError, match='peer1 and peer5 cannot average "everyone"'):
+        plan_of(different(DEEP), parse_choice("partial-averaging"))
+
+
+def test_peers_that_do_not_exist_are_told_whenever_their_number_is_known() -> None:
+    with pytest.raises(ConfigError, match='no peer and no partial model "peer7"; there are peer1 to peer6'):
+        different({"peer7": "mlp:64+9+10"})
+    with pytest.raises(ChoiceError, match="there is no peer peer17; there are peer1 to peer16"):
+        different({"peer17": "mlp:64+9+10"}, simulation__peers=None)
