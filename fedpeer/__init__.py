@@ -12,6 +12,7 @@ first used (PEP 562), so that `import fedpeer` is quick and `fedpeer --help` nee
     PartialModel    a slice of the network that some peers share
     CoordinatedAlgorithm    the contract of an algorithm with a server
     AlgorithmError  settings that such an algorithm cannot work with
+    OwnTraining     FedAvg whose clients train by a loop of your own: write `fit`
     TrainingContext       the network and the training that such an algorithm is built on
 """
 
@@ -21,6 +22,7 @@ from fedpeer.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
+    from fedpeer.algorithms.servers.own_training import OwnTraining
     from fedpeer.algorithms.training_context import TrainingContext
     from fedpeer.data.dataset import Dataset, Share, Split
     from fedpeer.config.federation import Federation
@@ -36,6 +38,7 @@ _PUBLIC = {
     "CoordinatedAlgorithm": "fedpeer.algorithms.coordinated",
     "Dataset": "fedpeer.data.dataset",
     "Federation": "fedpeer.config.federation",
+    "OwnTraining": "fedpeer.algorithms.servers.own_training",
     "PartialModel": "fedpeer.slicing.models",
     "Results": "fedpeer.sims.results",
     "Share": "fedpeer.data.dataset",
@@ -50,6 +53,7 @@ __all__ = [
     "CoordinatedAlgorithm",
     "Dataset",
     "Federation",
+    "OwnTraining",
     "PartialModel",
     "Results",
     "Share",

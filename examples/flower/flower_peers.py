@@ -5,20 +5,14 @@ Write `client_fn` for your own client. It gets a copy of the network and the pee
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 
 import torch
 from flower_client import FlowerClient, Net
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedpeer.algorithms.batches import Batches, train_singly
-from fedpeer.algorithms.draws import guarded
-from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.models import Local, ServerModel
+import fedpeer
 
 
 def client_fn(net: nn.Module, x: Tensor, y: Tensor) -> FlowerClient:
@@ -32,24 +26,13 @@ def network() -> nn.Module:
 
 
 @dataclass(frozen=True)
-class FlowerClients(FedAvg):
-    """FedAvg whose clients train by `fit`."""
+class FlowerClients(fedpeer.OwnTraining):
+    """FedAvg whose clients train by Flower's `fit`."""
 
     _: KW_ONLY
     lr: float = 0.1
 
-    def train(
-        self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]
-    ) -> tuple[Local, Local]:
-        return train_singly(partial(self._fit, broadcast.model_n), client, batches, keys)
-
-    def _fit(self, model_n: Tensor, client: Local, batches: Batches, key: int) -> tuple[Local, Local]:
-        layout, net = self.context.layout, copy.deepcopy(self.context.module)
-        net.load_state_dict(layout.unflatten(model_n), strict=False)
-        flower = client_fn(net, *batches.everything())
-        with guarded(key):  # the seed decides what the client draws
-            arrays, examples, _ = flower.fit(flower.get_parameters({}), {"lr": self.lr, "server_round": batches.round})
-        values = zip(net.state_dict(), map(torch.tensor, arrays), strict=True)
-        net.load_state_dict(dict(values))
-        local = Local(layout.flatten(net), torch.tensor(examples))
-        return local, local
+    def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
+        client = client_fn(module, x, y)
+        arrays, _, _ = client.fit(client.get_parameters({}), {"lr": self.lr, "server_round": round})
+        module.load_state_dict(dict(zip(module.state_dict(), map(torch.tensor, arrays), strict=True)))

@@ -1,6 +1,6 @@
 """Scenarios over many seeds, and a million fuzzed messages; prints each failure with the command that repeats it.
 
-python -m tests.faults.soak                    all scenarios, 3,095 runs, and 10^6 fuzzed messages
+python -m tests.faults.soak                    all scenarios, some 3,000 runs, and 10^6 fuzzed messages
 python -m tests.faults.soak truth 17 18        one scenario, seeds 17 <= seed < 18
 python -m tests.faults.soak all 58 60          the same seeds of all scenarios
 python -m tests.faults.soak fuzz 0 1000        fuzzed messages of these seeds, a thousand each
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
@@ -53,32 +54,36 @@ SAY_S = 30.0
 PLAYS: dict[str, Callable[[int], None]] = {**SCENARIOS, "fuzz": fuzzed}
 
 
-def failure(job: tuple[str, int]) -> str | None:
-    """Return the failure of this run with the command that repeats it, or None."""
+def failure(job: tuple[str, int]) -> tuple[str | None, float]:
+    """Return the failure of this run with the command that repeats it, or None; and the processor's seconds."""
     name, seed = job
+    began = time.process_time()
     # A run makes no garbage that only the collector finds; the search for it takes a seventh of the time.
     gc.disable()
     try:
         PLAYS[name](seed)
     except Exception as problem:
         first = (str(problem) or type(problem).__name__).splitlines()[0]
-        return f"python -m tests.faults.soak {name} {seed} {seed + 1}    # {first[:160]}"
+        return f"python -m tests.faults.soak {name} {seed} {seed + 1}    # {first[:160]}", time.process_time() - began
     finally:
         gc.collect()
-    return None
+    return None, time.process_time() - began
 
 
 def soak(jobs: list[tuple[str, int]]) -> int:
     """Run the jobs on all cores; return the number that failed."""
-    failed, said = 0, time.monotonic()
+    failed, said, spent = 0, time.monotonic(), Counter[str]()
     with ProcessPoolExecutor() as pool:
-        for done, line in enumerate(pool.map(failure, jobs, chunksize=4), start=1):
+        for done, (line, seconds) in enumerate(pool.map(failure, jobs, chunksize=4), start=1):
+            spent[jobs[done - 1][0]] += seconds
             if line is not None:
                 failed += 1
                 print(line, flush=True)
             if time.monotonic() - said > SAY_S:
                 said = time.monotonic()
                 print(f"{done} of {len(jobs)} runs, {failed} failed", flush=True)
+    longest = ", ".join(f"{name} {seconds:.0f}" for name, seconds in spent.most_common(12))
+    print(f"seconds of one core: {spent.total():.0f}, of them {longest}")
     print(f"{len(jobs)} runs, {failed} failed")
     return failed
 

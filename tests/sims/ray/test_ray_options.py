@@ -116,7 +116,10 @@ print([name for name in sys.modules if name.split(".")[0] == "ray"])
 
 def job(steps: list[int], block: int) -> Any:
     peers = tuple(f"peer{number}" for number in range(len(steps)))
-    return SimpleNamespace(peers=peers, steps_P=tuple(steps), batch_P=(1,) * len(steps), block=block)
+    same = (SimpleNamespace(block=block),), (0,) * len(steps)
+    return SimpleNamespace(
+        peers=peers, steps_P=tuple(steps), batch_P=(1,) * len(steps), networks=same[0], network_P=same[1]
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 50])
