@@ -123,6 +123,7 @@ def test_what_is_said_of_classes_follows_from_counts(found: Arrays) -> None:
     assert classified("balanced-accuracy")(y_N, p_NC) == pytest.approx(np.mean([rows[each][1] for each in asked]))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(answered())
 def test_a_reliability_diagram_has_every_example_once(found: Arrays) -> None:

@@ -27,6 +27,7 @@ def slope(client: int, x_D: Any) -> Any:
     return WORLD.H_CDD[client].numpy() @ (x_D - WORLD.c_CD[client].numpy())
 
 
+@pytest.mark.slow
 def test_rounds_are_the_recursion() -> None:
     algorithm, start_D = Apfl(WORLD.context(), alpha=0.3), torch.ones(3, dtype=torch.float64)
     server: Any = algorithm.start_server(start_D)

@@ -90,6 +90,7 @@ def slow_merges(sketch_PS: Floats) -> list[set[frozenset[int]]]:
     return steps
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(peers=st.integers(2, 9), seed=st.integers(0, 1000))
 def test_the_most_alike_are_joined_first(peers: int, seed: int) -> None:

@@ -102,6 +102,7 @@ def test_several_samples_are_the_mean_over_draws_of_noise() -> None:
     assert distance(single.mu_n, closed(*work).mu_n) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 1])
 def test_the_stream_decides_the_noise_and_nothing_passed_in_is_changed(way: int) -> None:
     module, block = mlp(), batches()
@@ -221,6 +222,7 @@ def test_every_network_learns(name: str, estimator: Any) -> None:
     assert (found.rho_n != start.rho_n).all()
 
 
+@pytest.mark.slow
 def test_dropout_draws_by_the_key() -> None:
     module = lateral_mlp((5,), 3, hidden=(4,), dropout=0.5)
     training = training_of(bench_of(module), estimator="local", samples=1)

@@ -34,6 +34,7 @@ def test_a_discount_is_one_over_the_root_of_one_and_the_age() -> None:
         assert float(discount(torch.tensor(age))) == pytest.approx(1 / math.sqrt(1 + age))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MAKERS if name in SEND_A_MODEL])
 def test_where_nobody_is_late_it_is_the_plain_algorithm(name: str) -> None:
     plain, buffered = MAKERS[name]("loop"), Buffered(MAKERS[name]("loop"), name)

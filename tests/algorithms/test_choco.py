@@ -80,6 +80,7 @@ def test_rounds_are_algorithm_2_of_the_paper(share: float, count: int, from_zero
         np.testing.assert_allclose(x_Pn.mean(0), half_Pn.mean(0), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_what_changes_in_a_copy_is_a_share_of_its_numbers() -> None:
     before_Pn = START.expand(PEERS, -1)
     for sent_Pn, _ in played(ChocoSgd(context(), share=0.5), 6):

@@ -138,6 +138,7 @@ STACK, OTHER = mlp(), nn.Sequential(mlp(), nn.Tanh(), nn.Linear(3, 3))
 WIDE = nn.Sequential(nn.Linear(5, 20_000), nn.GELU(), nn.Linear(20_000, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "loss", "optimizer", "batch", "way"),
     [

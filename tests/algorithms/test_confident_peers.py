@@ -95,6 +95,7 @@ def test_round_by_round_peers_learn_what_a_server_would_tell_them(protocol: Prot
     assert distance(same.model_n, server.model_n) > 1e-3, "weights that do not matter would show nothing"
 
 
+@pytest.mark.slow
 def test_a_peer_alone_is_a_row_of_the_block() -> None:
     algorithm, block = EQUALS, work(0)
     x_Pn = starts(MODULE, len(PEERS))
@@ -108,6 +109,7 @@ def test_a_peer_alone_is_a_row_of_the_block() -> None:
     assert after.examples.tolist() == list(SIZES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_shares_that_get_lost_and_come_back_change_no_mean(seed: int) -> None:
     """With single messages over random edges, 3 of 10 lost, mass is conserved and all peers reach the server's mean."""

@@ -70,6 +70,7 @@ def test_every_way_adds_it_to_every_gradient(way: Way, momentum: float) -> None:
             assert distance(less, wanted) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["stack", "mapped", "loop"])
 def test_a_correction_of_nothing_changes_no_bit(way: Way) -> None:
     stepper, block, x_Bn = stepper_of(way), block_of(way), starts(MODULE, 3)

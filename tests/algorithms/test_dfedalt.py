@@ -76,6 +76,7 @@ def mixing() -> Vector:
     return np.asarray(sum(np.roll(np.eye(PEERS), shift, 1) for shift in (-1, 0, 1)) / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "of_head", "rho"),
     [

@@ -124,6 +124,7 @@ def test_what_nobody_has_is_0_and_rounding_is_nobody() -> None:
     torch.testing.assert_close(model.mean_n, torch.tensor([0.3, 0.3, 0.0, 0.0]))
 
 
+@pytest.mark.slow
 def test_whole_masks_are_full_averaging() -> None:
     algorithm = DisPfl(context(), density=1.0)
     begun_Pn = torch.from_numpy(start_n()).expand(PEERS, -1)
@@ -148,6 +149,7 @@ def test_densities_are_in_proportion_to_sum_over_product_and_at_most_1() -> None
     assert kernel_densities([(3, 4), (8, 4, 5, 5)], 1.0) == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_a_peer_alone_is_a_row_of_the_block() -> None:
     """Also where only some of the block have drawn their masks."""
     algorithm = DisPfl(context(), density=0.4)

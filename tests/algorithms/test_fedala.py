@@ -75,6 +75,7 @@ def test_weights_of_three_rounds_are_those_by_hand() -> None:
     assert 0.05 < weight_D.min() < weight_D.max() <= 1, "or the weights would show nothing"
 
 
+@pytest.mark.slow
 def test_a_head_that_fits_better_than_the_servers_is_kept() -> None:
     """The client's own head is exact on its examples, and the server's is far off: W goes to 0."""
     one, base_n = work(), torch.randn(BASE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

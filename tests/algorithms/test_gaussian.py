@@ -41,6 +41,7 @@ def test_moments_come_back(given: Gaussian) -> None:
     assert same(Gaussian.of(given.mu_D, given.sigma_D), given)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_the_product_s_density_is_the_product_of_the_densities(one: Gaussian, other: Gaussian) -> None:
@@ -53,6 +54,7 @@ def test_the_product_s_density_is_the_product_of_the_densities(one: Gaussian, ot
     assert torch.allclose(found, log_product(1.3) - log_product(-0.4), rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_a_ratio_undoes_a_product(one: Gaussian, other: Gaussian) -> None:
@@ -76,6 +78,7 @@ def test_the_product_of_a_stack_is_its_factors_multiplied() -> None:
     assert same(stack_states(factors)[1], factors[1])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_kl_is_that_of_torch(one: Gaussian, other: Gaussian) -> None:
@@ -97,6 +100,7 @@ def test_kl_of_near_gaussians_keeps_its_digits_in_float32() -> None:
     assert found == pytest.approx(1000 * 0.5 * (ratio - 1 - math.log(ratio)), rel=1e-2)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(DISTRIBUTIONS, DISTRIBUTIONS)
 def test_closed_slopes_are_those_of_autograd(one: Gaussian, against: Gaussian) -> None:

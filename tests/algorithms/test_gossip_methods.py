@@ -93,6 +93,7 @@ def test_full_averaging_of_single_steps_takes_the_gradient_after_the_averaging()
         np.testing.assert_allclose(received.model_n.numpy(), x_Pn, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_dfedavgm_is_algorithm_1_of_its_paper() -> None:
     """Each step is y+ = y - lr g(y) + theta (y - y-), and each round begins with y = y- = x."""
     x_Pn, matrix = np.zeros((PEERS, FEATURES)), mixing()

@@ -71,6 +71,7 @@ def rounds() -> tuple[Batches, Batches]:
 
 
 # In `make test`, `test_steppers.py` holds mapped blocks against the loop, over two rounds with kept state.
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [pytest.param("mapped", marks=pytest.mark.soak), "loop"])
 def test_kept_state_is_one_uninterrupted_run_and_reset_state_is_none(way: Way) -> None:
     x_Bn = starts(MODULE, 3)

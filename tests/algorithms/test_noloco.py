@@ -80,6 +80,7 @@ def test_with_gamma_as_beta_they_are_outer_steps_of_sgd() -> None:
         torch.testing.assert_close(sent_Pn, same_Pn, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "gamma", "dies_out"), [(0.5, 1.4, True), (0.5, 1.7, False), (0.0, 1.8, True)])
 def test_without_training_differences_die_out_below_the_bound(alpha: float, gamma: float, dies_out: bool) -> None:
     """The bound is 2 (1 - alpha^2): 1.5 and 2 here. Peers that do not train send their slow weights."""

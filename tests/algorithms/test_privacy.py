@@ -101,6 +101,7 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(
     assert (with_D - without_D).norm() <= clip * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "single"), [("sum", 0.5 / math.sqrt(3)), ("client", 0.5)])
 def test_the_noise_of_one_client_and_of_the_sum(where: str, single: float) -> None:
     """Noise 2 and clip 0.25 give a deviation of 0.5: in the sum of all clients, or at each client."""
@@ -255,6 +256,7 @@ def test_without_opacus_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert epsilon(rounds=10, noise=1.0, delta=1e-5) > 0
 
 
+@pytest.mark.slow
 def test_noise_is_what_a_private_model_costs() -> None:
     """The released mean is the plain mean of clipped changes plus noise with deviation noise * clip / K."""
     clean = sent(made("fedavg", "gaussian,clip=0.05,noise=0"))[2].model_n

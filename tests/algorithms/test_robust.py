@@ -64,6 +64,7 @@ def test_median_is_numpy_s(seed: int, peers: int) -> None:
     np.testing.assert_allclose(coordinate_median(updates_KD), np.median(updates_KD, axis=0), rtol=1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(SEEDS, st.integers(0, 4), st.integers(0, 5))
 def test_trimmed_mean_is_scipy_s(seed: int, trim: int, more: int) -> None:
@@ -82,6 +83,7 @@ def slow_scores(rows: list[list[float]], liars: int) -> list[float]:
     return scores
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(SEEDS, st.integers(0, 2), st.integers(0, 3))
 def test_krum_and_multi_krum_as_they_read(seed: int, liars: int, more: int) -> None:

@@ -45,6 +45,7 @@ def side_by_side(one: Any, other: Any) -> list[tuple[str, Tensor, Tensor]]:
     return [(name, each, getattr(other, name)) for name, each in tensors(one).items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"),
     [

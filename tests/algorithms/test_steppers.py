@@ -66,6 +66,7 @@ def mapped_of(module: nn.Module, optimizer: OptimizerChoice = SGD, loss: Loss = 
     return Mapped(module, FlatLayout.of(module), loss, optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda choice: choice.kind)
 def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: OptimizerChoice) -> None:
     module, rounds = mlp(), two_rounds()
@@ -241,6 +242,7 @@ def test_constant_buffers_unused_and_frozen_parameters_are_left_alone(optimizer:
         assert distance(kept, layout.unflatten(wanted)["dense.weight"]) < CLOSE
 
 
+@pytest.mark.slow
 def test_dropout_is_a_function_of_the_key_alone() -> None:
     module = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     x_Bn, rounds, stepper = starts(module, 3), two_rounds(), loop_of(module)

@@ -135,6 +135,7 @@ def test_the_exponents_that_share_the_prior_add_up_to_one() -> None:
     assert prior_exponents(sizes_K, "1").tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_enough_damping_needs_no_rule_for_positivity(seed: int, active: int) -> None:
@@ -178,6 +179,7 @@ def test_what_is_pruned_from_a_delta_is_the_factor_one_and_the_rest_is_as_it_was
         assert wanted.all()
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(0, 100))
 def test_the_threshold_is_numpy_s_percentile(ratios: list[float], percentile: int) -> None:
@@ -186,6 +188,7 @@ def test_the_threshold_is_numpy_s_percentile(ratios: list[float], percentile: in
     assert virtual.snr_threshold(snr_D, percentile).item() == pytest.approx(float(right), rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 2**32))
 def test_the_share_that_is_kept_is_what_the_percentile_leaves(size: int, percentile: int, seed: int) -> None:

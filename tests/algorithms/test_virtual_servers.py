@@ -323,6 +323,7 @@ def test_pruned_weights_are_not_sent_and_bytes_are_counted(ratio: Any, keep_last
     assert plain.sent_bytes.tolist() == [8 * len(full.xi_D[0])] * 3
 
 
+@pytest.mark.slow
 def test_with_lateral_connections_the_clients_part_never_leaves() -> None:
     algorithm, block = Virtual(bench_of("loop", LATERAL, clients=3)), batches()
     server, clients, x_n = begun(algorithm)

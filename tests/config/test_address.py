@@ -31,6 +31,7 @@ ENDPOINTS = st.builds(Endpoint, HOSTS, st.integers(0, 65535))
 URLS = st.builds(PeerUrl, st.sampled_from(["https", "http"]), ENDPOINTS.filter(lambda place: place.port > 0))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(ENDPOINTS)
 def test_what_is_printed_is_read_as_the_same_endpoint(place: Endpoint) -> None:
@@ -38,6 +39,7 @@ def test_what_is_printed_is_read_as_the_same_endpoint(place: Endpoint) -> None:
     assert read_host(place.host) == read_host(bracketed(place.host)) == place.host
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(URLS)
 def test_what_is_printed_is_read_as_the_same_url(url: PeerUrl) -> None:
@@ -119,6 +121,7 @@ def test_a_connection_comes_from_the_host_that_a_roster_has() -> None:
     assert read_host("[::ffff:10.0.0.1]") == source_host("::ffff:10.0.0.1")
 
 
+@pytest.mark.slow
 def test_nobody_else_takes_an_address_apart() -> None:
     """Only the address module parses URLs and IP addresses: other code would get IPv6 wrong in its own way."""
     parsing = ("urlsplit", "urlparse", "ip_address", "is_loopback")

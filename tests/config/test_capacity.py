@@ -60,6 +60,7 @@ def hello(groups: list[str]) -> Hello:
     )
 
 
+@pytest.mark.slow
 @given(NAMES)
 @example([f"{number:02}" + "😀" * (NAME_LETTERS_MAX - 2) for number in range(20)])
 @settings(max_examples=40, deadline=None)

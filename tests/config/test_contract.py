@@ -236,6 +236,7 @@ def mine() -> dict[str, Any]:
     return contract_of(federation())
 
 
+@pytest.mark.slow
 @given(theirs=st.dictionaries(st.sampled_from(["learning", "gossip", "partial_models", "seed", "x"]), JSON, max_size=4))
 def test_whatever_a_stranger_calls_its_contract_can_be_compared(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert all(each.words().isprintable() and each.way() for each in differences(mine, theirs))

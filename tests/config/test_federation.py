@@ -129,6 +129,7 @@ def wanted() -> str:
     return Federation.model_validate(WARDS).digest()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(random=st.randoms(use_true_random=False))
 def test_the_digest_does_not_depend_on_the_order_of_keys(wanted: str, random: Random) -> None:

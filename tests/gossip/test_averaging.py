@@ -97,6 +97,7 @@ def test_message_by_message_is_the_matrix_in_whatever_order(
     assert sent == [messages for messages, _ in traffic(of, 4, round)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("name", ["k-regular", "star", "exponential", "one-peer-exponential"])
 def test_rounding_for_the_wire_loses_no_mass(name: str, wire: torch.dtype) -> None:

@@ -44,6 +44,7 @@ CLAIMS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CLAIMS, CLAIMS)
 def test_no_two_claims_have_one_text(first: Claim, second: Claim) -> None:
     same = repr(first) == repr(second)  # 0.0 and -0.0 are equal, but the claims differ

@@ -91,6 +91,7 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
     assert sent == [(count, count * SHARE_EXTRA_BYTES + 40 * shares) for count, shares in zip(heads, full, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", NAMES)
 def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:

@@ -40,6 +40,7 @@ def test_a_killed_peer_is_soon_known_to_all_over_many_seeds(count: int, seeds: i
     assert not late, "seed: ticks"
 
 
+@pytest.mark.slow
 def test_a_third_of_all_killed_at_once() -> None:
     world = settled(12, seed=3, loss=0.1)
     world.kill(*(killed := world.roster[2:6]))

@@ -118,6 +118,7 @@ def test_reduced_shares_find_the_true_mean(graph: str, form: Form) -> None:
     assert simulator.distance() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", [0.2, 0.6])
 def test_exchanges_at_a_pace_are_the_gossip_of_choco(pace: float) -> None:
     """x+ = x + pace (W - I) x_hat+ with x_hat+ = x_hat + Q(x - x_hat), on a ring in which W has thirds.

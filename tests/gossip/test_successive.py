@@ -24,6 +24,7 @@ def later(form: Form, *before: Form) -> Form:
     return Successive(form, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ALL)
 @pytest.mark.parametrize("second", ALL)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])

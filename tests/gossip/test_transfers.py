@@ -235,6 +235,7 @@ def test_each_account_is_exact_by_itself() -> None:
             assert float(simulator.held[one].weight) == pytest.approx(account, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_two_neighbors_that_forget_at_once_leave_exact_accounts(seed: int) -> None:
     simulator = Forgetful(seed, float64(), peers=6)

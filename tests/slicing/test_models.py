@@ -33,6 +33,7 @@ def reachable(models: list[PartialModel], start: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(dags())
 def test_the_closure_is_what_the_arrows_lead_to(models: list[PartialModel]) -> None:

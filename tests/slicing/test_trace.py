@@ -84,6 +84,7 @@ def test_exchanging_two_outputs_exchanges_them(name: str) -> None:
     torch.testing.assert_close(after[:, [1, 0]], before[:, :2], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_exchanging_two_inputs_is_exchanging_them_in_the_data() -> None:
     for name, dim in (("mlp", 1), ("cnn", 1), ("resnet", 1), ("states", 2), ("by-hand", 2)):
         specimen, module, network = made(name)

@@ -77,6 +77,7 @@ def test_the_gap_of_a_ring_in_closed_form(count: int) -> None:
     assert spectral_gap(matrix) == pytest.approx(1 - moduli[-2], abs=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(graph=graphs, seed=st.integers(0, 2**31))
 def test_a_matching_is_maximal_and_uses_edges_only(graph: nx.Graph, seed: int) -> None:

@@ -66,6 +66,7 @@ def test_regular_graphs_follow_kesten_and_mckay() -> None:
         assert chance_J @ x_J**4 == pytest.approx(degree * (2 * degree - 1), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_regular_graphs_small_and_large_are_foretold_alike() -> None:
     all_eigenvalues = theory(made("k-regular", 500), "push-sum", 1e-6)
     by_law = theory(made("k-regular", 1_200), "push-sum", 1e-6)
@@ -74,6 +75,7 @@ def test_regular_graphs_small_and_large_are_foretold_alike() -> None:
     assert by_law.gap == pytest.approx(1 - (1 + 2 * math.sqrt(3)) / 5)
 
 
+@pytest.mark.slow
 def test_stars_and_others_are_bounded_from_above() -> None:
     ids = [f"peer{i}" for i in range(40)]
     for name in ("star", "hierarchy", "small-world"):
@@ -119,6 +121,7 @@ def test_never_is_infinite_and_what_is_unknown_is_none() -> None:
         theory(made("ring", 5), "push-sum", 2.0)
 
 
+@pytest.mark.slow
 def test_a_ring_is_foretold() -> None:
     """1 - gap is (1 + 2 cos(2 pi / P)) / 3, so the worst start takes 3 P^2 ln(1e6) / (4 pi^2) exchanges."""
     found = theory(made("ring", 10_000), "push-sum", 1e-6)

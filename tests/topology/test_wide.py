@@ -90,6 +90,7 @@ def test_regular_graphs_have_their_degree_but_for_one_peer_where_parity_forbids(
     assert (found[1:] == degree).all()
 
 
+@pytest.mark.slow
 def test_regular_graphs_have_as_many_triangles_as_random_ones_have() -> None:
     """The number of triangles is Poisson distributed with mean (degree - 1)^3 / 6 (Bollobas 1980)."""
     draws, counts = np.random.default_rng(0), []
@@ -127,6 +128,7 @@ def test_pairs_have_numbers() -> None:
     assert [int(end[0]) for end in pair_of(np.array([last - 9_999_998]))] == [0, 9_999_999]
 
 
+@pytest.mark.slow
 def test_each_pair_has_the_same_chance() -> None:
     draws, seen = np.random.default_rng(0), np.zeros((7, 7))
     for _ in range(600):
@@ -188,6 +190,7 @@ def test_the_largest_size_named_fits() -> None:
     assert 1_523_809 * 21 <= EDGES_MAX < 1_523_810 * 21
 
 
+@pytest.mark.slow
 def test_parts_are_joined_from_first_to_first() -> None:
     found = made("erdos-renyi", 2000, {"probability": 0.0})
     assert (found.phases[0].toarray() == nx.to_numpy_array(nx.path_graph(2000))).all()

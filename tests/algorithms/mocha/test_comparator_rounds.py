@@ -92,6 +92,7 @@ def test_rounds_of_minibatch_sgd(loss: Any) -> None:
     torch.testing.assert_close(play.server.w_TF, w_TF, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_sgd_learns_relations_too_and_takes_no_lies_about_numbers() -> None:
     algorithm = MinibatchSgd(TASKS.context, lam=0.1, beta=0.05, inner=3, loss="squared")
     play = Play(algorithm, TASKS).rounds(3)

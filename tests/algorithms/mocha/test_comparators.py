@@ -46,6 +46,7 @@ def test_every_node_of_cocoa_reaches_the_theta_that_is_asked_for(loss: DualLoss)
         torch.testing.assert_close(after.alphas[t], at_once_S, atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
     problem = problem_of(LOGISTIC, np.random.default_rng(2))
     state, sigma_T = State.zero(problem.tasks), dual.sigma_primes(problem.coupling_TT)

@@ -19,6 +19,7 @@ def one(number: float) -> torch.Tensor:
     return torch.tensor([number], dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 @given(y=SIGNS, z=MARGINS)
 @settings(max_examples=40, deadline=None)  # the first example compiles

@@ -90,6 +90,7 @@ def test_squared_losses_of_related_tasks_have_the_closed_solution() -> None:
     torch.testing.assert_close(best_w(problem).ravel(), torch.linalg.solve(normal_nn, right_n), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_unrelated_tasks_are_what_others_solve_one_by_one(tasks: int) -> None:
     """With Omega = I, each task is a support vector machine or a logistic regression with |w|^2 / 2 / C."""
@@ -105,6 +106,7 @@ def test_unrelated_tasks_are_what_others_solve_one_by_one(tasks: int) -> None:
             torch.testing.assert_close(w_F, wanted_F, atol=2e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_general_minimiser_finds_no_lower_primal() -> None:
     draws = np.random.default_rng(9)
     problem = problem_of(smoothed_hinge(0.5), draws, (10, 6), 3)

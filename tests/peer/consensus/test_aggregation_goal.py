@@ -47,6 +47,7 @@ def late_at(peers: int = 3) -> tuple[ServerCluster, Node]:
     return consensus_cluster, leader_of(consensus_cluster)
 
 
+@pytest.mark.slow
 def test_an_update_of_an_earlier_round_counts_once_in_a_later_one() -> None:
     consensus_cluster, node = late_at()
     assert "peer1" not in counted_of(node)
@@ -79,6 +80,7 @@ def test_the_next_coordinator_does_not_count_it_again() -> None:
     assert "peer1" not in consensus._gathering.updates
 
 
+@pytest.mark.slow
 def test_the_update_of_who_is_revoked_before_it_counts_is_dropped() -> None:
     """It came too late for the round whose result brings the roster without its client."""
     consensus_cluster, node = late_at()
@@ -102,11 +104,13 @@ def test_it_is_taken_while_the_result_of_a_round_is_proposed() -> None:
     assert consensus_cluster.run(simulator.now + 400.0, lambda: "peer1" in counted_of(node))
 
 
+@pytest.mark.slow
 def test_one_for_a_round_that_is_not_open_yet_is_refused() -> None:
     _, node = late_at()
     assert refusals(told(node, "peer1", update(node, numbers(1, 2), late=-1))) == ["round_gap"]
 
 
+@pytest.mark.slow
 def test_what_is_left_out_of_a_round_is_not_looked_at_in_the_next() -> None:
     consensus_cluster, node = late_at()
     simulator, consensus = consensus_cluster.simulator, node.consensus_by_group[EVERYONE]
@@ -119,6 +123,7 @@ def test_what_is_left_out_of_a_round_is_not_looked_at_in_the_next() -> None:
     assert "peer1" not in consensus._gathering.updates
 
 
+@pytest.mark.slow
 def test_a_coordinator_whose_own_update_is_left_out_trains_again() -> None:
     consensus_cluster, node = late_at()
     consensus, me = node.consensus_by_group[EVERYONE], node.state.me

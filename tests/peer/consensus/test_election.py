@@ -216,6 +216,7 @@ def test_who_has_heard_the_coordinator_lately_promises_and_votes_nothing() -> No
     ]
 
 
+@pytest.mark.slow
 def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
     consensus_cluster = ConsensusCluster(4, 5)
     consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
@@ -231,6 +232,7 @@ def test_a_peer_that_was_cut_off_disturbs_nobody_when_it_comes_back() -> None:
     assert (consensus_cluster.coordinator, consensus_cluster.alive[away].election.hard_state.term) == (before, term)
 
 
+@pytest.mark.slow
 def test_a_coordinator_without_a_majority_steps_down_and_a_minority_opens_no_round() -> None:
     consensus_cluster = ConsensusCluster(5, 5)
     consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 2)
@@ -666,6 +668,7 @@ def lied_to(seed: int, count: int, lies: Mapping[int, Lie]) -> None:
     assert not judge(consensus_cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [*LIES, digests], ids=lambda lie: lie.__name__)
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 100))])
 def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:

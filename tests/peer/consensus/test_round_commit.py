@@ -172,14 +172,17 @@ def findings(kind: type[RoundCommit]) -> set[str]:
     return {name for outputs in range(1, effects(3) + 1) for name in judge(widowed(3, outputs, outputs, kind))}
 
 
+@pytest.mark.slow
 def test_a_commit_without_a_majority_is_seen() -> None:
     assert {"forks", "unsupported"} <= findings(WithoutMajority)
 
 
+@pytest.mark.slow
 def test_a_new_coordinator_that_ignores_what_was_accepted_is_seen() -> None:
     assert "forks" in findings(Forgetful)
 
 
+@pytest.mark.slow
 def test_speaking_before_the_save_is_seen() -> None:
     assert "rash" in findings(Rash)
 

@@ -137,6 +137,7 @@ def numbers(*values: float) -> bytes:
     return np.array(values).tobytes()
 
 
+@pytest.mark.slow
 def test_an_update_is_taken_once_and_acknowledged_each_time() -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
@@ -163,6 +164,7 @@ def test_an_update_that_comes_too_late_is_told_so(cluster: ServerCluster) -> Non
     assert refusals(told(node, sender, update(node, numbers(1, 2), late=1))) == ["round_closed"]
 
 
+@pytest.mark.slow
 def test_an_update_that_comes_while_a_round_is_closed_is_told_so() -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
@@ -363,6 +365,7 @@ def test_an_update_in_another_clients_name_is_refused() -> None:
     assert refusals(told(node, other[1], update(node, numbers(1.0, other[0])))) == []
 
 
+@pytest.mark.slow
 def test_who_states_no_capability_for_it_is_sent_no_short_heartbeat() -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
@@ -389,6 +392,7 @@ def beats(node: Node) -> dict[str, tuple[type, int]]:
     return found
 
 
+@pytest.mark.slow
 def test_among_peers_of_an_earlier_release_each_heartbeat_has_the_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "CAPABILITIES", ("proofs",))
     consensus_cluster = sat()
@@ -396,6 +400,7 @@ def test_among_peers_of_an_earlier_release_each_heartbeat_has_the_certificate(mo
     consensus_cluster.judge()
 
 
+@pytest.mark.slow
 def test_whose_update_is_left_out_of_a_round_is_told() -> None:
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
@@ -448,6 +453,7 @@ def test_the_clients_of_a_round_are_those_of_the_roster_in_force(monkeypatch: py
     assert last == dict.fromkeys(made.peers, tuple(made.peers))
 
 
+@pytest.mark.slow
 def test_where_the_server_has_a_place_for_each_client_another_roster_ends_the_rounds() -> None:
     """All peers stop and state the reason, and a peer that is started again does the same."""
     made = world(4)

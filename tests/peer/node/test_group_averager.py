@@ -174,6 +174,7 @@ def place(durable: DurableState) -> tuple[object, ...]:
     return durable.round, durable.trained, {group: each.settled for group, each in durable.consensus_states.items()}
 
 
+@pytest.mark.slow
 def test_what_is_kept_gives_the_same_peer_again(either: Watched) -> None:
     """A peer that is restored from its disk is the same to the last bit."""
     for peer, node in either.nodes().items():

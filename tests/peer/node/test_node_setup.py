@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fedpeer.config.address import PeerUrl
 from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node_setup import setup_of
@@ -11,6 +13,7 @@ from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import world
 
 
+@pytest.mark.slow
 def test_peers_to_which_nobody_can_connect_are_no_neighbors_where_the_graph_allows_it() -> None:
     one = world(8, gossip__topology="ring")
     made = NodeFactory.of(one, parse_choice("partial-averaging"))

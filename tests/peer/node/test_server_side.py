@@ -125,6 +125,7 @@ def test_a_rule_that_is_left_with_too_few_clients_goes_by_the_median() -> None:
     assert (server["model_n"] == 2).all()
 
 
+@pytest.mark.slow
 def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
     one = side_of("fedavg", farthest=10)
     start, update = one.server.read(one.spec.server), one.update.read(update_of(one))
@@ -158,6 +159,7 @@ def test_the_vector_engine_leaves_out_the_same() -> None:
     assert refused.keys() == done.out.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["mocha", "minibatch-sgd"])
 def test_an_update_of_a_task_says_whose_it_is(method: str) -> None:
     one = task(method)

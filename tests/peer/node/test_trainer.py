@@ -60,6 +60,7 @@ def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
     return x_n, s_k, state
 
 
+@pytest.mark.slow
 def test_bytes_between_rounds_change_no_number() -> None:
     one = trainer_by()
     x_n, s_k, state = two_rounds(one)

@@ -84,6 +84,7 @@ def test_its_tail_is_a_limit() -> None:
         framed(message)
 
 
+@pytest.mark.slow
 def test_whatever_becomes_of_its_bytes_is_a_message_or_a_refusal() -> None:
     draws = np.random.default_rng(1)
     for _ in range(500):

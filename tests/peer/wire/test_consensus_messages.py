@@ -99,6 +99,7 @@ SENT = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(SENT)
 @settings(max_examples=80, deadline=None)
 def test_whatever_is_said_comes_back_as_it_was(message: Message) -> None:

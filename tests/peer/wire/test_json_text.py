@@ -27,6 +27,7 @@ def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(VALUES)
 def test_the_depth_is_that_of_what_is_read(value: Any) -> None:

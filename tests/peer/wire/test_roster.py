@@ -242,6 +242,7 @@ def test_an_id_is_given_once_and_only_members_are_put_out() -> None:
 # ---------------------------------------------------------------------------------------------------------- statements
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=64), st.integers(0, 8 * 64 - 1))
 @settings(max_examples=50)
 def test_e07_a_statement_holds_for_its_author_domain_federation_and_text_only(text: bytes, bit: int) -> None:
