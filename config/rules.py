@@ -418,19 +418,23 @@ def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
     """Return what is wrong with the models and their members, and for a `plain_network` with their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
-    network = None if federation.learning.changes_network else plain_network(federation.network)
-    if found or network is None:
+    if found or federation.learning.changes_network:
         return found
-    graph = ModelGraph(models)
-    listed = {peer for model in models if model.members != "all" for peer in model.members}
-    lines: dict[str, None] = {}  # an ordered set: peers with the same models make the same mistakes
-    for peer in {graph.implemented(peer): peer for peer in [*sorted(listed), ""]}.values():
+    graph, own = ModelGraph(models), federation.own_networks()
+    listed = {peer for model in models if model.members != "all" for peer in model.members} | own.keys()
+    lines: dict[tuple[str, str], None] = {}  # an ordered set: peers with the same models make the same mistakes
+    kinds = {(graph.implemented(peer), str(own.get(peer))): peer for peer in [*sorted(listed), ""]}
+    for peer in kinds.values():
+        choice = own.get(peer, federation.network)
+        if choice is None or choice_problem(("network",), choice) or (network := plain_network(choice)) is None:
+            continue
+        whose = f" (in the network of {peer})" if peer in own else ""
         try:
             assign(network, graph, peer)
         except SlicingError as error:
-            lines |= dict.fromkeys(str(error).splitlines())
-    pairs = (line.partition(": ") for line in lines)
-    return [(place, message) for place, _, message in pairs]
+            lines |= dict.fromkeys((line, whose) for line in str(error).splitlines())
+    pairs = ((line.partition(": "), whose) for line, whose in lines)
+    return [(place, message + whose) for (place, _, message), whose in pairs]
 
 
 def _path(dotted: str, federation: FederationSettings) -> Path:

@@ -39,9 +39,9 @@ from fedpeer.sims.vector.rounds import Session, blocks_of_peers, column_slices
 from fedpeer.sims.vector.server_rounds import ServerRounds
 from fedpeer.sims.vector.task_executors import LocalTaskExecutor, TaskExecutor
 from fedpeer.sims.vector.tasks import (
+    BlockContext,
     BlockScores,
     EvaluateBlock,
-    Part,
     Score,
     Task,
     TrainBlock,
@@ -126,7 +126,7 @@ class VectorEngine(Engine):
         executor = self._open_executor(plain, steppers)
         sides = [FIRST] * len(job.peers)
         parts = [
-            Part(job.of(number), self.workspace.part(job, number), stepper, algorithm)
+            BlockContext(job.of(number), self.workspace.part(job, number), stepper, algorithm)
             for number, (stepper, (algorithm, _)) in enumerate(zip(steppers, made, strict=True))
         ]
         self._session = Session(

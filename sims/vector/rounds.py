@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedpeer.config.building import AnyAlgorithm
 from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, TaskExecutor
-from fedpeer.sims.vector.tasks import Part, Task
+from fedpeer.sims.vector.tasks import BlockContext, Task
 from fedpeer.sims.vector.workspace import Job, States, Workspace
 
 Tensors = Mapping[str, Tensor]
@@ -31,7 +31,7 @@ class Session:
     """
 
     job: Job
-    parts: Sequence[Part]
+    parts: Sequence[BlockContext]
     workspace: Workspace
     executor: TaskExecutor
     run: Callable[[Sequence[Task]], list[Any]]

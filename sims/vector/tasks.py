@@ -114,7 +114,7 @@ Multiplied: TypeAlias = Tensor | csr_array
 
 
 @dataclass
-class Part:
+class BlockContext:
     """What peers with one network are trained and scored with: their job and memory, the stepper, the algorithm."""
 
     job: Job
@@ -156,17 +156,17 @@ class Worker:
                 return [self._done(each) for each in task.tasks]
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[BlockContext, ...]:
         """By network, with the algorithm as a worker needs it: without draws of initial parameters."""
 
-        def part(number: int, stepper: Stepper) -> Part:
+        def part(number: int, stepper: Stepper) -> BlockContext:
             job, workspace = self.job.of(number), self.workspace.part(self.job, number)
             context = training_context(job, stepper, workspace)
-            return Part(job, workspace, stepper, algorithm_of(job.algorithm, job.learning, context, imported))
+            return BlockContext(job, workspace, stepper, algorithm_of(job.algorithm, job.learning, context, imported))
 
         return tuple(part(number, stepper) for number, stepper in enumerate(self.steppers))
 
-    def _part(self, block: Sequence[int]) -> Part:
+    def _part(self, block: Sequence[int]) -> BlockContext:
         """Return what a block of peers, which have the same network, is trained with."""
         return self.parts[self.job.network_P[block[0]]]
 
@@ -231,7 +231,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
     return replace(workspace.batches(peers, orders), whole=whole, number=number, round=round), keys
 
 
-def _train_block(part: Part, task: TrainBlock) -> None:
+def _train_block(part: BlockContext, task: TrainBlock) -> None:
     """Train a block; write the new states and what is sent."""
     job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     batches, keys = work_of(job, workspace, task.peers, task.round)
@@ -329,7 +329,7 @@ def _keep_columns(workspace: Workspace, task: Keep) -> None:
         target[row].scatter_(0, index, source[row].index_select(0, index))
 
 
-def _evaluate_block(part: Part, task: EvaluateBlock) -> BlockScores:
+def _evaluate_block(part: BlockContext, task: EvaluateBlock) -> BlockScores:
     """Score a block."""
     job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     client, n = states.of(task.peers, task.sides), job.layout.n
@@ -354,7 +354,7 @@ def _evaluate_block(part: Part, task: EvaluateBlock) -> BlockScores:
     return BlockScores(scores(own_Bn), scored, statistics)
 
 
-def _scores(part: Part, peers: Sequence[int], x_Bn: Tensor, *, validation: bool) -> list[Score]:
+def _scores(part: BlockContext, peers: Sequence[int], x_Bn: Tensor, *, validation: bool) -> list[Score]:
     """Score one model per peer, each on its peer's test or validation part."""
     job, workspace, stepper = part.job, part.workspace, part.stepper
     view = workspace.seen_by(peers)

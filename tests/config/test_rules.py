@@ -8,7 +8,7 @@ import pytest
 
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
-from fedpeer.config.problems import Path
+from fedpeer.config.problems import ConfigError, Path
 from fedpeer.config.rules import PEERS, RULES, Combination, problems_of
 from tests.config.refusals import refusals
 
@@ -509,3 +509,18 @@ def test_claims_of_adapters_are_no_claims_of_the_written_layers() -> None:
         "learning": {"lora": {"rank": 2, "targets": ["hidden1"]}},
     }
     assert Federation.model_validate(settings).learning.changes_network
+
+
+def test_claims_are_looked_at_in_each_peers_own_network() -> None:
+    models = {
+        "everyone": {"neurons": {"hidden1": 20}},
+        "large": {"neurons": {"hidden1": 20}, "members": ["peer2", "peer3"]},
+    }
+    settings = {"network": "mlp:64+30+10", "partial_models": models}
+    fitting = {"peers": 4, "networks": {"large": "mlp:64+50+10"}}
+    Federation.model_validate({**settings, "simulation": fitting})
+    with pytest.raises(ConfigError, match=r"(?s)40.*neurons.*are.*claimed,.*hidden1.*has.*30(?!.*in.the.network)"):
+        Federation.model_validate({**settings, "simulation": {"peers": 4}})
+    smaller = {"peers": 4, "networks": {"large": "mlp:64+50+10", "peer4": "mlp:64+15+10"}}
+    with pytest.raises(ConfigError, match=r"(?s)20 neurons are.*hidden1 has.*15.*\(in the network of\s+peer4\)"):
+        Federation.model_validate({**settings, "simulation": smaller})

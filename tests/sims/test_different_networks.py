@@ -149,7 +149,9 @@ def test_the_models_of_a_run_are_read_as_each_peers_network(tmp_path: Path) -> N
 
 
 def test_a_slice_that_does_not_fit_is_told_with_the_peer() -> None:
-    made = different({"peer5": "mlp:64+5+10"})
+    with pytest.raises(ConfigError, match=r"(?s)hidden1 has 5.*\(in the network of\s+peer5\)"):
+        different({"peer5": "mlp:64+5+10"})
+    made = different({"peer5": "mlp,hidden=5"})  # whose sizes are known when there are data
     with pytest.raises(SlicingError, match=r"in the network of peer5: .*hidden1.*6 neurons are claimed.*has 5"):
         plan_of(made, parse_choice("partial-averaging"))
     with pytest.raises(SlicingError, match='peer1 and peer5 cannot average "everyone"'):
