@@ -30,7 +30,7 @@ class FullGradient(fedpeer.OwnTraining):
         optimizer = torch.optim.SGD(module.parameters(), lr=LR)
         for _ in range(self.steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
+            nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
 

@@ -128,7 +128,7 @@ def test_answers_about_next_tokens_are_probabilities_at_each_place(tmp_path: Pat
     assert answers.shape == (*x.shape, 17)
     np.testing.assert_allclose(answers.sum(-1), 1, atol=1e-5)
     assert float((answers.argmax(-1) == y).mean()) == pytest.approx(found[0])
-    chosen = np.take_along_axis(answers, y[..., None], axis=-1)
+    chosen = np.take_along_axis(answers, y.astype(np.int64)[..., None], axis=-1)
     assert float(-np.log(chosen).mean()) == pytest.approx(found[1], rel=1e-4)
 
 
