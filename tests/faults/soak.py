@@ -19,8 +19,8 @@ from tests.faults.group_clusters import ROUND as GROUP_ROUND
 from tests.faults.scenarios import LATER, SCENARIOS
 from tests.faults.sessions import ROUND
 
-#: Seeds of each scenario: three seconds of one core each, in the mean. With those below they take some 70 minutes of one
-#: core, and the fuzzed messages 4: `make soak` as a whole has to stay under two hours on two cores.
+#: Seeds of each scenario: three seconds of one core each, in the mean. With those below they take some 70 minutes of
+#: one core, and the fuzzed messages 4: `make soak` as a whole has to stay under two hours on two cores.
 SEEDS = 8
 #: The same for scenarios where lies, sizes, links or moments make many kinds of run.
 OTHERWISE = {
