@@ -104,7 +104,7 @@ def plan_for(
     graph = ModelGraph(models)
     plan = compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
     named = method.sharing == "partial models" and bool(federation.partial_models)
-    return replace(widened(plan, method.vectors, networks), named=named)
+    return replace(widened(plan, method.vectors, first.n), named=named)
 
 
 def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:

@@ -53,7 +53,7 @@ def engine_of(
 def job_of(world: World, device: str) -> Job:
     """Return what a worker must know about this world and the federation's algorithm."""
     learning = world.federation.learning
-    holdings = _holdings(world)
+    holdings = list(world.holdings().values())
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
     smallest, two = (_example(world, holdings[0], count) for count in (min(batches), 2))
 
@@ -76,7 +76,7 @@ def job_of(world: World, device: str) -> Job:
     return Job(
         peers=world.peers,
         networks=tuple(map(network_of, world.assemblies)),
-        network_P=tuple(kinds[id(world.of(peer))] for peer in world.peers),
+        network_P=tuple(kinds[id(world.assembly_of(peer))] for peer in world.peers),
         criterion=world.criterion,
         optimizer=world.optimizer,
         seed=world.seed,
@@ -89,10 +89,6 @@ def job_of(world: World, device: str) -> Job:
     )
 
 
-def _holdings(world: World) -> list[PeerExamples]:
-    return [world.held(peer) for peer in range(len(world.peers))]
-
-
 def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tensor]:
     """Return the inputs of the peer's first training examples, as stored, and their targets, as the peer sees them."""
     x = torch.from_numpy(np.ascontiguousarray(world.dataset.x[held.train_M[:count]]))
@@ -101,7 +97,7 @@ def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tens
 
 def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspace]:
     """Return a function that makes the workspace; on a CPU, without memory for what peers learn."""
-    holdings = _holdings(world)
+    holdings = list(world.holdings().values())
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
     valid = _part([held.valid_M for held in holdings], [held.valid_y for held in holdings])

@@ -15,7 +15,8 @@ def secret_of(draws: Draws, peer: str) -> bytes:
 
 def local_tasks(world: World, device: str = "cpu") -> dict[str, LocalTask]:
     """Return the local task of each peer, by id; all share one tensor of inputs."""
-    x_NF = inputs_of(world.dataset)
-    held = {peer: world.held(number) for number, peer in enumerate(world.peers)}
-    classes = world.dataset.classes
-    return {peer: LocalTask.of(world.of(peer), own, x_NF, peer, device, classes=classes) for peer, own in held.items()}
+    x_NF, classes = inputs_of(world.dataset), world.dataset.classes
+    return {
+        peer: LocalTask.of(world.assembly_of(peer), held, x_NF, peer, device, classes=classes)
+        for peer, held in world.holdings().items()
+    }

@@ -18,6 +18,7 @@ from fedpeer.algorithms.coordinated import same_draws
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
+from fedpeer.data.held import PeerExamples
 from fedpeer.data.splits import summary as split_summary
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.learning.device import device_name
@@ -151,8 +152,8 @@ def answers_of(
     world: World, engine: Engine, metrics: Mapping[str, AnswerMetric], *, validation: bool = False
 ) -> Answered:
     """Measure the answers of all peers' models as they are now, on their test or validation parts."""
-    holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
-    card = Card.of(world, world.dataset, holdings, world.federation.own_networks())
+    holdings = world.holdings()
+    card = _card(world, holdings)
     values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
     tested = []
     for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
@@ -161,7 +162,7 @@ def answers_of(
             for each in values.values():
                 each.append(None)
             continue
-        own = world.of(peer)
+        own = world.assembly_of(peer)
         answers = Model.of(card, peer, own.module, own.layout, x_n[: own.layout.n]).answers(x)
         found = answer_scores(metrics, y, answers)
         for name, value in found.values.items():
@@ -180,17 +181,20 @@ def answers_of(
 
 def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
     """Return the parameters of all peers by names such as "peer1/hidden1.weight"."""
-    return {
-        f"{peer}/{name}": value
-        for peer, x_n in zip(world.peers, engine.x_Pn, strict=True)
-        for name, value in world.of(peer).layout.unflatten(x_n[: world.of(peer).layout.n]).items()
-    }
+    found = dict[str, torch.Tensor]()
+    for peer, x_n in zip(world.peers, engine.x_Pn, strict=True):
+        layout = world.assembly_of(peer).layout
+        found |= {f"{peer}/{name}": value for name, value in layout.unflatten(x_n[: layout.n]).items()}
+    return found
 
 
 def card(world: World) -> dict[str, Any]:
     """Return the description that is needed to use these models."""
-    holdings = {peer: world.held(number) for number, peer in enumerate(world.peers)}
-    return Card.of(world, world.dataset, holdings, world.federation.own_networks()).model_dump(mode="json")
+    return _card(world, world.holdings()).model_dump(mode="json")
+
+
+def _card(world: World, holdings: Mapping[str, PeerExamples]) -> Card:
+    return Card.of(world, world.dataset, holdings, world.federation.own_networks())
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:

@@ -40,7 +40,7 @@ class World(Assembly):
     peers: tuple[str, ...]
     own: Mapping[str, Assembly] = field(default_factory=dict)
 
-    def of(self, peer: str) -> Assembly:
+    def assembly_of(self, peer: str) -> Assembly:
         """Return the assembly of a peer: this world's, unless it has a network of its own."""
         return self.own.get(peer, self)
 
@@ -52,13 +52,17 @@ class World(Assembly):
     @property
     def networks(self) -> dict[str, NetworkMap]:
         """Each peer's network; peers with the same one share one object."""
-        return {peer: self.of(peer).network for peer in self.peers}
+        return {peer: self.assembly_of(peer).network for peer in self.peers}
 
     def held(self, peer: int) -> PeerExamples:
         """Return the examples of peer number `peer` (0, 1, ...)."""
         normalise = self.federation.simulation.normalise
         assert normalise is not None, "filled in by `build`"
         return held(self.dataset, self.split, peer, normalise)
+
+    def holdings(self) -> dict[str, PeerExamples]:
+        """Return the examples of all peers, by id."""
+        return {peer: self.held(number) for number, peer in enumerate(self.peers)}
 
 
 def build_world(

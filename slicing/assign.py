@@ -75,7 +75,7 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
         except SlicingError as error:
             if not differ:
                 raise
-            mistakes += [f"in the network of {peer}: {line}" for line in str(error).splitlines()]
+            mistakes += [f"{line} (in the network of {peer})" for line in str(error).splitlines()]
     if mistakes:
         raise SlicingError("\n".join(mistakes))
     return {peer: known[key] for peer, key in kind.items()}

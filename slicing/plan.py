@@ -127,32 +127,30 @@ def compile_plan(
     return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
 
 
-def widened(plan: Plan, vectors: int, networks: Mapping[str, NetworkMap]) -> Plan:
+def widened(plan: Plan, vectors: int, n: int) -> Plan:
     """Return the plan for peers that average `vectors` vectors (n,) instead of one, all cut in the same way.
 
-    Args:
-        networks: each peer's network, which has n parameters.
+    With several vectors all peers have the same network.
     """
     if vectors == 1:
         return plan
-    known: dict[tuple[int, int], Indices] = {}
+    known: dict[int, Indices] = {}
 
-    def wide(peer: str, index_D: Indices) -> Indices:
-        n = networks[peer].n
-        if (id(index_D), n) not in known:
-            known[id(index_D), n] = np.concatenate([index_D + n * number for number in range(vectors)])
-        return known[id(index_D), n]
+    def wide(index_D: Indices) -> Indices:
+        if id(index_D) not in known:
+            known[id(index_D)] = np.concatenate([index_D + n * number for number in range(vectors)])
+        return known[id(index_D)]
 
     groups = tuple(
         replace(
             group,
             length=group.length * vectors,
-            indices={peer: wide(peer, index_D) for peer, index_D in group.indices.items()},
+            indices={peer: wide(index_D) for peer, index_D in group.indices.items()},
             digest=hashlib.blake2b(f"{group.digest} {vectors}".encode(), digest_size=32).hexdigest(),
         )
         for group in plan.groups
     )
-    local = {peer: wide(peer, index_D) for peer, index_D in plan.local.items()}
+    local = {peer: wide(index_D) for peer, index_D in plan.local.items()}
     return replace(plan, groups=groups, local=local, vectors=vectors)
 
 

@@ -24,8 +24,8 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 class OwnTraining(FedAvg):
     """FedAvg whose clients train by a loop of your own: derive from it, and write `fit`.
 
-    The settings of the loop that fedpeer has (`learning.optimizer`, `batch_size`, `steps_between_averaging`, `passes`)
-    are not used. Peers train one after the other in each process.
+    What a loop of fedpeer's is set by (`learning.optimizer`, `batch_size`, `steps_between_averaging`, `passes`) is not
+    used, and `learning.loss` for the scores only. Peers train one after the other in each process.
 
     Source of the rounds: McMahan et al. 2017, Algorithm 1, with `fit` instead of ClientUpdate.
     """
@@ -49,6 +49,8 @@ class OwnTraining(FedAvg):
         return train_singly(partial(self._fitted, broadcast.model_n), client, batches, keys)
 
     def _fitted(self, model_n: Tensor, client: Local, batches: Batches, key: int) -> tuple[Local, Local]:
+        if batches.class_weight is not None:
+            raise AlgorithmError("learning.class_weights is not known to a training loop of your own; leave it out")
         layout, module = self.context.layout, copy.deepcopy(self.context.module)
         module.load_state_dict(layout.unflatten(model_n), strict=False)  # counters are each peer's own
         module.train()
@@ -58,5 +60,5 @@ class OwnTraining(FedAvg):
         except Exception as problem:  # whatever a user's loop raises
             text = f"{type(self).__name__}.fit failed: {type(problem).__name__}: {problem}"
             raise AlgorithmError(text) from problem
-        local = Local(layout.flatten(module).detach(), client.examples)
+        local = Local(layout.flatten(module), client.examples)
         return local, local

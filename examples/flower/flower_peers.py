@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 import torch
-from flower_client import FlowerClient, Net
+from flower_client import FlowerClient
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -18,11 +18,6 @@ import fedpeer
 def client_fn(net: nn.Module, x: Tensor, y: Tensor) -> FlowerClient:
     """Return the client of a peer with these training examples."""
     return FlowerClient(net, DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True))
-
-
-def network() -> nn.Module:
-    """Return the network, for `network:` in federation.yaml."""
-    return Net()
 
 
 @dataclass(frozen=True)

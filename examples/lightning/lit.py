@@ -35,11 +35,6 @@ class Digits(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
 
-def network() -> nn.Module:
-    """Return the network, for `network:` in federation.yaml."""
-    return Digits()
-
-
 @dataclass(frozen=True)
 class LightningPeers(fedpeer.OwnTraining):
     """FedAvg whose clients train by Lightning's `Trainer`."""

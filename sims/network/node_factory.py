@@ -93,7 +93,7 @@ class NodeFactory:
             for peer, local_task in local_tasks(world).items()
         }
         setups = {
-            peer: replace(setup_of(world.of(peer), roster, peer, nonce=0, method=method), reader=trainer)
+            peer: replace(setup_of(world.assembly_of(peer), roster, peer, nonce=0, method=method), reader=trainer)
             for peer, trainer in found.items()
         }
         return cls(world, method, roster, found, setups, pace or {})
@@ -171,7 +171,7 @@ class NodeFactory:
             held = HeldContract(signed.number, signed.text, b"")
         world = self.world if held is None else self.later.get(held.text, self.world)
         if signed is not None or world is not self.world:
-            before, own = self.setups[peer], world.of(peer)
+            before, own = self.setups[peer], world.assembly_of(peer)
             self.setups[peer] = replace(
                 setup_of(own, before.peer_groups.roster, peer, nonce=0, method=self.method, held=held, signed=signed),
                 reader=before.reader,

@@ -107,7 +107,7 @@ class ProcessesEngine(PeersEngine):
         found = []
         for watched in self._watched:
             tensors = load_file(watched.state / "model.safetensors")
-            names = [tensor.name for tensor in self._world.of(watched.peer).layout.tensors]
+            names = [tensor.name for tensor in self._world.assembly_of(watched.peer).layout.tensors]
             found.append(torch.cat([tensors[name].reshape(-1) for name in names]))
         return stacked(found)
 

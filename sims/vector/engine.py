@@ -117,7 +117,7 @@ class VectorEngine(Engine):
         self._blocks = blocks_of_peers(job, range(len(job.peers)))
         plain = self._memory()
         made = [
-            formed(job.of(number), plain.part(job, number), drawn, stepper, _first_of(job, number))
+            formed(job.narrowed(number), plain.part(job, number), drawn, stepper, _first_of(job, number))
             for number, (drawn, stepper) in enumerate(zip(self._drawn, steppers, strict=True))
         ]
         self._algorithm, forms = made[0]
@@ -126,7 +126,7 @@ class VectorEngine(Engine):
         executor = self._open_executor(plain, steppers)
         sides = [FIRST] * len(job.peers)
         parts = [
-            BlockContext(job.of(number), self.workspace.part(job, number), stepper, algorithm)
+            BlockContext(job.narrowed(number), self.workspace.part(job, number), stepper, algorithm)
             for number, (stepper, (algorithm, _)) in enumerate(zip(steppers, made, strict=True))
         ]
         self._session = Session(
@@ -174,7 +174,7 @@ class VectorEngine(Engine):
         """The peers' estimates of the averaged model after the last finished round, or the models that they derive."""
         self._session.executor.gather()
         averaged_PN = self.workspace.x[self._rounds.source]
-        first_Pn = averaged_PN[:, : max(each.layout.n for each in self._job.networks)]
+        first_Pn = averaged_PN[:, : self._job.longest]
         if not self._derived:
             return first_Pn
         x_Pn, template = torch.empty_like(first_Pn), self._algorithm.start_averaged(self._job.like_n)
@@ -353,7 +353,7 @@ def dry_run(
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
     made = [
-        _tried(job.of(number), workspace.part(job, number), each, plan, _first_of(job, number))
+        _tried(job.narrowed(number), workspace.part(job, number), each, plan, _first_of(job, number))
         for number, each in enumerate(drawn)
     ]
     return max(made, key=lambda each: byte_count(each[1].client))

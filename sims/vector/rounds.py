@@ -24,7 +24,7 @@ Tensors = Mapping[str, Tensor]
 class Session:
     """The objects that an engine shares with its rounds.
 
-    parts     for each network of the job, what its peers are trained with
+    parts     for each network of the job, the context of its blocks
     run       runs tasks on the executor
     sides     by peer the side of its state after the last finished round
     refused   called with the peer whose update is left out and the reason

@@ -115,7 +115,7 @@ Multiplied: TypeAlias = Tensor | csr_array
 
 @dataclass
 class BlockContext:
-    """What peers with one network are trained and scored with: their job and memory, the stepper, the algorithm."""
+    """The job, the memory, the stepper and the algorithm of blocks of peers that have one network."""
 
     job: Job
     workspace: Workspace
@@ -160,7 +160,7 @@ class Worker:
         """By network, with the algorithm as a worker needs it: without draws of initial parameters."""
 
         def part(number: int, stepper: Stepper) -> BlockContext:
-            job, workspace = self.job.of(number), self.workspace.part(self.job, number)
+            job, workspace = self.job.narrowed(number), self.workspace.part(self.job, number)
             context = training_context(job, stepper, workspace)
             return BlockContext(job, workspace, stepper, algorithm_of(job.algorithm, job.learning, context, imported))
 

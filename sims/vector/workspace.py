@@ -244,7 +244,12 @@ class Job:
     def layout(self) -> FlatLayout:
         return self.network.layout
 
-    def of(self, number: int) -> Job:
+    @property
+    def longest(self) -> int:
+        """Number of parameters of the largest network."""
+        return max(each.layout.n for each in self.networks)
+
+    def narrowed(self, number: int) -> Job:
         """Return this job as peers with the network of this number see it: as if all had that one."""
         if len(self.networks) == 1:
             return self
@@ -278,7 +283,7 @@ class Job:
 
     def steppers(self) -> tuple[Stepper, ...]:
         """Return the chosen stepper of each network, ready to be used in this process."""
-        return tuple(self.of(number).stepper() for number in range(len(self.networks)))
+        return tuple(self.narrowed(number).stepper() for number in range(len(self.networks)))
 
     def stepper(self) -> Stepper:
         """Return the chosen stepper of the network, or of the first one."""
@@ -333,8 +338,7 @@ class Workspace:
         """Return the workspace as peers with the job's network of this number see it."""
         if len(job.networks) == 1:
             return self
-        longest = max(each.layout.n for each in job.networks)
-        width = self.x[0].shape[1] // longest * job.networks[number].layout.n
+        width = self.x[0].shape[1] // job.longest * job.networks[number].layout.n
         x = self.x[0][:, :width], self.x[1][:, :width]
         return replace(self, x=x, states=self.states[number : number + 1])
 

@@ -98,6 +98,11 @@ def test_a_loop_that_fails_is_told_before_anything_runs() -> None:
         server(f"{HERE}:Failing")
 
 
+def test_weights_of_classes_are_not_left_out_in_silence() -> None:
+    with pytest.raises(fedpeer.AlgorithmError, match=r"class_weights is not known to a training loop of your own"):
+        server(f"{HERE}:FullGradient", learning__class_weights="balanced")
+
+
 def test_a_class_without_a_loop_is_told() -> None:
     with pytest.raises(fedpeer.AlgorithmError, match=r"building it failed: TypeError: .*abstract.*fit"):
         server("python:fedpeer.algorithms.servers.own_training:OwnTraining")

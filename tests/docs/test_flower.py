@@ -65,7 +65,7 @@ def test_it_derives_from_flowers_class_where_there_is_one(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("whole", [False, True], ids=["vector", "network"])
 def test_rounds_are_those_of_fedavg_over_the_clients(peers: Any, whole: bool) -> None:
     """The reference is Flower's FedAvg written out: `fit` of each client, then the mean weighted by examples."""
-    made = world(federation(network="python:flower_peers:network", simulation__peers=3))
+    made = world(federation(network="python:flower_client:Net", simulation__peers=3))
     module = copy.deepcopy(made.module)
     module.load_state_dict(made.layout.unflatten(made.drawn("")))
     parameters = [value.numpy() for value in module.state_dict().values()]

@@ -34,7 +34,7 @@ def lit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_round_is_the_mean_of_what_lightning_trains(lit: Any) -> None:
-    made = world(federation(network="python:lit:network", simulation__peers=2))
+    made = world(federation(network="python:lit:Digits", simulation__peers=2))
     trained = []
     for number, peer in enumerate(made.peers):
         module, held = copy.deepcopy(made.module), made.held(number)

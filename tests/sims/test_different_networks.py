@@ -40,17 +40,17 @@ def different(networks: dict[str, str] = NETWORKS, **settings: Any) -> World:
 
 
 def model(made: World, peer: str, x_Pn: Tensor) -> dict[str, Tensor]:
-    layout = made.of(peer).layout
+    layout = made.assembly_of(peer).layout
     return layout.unflatten(x_Pn[made.peers.index(peer)][: layout.n])
 
 
 def test_each_peer_has_its_own_network() -> None:
     made = different(DEEP)
-    sizes = [made.of(peer).layout.n for peer in made.peers]
+    sizes = [made.assembly_of(peer).layout.n for peer in made.peers]
     small, large, deep = 64 * 12 + 12 + 12 * 10 + 10, 64 * 20 + 20 + 20 * 10 + 10, 64 * 9 + 9 + 9 * 7 + 7 + 7 * 10 + 10
     assert sizes == [large, large, small, large, deep, small]
-    assert made.of("peer1") is made.of("peer2"), "those of the same choice are built once"
-    assert made.of("peer3") is made
+    assert made.assembly_of("peer1") is made.assembly_of("peer2"), "those of the same choice are built once"
+    assert made.assembly_of("peer3") is made
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -79,6 +79,23 @@ def test_an_exact_average_gives_all_the_mean_of_the_shared_slice_and_leaves_the_
         )
     one, other = (model(made, peer, together)["hidden1.weight"][6:9] for peer in PAIR)
     assert torch.equal(one, other)
+
+
+def test_all_peers_may_have_networks_of_their_own() -> None:
+    """Nobody has the federation's network then."""
+    own = {f"peer{number}": f"mlp:64+{number + 9}+10" for number in range(1, 7)}
+    made = different(own)
+    assert made not in [made.assembly_of(peer) for peer in made.peers]
+    x_Pn = played(made)
+    with NetworkEngine(made, parse_choice("partial-averaging")) as whole:
+        for _ in range(3):
+            whole.step()
+        whole.evaluate()
+        assert relative(whole.x_Pn, x_Pn) < PARITY
+    for peer, x_n in zip(made.peers, x_Pn, strict=True):
+        n = made.assembly_of(peer).layout.n
+        assert x_n[:n].all(), "each is trained whole"
+        assert not x_n[n:].any(), "and ends with zeros"
 
 
 def test_networks_of_other_depths_share_the_layers_that_they_have_in_common() -> None:
@@ -152,7 +169,7 @@ def test_a_slice_that_does_not_fit_is_told_with_the_peer() -> None:
     with pytest.raises(ConfigError, match=r"(?s)hidden1 has 5.*\(in the network of\s+peer5\)"):
         different({"peer5": "mlp:64+5+10"})
     made = different({"peer5": "mlp,hidden=5"})  # whose sizes are known when there are data
-    with pytest.raises(SlicingError, match=r"in the network of peer5: .*hidden1.*6 neurons are claimed.*has 5"):
+    with pytest.raises(SlicingError, match=r"hidden1.*6 neurons are claimed.*has 5.*\(in the network of peer5\)"):
         plan_of(made, parse_choice("partial-averaging"))
     with pytest.raises(SlicingError, match='peer1 and peer5 cannot average "everyone"'):
         plan_of(different(DEEP), parse_choice("partial-averaging"))
