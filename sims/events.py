@@ -14,7 +14,7 @@ class SimulationStarted:
     """The simulation has started: data are loaded, plans compiled, workers running.
 
     cells        the (method, seed) pairs still to do, in order
-    parameters   scalars of one peer's network
+    parameters   scalars of the peers' networks, each size once, ascending
     at_once      at most so many cells run at once
     measure      the unit of `RoundDone.score_P`
     """
@@ -24,7 +24,7 @@ class SimulationStarted:
     peers: int
     rounds: int
     cells: tuple[tuple[str, int], ...]
-    parameters: int
+    parameters: tuple[int, ...]
     workers: int
     device: str
     at_once: int = 1

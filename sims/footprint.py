@@ -39,7 +39,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
     request, world = simulation.request, simulation.world
     if request.engine != "vector" or simulation.device != "cpu":
         return None
-    learning, peers, model = world.federation.learning, len(world.peers), _FLOAT * world.layout.n
+    learning, peers, model = world.federation.learning, len(world.peers), _FLOAT * world.sizes[-1]
     largest, checkpoint, at_once = 0, 0, 0
     for method in request.methods:
         kept = simulation.kept[str(method)]

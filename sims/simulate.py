@@ -106,7 +106,7 @@ def run_prepared(
                 peers=len(world.peers),
                 rounds=request.federation.learning.rounds,
                 cells=tuple((cell.method, cell.seed) for cell in left),
-                parameters=world.layout.n,
+                parameters=world.sizes,
                 workers=_workers(simulation, cluster),
                 device=simulation.device,
                 at_once=1 if cluster is None or not request.spread else cluster.places // (request.workers or 1),

@@ -107,7 +107,8 @@ class ProgressTable:
         self.tallies = {method: MethodTally(event.rounds, count) for method, count in seeds.items()}
         self.measure, self.together = event.measure, event.at_once > 1
         workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
-        size = f"{event.parameters:,} parameters each"
+        least, most = event.parameters[0], event.parameters[-1]
+        size = f"{least:,} parameters each" if least == most else f"{least:,} to {most:,} parameters"
         return f"{event.dataset}: {event.peers} peers, {size}, {event.rounds} rounds, {workers}; run {event.run}"
 
     def on_event(self, event: Event) -> None:

@@ -50,6 +50,11 @@ class World(Assembly):
         return (self, *{id(each): each for each in self.own.values()}.values())
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of parameters of the peers' networks, each once, ascending."""
+        return tuple(sorted({self.assembly_of(peer).layout.n for peer in self.peers}))
+
+    @property
     def networks(self) -> dict[str, NetworkMap]:
         """Each peer's network; peers with the same one share one object."""
         return {peer: self.assembly_of(peer).network for peer in self.peers}

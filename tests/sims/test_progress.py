@@ -33,7 +33,7 @@ def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[Even
     methods = ("local", "partial-averaging", "full-averaging")
     cells = tuple((method, seed) for seed in seeds for method in methods)
     yield SimulationStarted(
-        run="20261121-034501-digits-7f3a", dataset="digits", peers=16, rounds=ROUNDS, cells=cells, parameters=50_610,
+        run="20261121-034501-digits-7f3a", dataset="digits", peers=16, rounds=ROUNDS, cells=cells, parameters=(50_610,),
         workers=2, device="cpu",
     )  # fmt: skip
     yield Remark(text="3 training examples left over [1]")
@@ -85,7 +85,15 @@ def together() -> Iterator[Event]:
     """Yield events of two of four runs at once: one dies after round 2, and another one begins before it restarts."""
     cells = tuple((method, seed) for seed in (0, 1) for method in ("local", "fedavg"))
     yield SimulationStarted(
-        run="r", dataset="digits", peers=2, rounds=3, cells=cells, parameters=9, workers=2, device="cpu", at_once=2
+        run="r",
+        dataset="digits",
+        peers=2,
+        rounds=3,
+        cells=cells,
+        parameters=(9, 12),
+        workers=2,
+        device="cpu",
+        at_once=2,
     )
 
     def begin(method: str, seed: int) -> Iterator[Event]:
@@ -189,3 +197,10 @@ def test_durations(seconds: float, words: str) -> None:
 
 def test_spreads() -> None:
     assert (apart(0.0234, "accuracy"), apart(0.0234, "error"), apart(None, "error")) == ("2.3", "0.0234", "–")
+
+
+def test_networks_of_several_sizes_are_told_as_a_range() -> None:
+    begun = next(together())
+    assert isinstance(begun, SimulationStarted)
+    assert ", 9 to 12 parameters, " in ProgressTable().start(begun)
+    assert ", 9 parameters each, " in ProgressTable().start(replace(begun, parameters=(9,)))
