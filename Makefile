@@ -19,6 +19,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Whole files to each of three workers, in the order of tests/conftest.py: those with slow tests first. Three on two cores:
 # nearly a third of a slow test's time is waiting for programs.
 WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+# Tests of the soak take minutes; one that takes an hour hangs.
+LONG := --timeout=3600
 # What measures real processes by the clock: nothing else runs beside it.
 ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
@@ -57,9 +59,9 @@ test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(WORKERS) -m "not gpu and not soak"
 
 soak: $(READY)   ## faults over a thousand seeds, a million fuzzed messages, fifty kills between hosts
-	$(BIN)/python -m pytest -m soak $(ALONE)
+	$(BIN)/python -m pytest $(LONG) -m soak $(ALONE)
 	$(MAKE) -j2 soak-hosts soak-faults
-	$(BIN)/python -m pytest -n 2 --maxschedchunk=1 -m soak $(addprefix --ignore=,$(ALONE))
+	$(BIN)/python -m pytest -n 2 --maxschedchunk=1 $(LONG) -m soak $(addprefix --ignore=,$(ALONE))
 
 # At once: the hosts that are killed wait for most of their time.
 soak-hosts: $(READY)
