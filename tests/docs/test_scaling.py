@@ -476,6 +476,21 @@ def test_a_peer_in_a_set_is_paused_by_the_sets_signal(tmp_path: Path) -> None:
             set_.kill()
 
 
+def test_a_set_that_is_paused_while_the_peer_starts_does_not_leave_it_behind(tmp_path: Path) -> None:
+    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (peer,) = peers["spec"]["template"]["spec"]["containers"]
+    fake, early = tmp_path / "fedpeer", tmp_path / "early"
+    fake.write_text("#!/bin/sh\nexec sleep 600\n")
+    fake.chmod(0o755)
+    early.write_text("trap '[[ $BASH_COMMAND != peer=* ]] || kill -TERM $$' DEBUG\n")  # before it knows the process
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BASH_ENV": str(early)}
+    with subprocess.Popen(peer["command"], env=environment) as set_:
+        try:
+            assert set_.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM, "the end of the peer"
+        finally:
+            set_.kill()
+
+
 def test_the_compose_file_runs_the_container_file() -> None:
     (peer,) = YAML(typ="safe").load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
     assert (DEPLOY / peer["build"]["context"]).resolve() == ROOT

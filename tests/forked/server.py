@@ -66,7 +66,8 @@ def _watch(line: socket.socket) -> list[str]:
         return list(request["words"])
     for each in descriptors:
         os.close(each)
-    line.sendall(number_bytes(pid))
+    with suppress(ConnectionError):  # the client may have been killed since; that is noticed below
+        line.sendall(number_bytes(pid))
 
     def end_with_client() -> None:
         with suppress(ConnectionError):
