@@ -524,3 +524,9 @@ def test_claims_are_looked_at_in_each_peers_own_network() -> None:
     smaller = {"peers": 4, "networks": {"large": "mlp:64+50+10", "peer4": "mlp:64+15+10"}}
     with pytest.raises(ConfigError, match=r"(?s)20 neurons are.*hidden1 has.*15.*\(in the network of\s+peer4\)"):
         Federation.model_validate({**settings, "simulation": smaller})
+
+
+def test_a_network_of_one_peer_that_does_not_exist_is_told_with_its_place() -> None:
+    misspelled = {"simulation": {"peers": 4, "networks": {"peer2": "mpl:64+50+10"}}}
+    with pytest.raises(ConfigError, match=r"(?s)simulation\.networks\.peer2.*mpl.*mlp"):
+        Federation.model_validate({"network": "mlp:64+30+10", **misspelled})

@@ -22,11 +22,16 @@ from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.models import SlicingError
 from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, played, relative, world
 
+PAIR = ["peer1", "peer4"]
 #: The others have 64-12-10.
 NETWORKS = {"peer2": "mlp:64+20+10", "peer5": "mlp:64+9+10", "pair": "mlp:64+20+10"}
+#: Slices that networks of any depth have: a network's outputs hang on its last hidden layer.
+HIDDEN = {
+    "everyone": {"neurons": {"input": "all", "hidden1": 6}},
+    "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": PAIR},
+}
 #: A deeper one, whose hidden neurons lead to other hidden neurons.
 DEEP = {**NETWORKS, "peer5": "mlp:64+9+7+10"}
-PAIR = ["peer1", "peer4"]
 MODELS = {
     "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
     "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": PAIR},
@@ -36,7 +41,7 @@ OPTIMIZERS = ["sgd,lr=0.1,momentum=0.9", "adam,lr=0.01"]
 
 
 def different(networks: dict[str, str] = NETWORKS, **settings: Any) -> World:
-    return world(federation(partial_models=MODELS, simulation__networks=networks, **settings))
+    return world(federation(**{"partial_models": MODELS, "simulation__networks": networks, **settings}))
 
 
 def model(made: World, peer: str, x_Pn: Tensor) -> dict[str, Tensor]:
@@ -99,9 +104,7 @@ def test_all_peers_may_have_networks_of_their_own() -> None:
 
 
 def test_networks_of_other_depths_share_the_layers_that_they_have_in_common() -> None:
-    first = {"everyone": {"neurons": {"input": "all", "hidden1": 6}}}
-    networks = {"peer2": "mlp:64+20+10", "peer5": "mlp:64+9+7+10"}
-    made = world(federation(partial_models=first, simulation__networks=networks, gossip={"protocol": "exact"}))
+    made = different(DEEP, partial_models=HIDDEN, gossip={"protocol": "exact"})
     x_Pn = played(made, 1)
     shared = [model(made, peer, x_Pn)["hidden1.weight"][:6] for peer in made.peers]
     assert all(torch.equal(each, shared[0]) for each in shared)
@@ -134,7 +137,7 @@ def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_real_peers_have_the_same_numbers(forked: None, tmp_path: Path) -> None:
-    made = different()
+    made = different(DEEP, partial_models=HIDDEN)
     with ProcessesEngine(made, parse_choice("partial-averaging"), folder=tmp_path / "peers") as whole:
         for _ in range(3):
             whole.step()
