@@ -10,7 +10,18 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("common_job", "common_peers", "autograd", "single_sample", "served", "growth", "startup", "wire", "processes")
+NAMES = (
+    "common_job",
+    "common_peers",
+    "autograd",
+    "single_sample",
+    "served",
+    "growth",
+    "startup",
+    "wire",
+    "processes",
+    "adapters",
+)
 
 
 def main() -> None:

@@ -97,16 +97,30 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.cli.peer_config import load_peers
 
     peers = load_peers(configs, ", so nothing was started")
-    import fedpeer.peer.runtime.process  # noqa: F401  (before the fork, so that the children share it)
     from fedpeer.peer.runtime.supervisor import watch_over
     from fedpeer.sims.request import cores
 
+    _import_once(peers)
     _read_once(peers)
     threads = max(1, cores() // len(peers))
     starts = {
         peer.file.id: partial(_alone, config, threads, quiet=quiet) for config, peer in zip(configs, peers, strict=True)
     }
     return watch_over(starts, _ended, attached=attached)
+
+
+def _import_once(peers: Sequence[PeerConfig]) -> None:
+    """Import what the peers' training will, before the fork: each would need a second and 50 to 85 MB."""
+    import fedpeer.peer.runtime.process  # noqa: F401
+    from fedpeer.algorithms.warm_up import import_optimizers, load_compiled_loop
+
+    for peer in peers:
+        network, learning = peer.file.network or peer.federation.network, peer.federation.learning
+        has_closed_gradients = (network is None or network.name == "mlp") and learning.optimizer.name == "sgd"
+        if not has_closed_gradients:
+            import_optimizers()
+        elif learning.batch_size == 1:
+            load_compiled_loop()
 
 
 def _read_once(peers: Sequence[PeerConfig]) -> None:

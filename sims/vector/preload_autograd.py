@@ -1,11 +1,10 @@
-"""The imports of `preload`, and torch's optimisers: building the first one imports modules for a second."""
+"""The imports of `preload`, and those of torch's optimizers."""
 
 from __future__ import annotations
 
-import torch
-
+from fedpeer.algorithms.warm_up import import_optimizers
 from fedpeer.sims.vector import preload
 
 __all__ = ["preload"]
 
-torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)
+import_optimizers()

@@ -11,14 +11,19 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedpeer.cli.start import _alone
+from fedpeer.algorithms import warm_up
+from fedpeer.cli.peer_config import load_peers
+from fedpeer.cli.start import _alone, _import_once
+from fedpeer.config.federation import Federation
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
@@ -63,6 +68,32 @@ def test_two_processes_cannot_have_one_place(fedpeer: Fedpeer, configs: list[str
     outcome = fedpeer(*starting([configs[2], configs[2]]))
     assert outcome.code == 2
     assert "named twice" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "imported"),
+    [
+        ({"learning": {"batch_size": 1}}, ["load_compiled_loop"]),
+        ({"learning": {"batch_size": 10}}, []),
+        ({"learning": {"optimizer": "adam,lr=0.01"}}, ["import_optimizers"]),
+        ({"network": "transformer", "partial_models": {}}, ["import_optimizers"]),
+        ({"network": "mlp:64+20+10", "partial_models": {}, "learning": {"batch_size": 1}}, ["load_compiled_loop"]),
+    ],
+    ids=["single examples", "batches", "adam", "transformer", "mlp"],
+)
+def test_what_training_needs_is_imported_once_for_all(
+    fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], imported: list[str]
+) -> None:
+    done = []
+    for name in ("load_compiled_loop", "import_optimizers"):
+        monkeypatch.setattr(warm_up, name, lambda name=name: done.append(name))
+    peers = load_peers([Path(config) for config in configs])
+    data = peers[0].federation.model_dump(mode="json")
+    federation = Federation.model_validate(
+        {**data, **changed, "learning": {**data["learning"], **changed.get("learning", {})}}
+    )
+    _import_once([replace(peer, federation=federation) for peer in peers])
+    assert sorted(set(done)) == imported
 
 
 @pytest.mark.parametrize("terminal", [False, True])
