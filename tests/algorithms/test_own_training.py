@@ -45,6 +45,17 @@ class Drawing(fedpeer.OwnTraining):
 
 
 @dataclass(frozen=True)
+class Counting(fedpeer.OwnTraining):
+    """Counts in the module how often it was trained, and puts that into the network."""
+
+    def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
+        module.trained = getattr(module, "trained", 0) + 1  # type: ignore[assignment]
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.fill_(float(module.trained))
+
+
+@dataclass(frozen=True)
 class Failing(fedpeer.OwnTraining):
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
         raise KeyError("no such column")
@@ -79,6 +90,10 @@ def test_what_it_draws_follows_from_the_seed_and_differs_by_peer_and_round() -> 
     assert all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))
     (first_Pn, second_Pn), _ = drawn
     assert len({tuple(row[:5].tolist()) for row in (*first_Pn, *second_Pn)}) == 6
+
+
+def test_each_peer_trains_a_module_of_its_own() -> None:
+    assert (server(f"{HERE}:Counting") == 1).all(), "nobody sees what another peer or round left in it"
 
 
 def test_nothing_outside_is_changed() -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpeer import simulate
+from fedpeer.cli.main import run
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.data.own.code import imported
 from fedpeer.learning.models import load_model
+from fedpeer.networks.registry import mlp
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.processes.engine import ProcessesEngine
+from fedpeer.sims.processes.engine import ProcessesEngine, _packages
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.models import SlicingError
 from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, played, relative, world
@@ -154,6 +158,9 @@ def test_the_models_of_a_run_are_read_as_each_peers_network(tmp_path: Path) -> N
     settings = federation(partial_models=MODELS, simulation__networks=NETWORKS, simulation__metrics=["f1"])
     found = simulate(federation=settings, out=tmp_path, workers=1)
     assert list(found.summary["methods"]) == ["local", "partial-averaging"]
+    kinds = json.loads((found.folder / "plan.json").read_text())["kinds"]
+    hidden = {kind["peers"][0]: part["size"] for kind in kinds for part in kind["parts"] if part["name"] == "hidden1"}
+    assert hidden == {"peer1": 20, "peer2": 20, "peer3": 12, "peer5": 9}
     tensors = RunFolder(found.folder).models("partial-averaging", 0)
     held = load_file(tensors)
     made = world(settings)
@@ -166,6 +173,28 @@ def test_the_models_of_a_run_are_read_as_each_peers_network(tmp_path: Path) -> N
         score, _ = read.evaluate(*made.held(made.peers.index(peer)).tested(made.dataset))
         scores = found.summary["methods"]["partial-averaging"]["accuracy_per_peer"]
         assert score == pytest.approx(scores[made.peers.index(peer)])
+
+
+def test_slices_are_drawn_in_each_peers_own_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "federation.yaml"
+    file.write_text(
+        json.dumps(federation(partial_models=MODELS, simulation__networks=NETWORKS).model_dump(mode="json"))
+    )
+    assert run(["slices", "--config", str(file)]) == 0
+    drawn = dict(
+        re.findall(r"^(peer[^\n]*?)  [\d,]+ parameters.*?\nhidden1 +(\d+)", capsys.readouterr().out, re.M | re.S)
+    )
+    assert drawn == {"peer1, peer4": "20", "peer2": "20", "peer3, peer6": "12", "peer5": "9"}
+
+
+def own_network(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return mlp(input_shape, outputs, hidden=(20,))
+
+
+def test_real_peers_may_import_the_code_of_each_network() -> None:
+    made = different({"peer2": f"python:{__name__}:own_network"})
+    assert _packages(made, parse_choice("local")) == ["tests"]
+    assert _packages(different(), parse_choice("local")) == []
 
 
 def test_a_slice_that_does_not_fit_is_told_with_the_peer() -> None:
