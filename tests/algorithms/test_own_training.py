@@ -49,10 +49,11 @@ class Counting(fedpeer.OwnTraining):
     """Counts in the module how often it was trained, and puts that into the network."""
 
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
-        module.trained = getattr(module, "trained", 0) + 1  # type: ignore[assignment]
+        times = getattr(module, "times", 0) + 1
+        module.times = times  # type: ignore[assignment]
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter.fill_(float(module.trained))
+                parameter.fill_(times)
 
 
 @dataclass(frozen=True)
