@@ -102,6 +102,15 @@ def test_nothing_holds_within_noise(path: Path) -> None:
             assert checks[said["text"]].runs >= 10
 
 
+def test_the_gallery_counts_as_the_index_does() -> None:
+    counted = re.compile(r"(\d+ of\s\d+)\s+claims held.*?results/([a-z0-9-]+)\.md", re.DOTALL)
+    found = counted.findall((FOLDER.parent / "gallery.md").read_text(encoding="utf-8"))
+    index_text = (FOLDER / "experiments.md").read_text(encoding="utf-8")
+    assert len(found) >= 4
+    for count, page in found:
+        assert f"({page}.md) | {' '.join(count.split())} |" in index_text, page
+
+
 def test_the_index_counts_the_same_numbers_once_and_quick_pages_apart() -> None:
     pages = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in NUMBERS}
     repeats = {f"fig{number}-default" for number in (9, 10, 12, 13, 15, 16)}
