@@ -78,7 +78,8 @@ class Results:
         stored = load_file(RunFolder(self.folder).models(method, seed, best=best))
         found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
         if not found:
-            raise KeyError(f"{peer} is not in {self.folder.name}")
+            there = dict.fromkeys(name.partition("/")[0] for name in stored)
+            raise KeyError(f'no peer "{peer}" in {self.folder.name}; there are {", ".join(there)}')
         return found
 
     def history(self, method: str, seed: int | None = None) -> History:

@@ -387,6 +387,8 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
     assert settings["objects"] == ["data", "network"]
     assert results.score("full-averaging") > 0.8
     assert results.state_dict("full-averaging", "peer2")["0.weight"].shape == (8, 4)
+    with pytest.raises(KeyError, match=r'no peer "north" in .*; there are peer1, peer2'):
+        results.state_dict("full-averaging", "north")
 
 
 @pytest.mark.parametrize(

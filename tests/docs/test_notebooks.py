@@ -1,0 +1,43 @@
+"""The notebooks of the examples run, and show what their texts say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from .pages import ROOT
+
+pytestmark = pytest.mark.slow
+#: Seconds for a cell, on a busy machine.
+PATIENCE_S = 240
+
+
+def executed(name: str, folder: Path, **replaced: str) -> list[Any]:
+    """Return the outputs of each code cell, after texts of the cells were replaced."""
+    notebook = nbformat.read(ROOT / "examples" / "notebooks" / name, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not kept: they would not stay true"
+    for cell in notebook.cells:
+        for old, new in replaced.items():
+            cell.source = cell.source.replace(old, new)
+    NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(folder)}}).execute()
+    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_sharing(tmp_path: Path) -> None:
+    _, counts, _, results, picture, levels, apart, report = executed(
+        "sharing.ipynb", tmp_path, **{"range(5)": "range(1)", "(4, 12, 20)": "(20,)"}
+    )
+    assert "38" in counts[-1].data["text/plain"]
+    assert "partial averaging" in results[-1].data["text/html"]
+    assert "image/png" in picture[-1].data
+    assert "20:" in levels[-1].data["text/plain"]
+    numbers = [float(each) for each in re.findall(r"\d+\.\d+", apart[-1].data["text/plain"])]
+    assert sum(each < 0.02 for each in numbers) == 16
+    assert sum(each > 0.1 for each in numbers) == 4
+    assert (tmp_path / report[-1].text.strip()).is_file()
