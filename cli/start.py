@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,8 @@ import typer
 
 if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
+    from fedpeer.config.choice import Choice
+    from fedpeer.data.dataset import Dataset
     from fedpeer.peer.runtime.logs import Level
 
 _Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
@@ -57,17 +59,25 @@ def leave_command(config: _Config) -> int:
     return _run(config, quiet=False, leave=True)
 
 
-def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> int:
+def _run(
+    config: Path, *, quiet: bool, leave: bool, attached: bool = False, loaded: Mapping[str, Dataset] | None = None
+) -> int:
+    """Run a peer; `loaded` has data sets that need not be loaded again, by choice."""
     from fedpeer.cli.peer_config import load_peer
 
     peer = load_peer(config, ", so nothing was started")
     import asyncio
 
+    from fedpeer.learning.holdings import load_dataset
     from fedpeer.peer.runtime.prepared import prepare_peer
     from fedpeer.peer.runtime.process import PeerProcess
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
-    process = PeerProcess(prepare_peer(peer.file, peer.federation), quiet=quiet, leave=leave)
+    def load(choice: Choice) -> Dataset:
+        known = None if loaded is None else loaded.get(str(choice))
+        return load_dataset(choice) if known is None else known
+
+    process = PeerProcess(prepare_peer(peer.file, peer.federation, load), quiet=quiet, leave=leave)
     gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms
 
     async def run() -> int:
@@ -77,7 +87,7 @@ def _run(config: Path, *, quiet: bool, leave: bool, attached: bool = False) -> i
         stop = await process.run()
         while stop.again and not process.pause_requested:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
-            process = PeerProcess(prepare_peer(again.file, again.federation), quiet=quiet)
+            process = PeerProcess(prepare_peer(again.file, again.federation, load), quiet=quiet)
             stop = await process.run()
         if sys.stderr.isatty():
             typer.echo(f"{peer.file.id}: {stop.text}", err=True)
@@ -101,10 +111,11 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     from fedpeer.sims.request import cores
 
     _import_once(peers)
-    _read_once(peers)
+    loaded = _load_once(peers)
     threads = max(1, cores() // len(peers))
     starts = {
-        peer.file.id: partial(_alone, config, threads, quiet=quiet) for config, peer in zip(configs, peers, strict=True)
+        peer.file.id: partial(_alone, config, threads, loaded, quiet=quiet)
+        for config, peer in zip(configs, peers, strict=True)
     }
     return watch_over(starts, _ended, attached=attached)
 
@@ -123,17 +134,21 @@ def _import_once(peers: Sequence[PeerConfig]) -> None:
             load_compiled_loop()
 
 
-def _read_once(peers: Sequence[PeerConfig]) -> None:
-    """Load the data sets that the peers will load, so that they share the imports and an error is reported once."""
+def _load_once(peers: Sequence[PeerConfig]) -> dict[str, Dataset]:
+    """Load the data sets that the peers divide among them, by choice: they share them, and an error is reported once.
+
+    Where a process cannot be forked, none is returned: each would get a copy.
+    """
     from fedpeer.data.registry import DATASETS
     from fedpeer.learning.holdings import load_dataset
 
     parts = [peer.federation.simulation.dataset for peer in peers if peer.file.data.part is not None]
-    for choice in {str(part): part for part in parts if part.name in DATASETS}.values():
-        load_dataset(choice)
+    choices = {str(part): part for part in parts if part.name in DATASETS}
+    loaded = {text: load_dataset(choice) for text, choice in choices.items()}
+    return loaded if hasattr(os, "fork") else {}
 
 
-def _alone(config: Path, threads: int, *, quiet: bool) -> int:
+def _alone(config: Path, threads: int, loaded: Mapping[str, Dataset], *, quiet: bool) -> int:
     """Run one of several peers in this process, with its share of the cores."""
     import torch
 
@@ -141,7 +156,7 @@ def _alone(config: Path, threads: int, *, quiet: bool) -> int:
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    return outcome_of(partial(_run, config, quiet=quiet, leave=False), arguments)
+    return outcome_of(partial(_run, config, quiet=quiet, leave=False, loaded=loaded), arguments)
 
 
 def _ended(peer: str, code: int) -> None:

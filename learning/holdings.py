@@ -79,8 +79,13 @@ def inputs_of(dataset: Dataset) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(dataset.x)).to(DataShape.of(dataset).dtype)
 
 
-def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, PeerExamples]:
+def held_by(
+    file: PeerFile, federation: FederationSettings, load: Callable[[Choice], Dataset] = load_dataset
+) -> tuple[Dataset, PeerExamples]:
     """Return the data set of a real peer, and the examples in it that the peer holds.
+
+    Args:
+        load: loads a data set; processes with the same one may share it.
 
     Raises:
         DataError, ChoiceError: the user's mistakes.
@@ -89,7 +94,7 @@ def held_by(file: PeerFile, federation: FederationSettings) -> tuple[Dataset, Pe
     choice = file.data.source if part is None else federation.simulation.dataset
     if part is not None and choice.name == "python":
         check_allowed(own_function(choice)[0], file.allow_python, "the federation file")
-    dataset = load_dataset(choice)
+    dataset = load(choice)
     options = file.data.normalise if part is None else federation.simulation.normalise
     normalise = options or normalisation_of(dataset, choice)
     if part is None:
@@ -147,13 +152,18 @@ class Outfit:
     local_task: LocalTask
 
 
-def outfit(file: PeerFile, federation: FederationSettings, device: str) -> Outfit:
+def outfit(
+    file: PeerFile, federation: FederationSettings, device: str, load: Callable[[Choice], Dataset] = load_dataset
+) -> Outfit:
     """Load the data, build the network, make the local task. Paths in both files must be resolved.
+
+    Args:
+        load: as for `held_by`.
 
     Raises:
         DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
     """
-    dataset, found = held_by(file, federation)
+    dataset, found = held_by(file, federation, load)
 
     allowed = loader_of(file)
     assembly = assemble(

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpeer.algorithms.answer_metrics import AnswerMetric
 from fedpeer.config.building import metrics_of
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.data.dataset import DataError
+from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import hides_values
-from fedpeer.learning.holdings import Outfit, loader_of, outfit
+from fedpeer.learning.holdings import Outfit, load_dataset, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
@@ -78,10 +79,12 @@ def _patience(examples: int, device: str, bandwidth: float) -> float:
     return Capability(examples=examples, accelerator=device != "cpu", memory=memory, bandwidth=bandwidth).patience
 
 
-def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
+def prepare_peer(file: PeerFile, federation: Federation, load: Callable[[Choice], Dataset] = load_dataset) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
-    `federation` is this machine's federation file; if there is a state, its contract is in force.
+    Args:
+        federation: this machine's federation file; if there is a state, its contract is in force.
+        load: loads a data set; processes with the same one may share it.
 
     Raises:
         SnapshotForeignError: the file differs from the state.
@@ -107,7 +110,7 @@ def prepare_peer(file: PeerFile, federation: Federation) -> Prepared:
     going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
     federation = going.federation
     refresh = DataRefresh(file, federation, device) if file.data.refresh else None
-    made, algorithm = outfit(file, federation, device), federation.learning.algorithm
+    made, algorithm = outfit(file, federation, device, load), federation.learning.algorithm
     hides = method_of(algorithm).served or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
     trainer = trainer_of(made, file, roster, device, secret)

@@ -22,8 +22,12 @@ from safetensors.torch import load_file
 
 from fedpeer.algorithms import warm_up
 from fedpeer.cli.peer_config import load_peers
-from fedpeer.cli.start import _alone, _import_once
+from fedpeer.cli.start import _alone, _import_once, _load_once, _run
 from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import DataSettings
+from fedpeer.learning import holdings
+from fedpeer.peer.runtime import process as runtime_process
+from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
@@ -96,6 +100,38 @@ def test_what_training_needs_is_imported_once_for_all(
     assert sorted(set(done)) == imported
 
 
+def test_a_data_set_is_loaded_once_for_all_and_what_is_a_peers_own_by_itself(
+    fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = load_peers([Path(config) for config in configs])
+    choice = peers[0].federation.simulation.dataset
+    loaded = _load_once(peers)
+    assert list(loaded) == [str(choice)]
+    shared = loaded[str(choice)]
+    monkeypatch.setattr(holdings, "load_dataset", lambda choice: pytest.fail(f"{choice} is loaded again"))
+    prepared = []
+
+    def process(one: Prepared, **_: object) -> object:
+        prepared.append(one)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(runtime_process, "PeerProcess", process)
+    for config in configs[:2]:
+        with pytest.raises(RuntimeError, match="enough"):
+            _run(Path(config), quiet=True, leave=False, loaded=loaded)
+    assert all(one.outfit.dataset is shared for one in prepared)
+    first, second = (one.outfit.held.train_M for one in prepared)
+    assert not set(first.tolist()) & set(second.tolist()), "each has its own part of it"
+    own = [
+        replace(
+            peer,
+            file=peer.file.model_copy(update={"data": DataSettings.model_validate({"csv": "own.csv", "label": "y"})}),
+        )
+        for peer in peers
+    ]
+    assert _load_once(own) == {}
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_last_line_has_the_form_of_the_others(
     fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch, terminal: bool
@@ -130,7 +166,7 @@ def test_the_last_line_has_the_form_of_the_others(
 def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        assert _alone(tmp_path / "missing.yaml", before + 1, quiet=True) == 2
+        assert _alone(tmp_path / "missing.yaml", before + 1, {}, quiet=True) == 2
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
