@@ -36,8 +36,7 @@ def start(
 ) -> int:
     """Run one or more real peers on this machine. Ctrl-C pauses them; the same command resumes them.
 
-    With several files, each peer runs in a process of its own. They share imported modules and the data set that they
-    divide, and each gets its part of the cores.
+    With several files, each peer runs in a process of its own; they share modules and data, and divide the cores.
     """
     if len(config) > 1:
         return _several(config, quiet=quiet, attached=attached)
