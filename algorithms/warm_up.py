@@ -1,4 +1,4 @@
-"""What libraries import or compile when something is first done, done early: a process that forks shares it then."""
+"""Imports and compilation that libraries put off, for a process to do before it forks: its children share them."""
 
 from __future__ import annotations
 

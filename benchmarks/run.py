@@ -20,7 +20,7 @@ NAMES = (
     "startup",
     "wire",
     "processes",
-    "adapters",
+    "peer_memory",
 )
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,7 +61,12 @@ def leave_command(config: _Config) -> int:
 
 
 def _run(
-    config: Path, *, quiet: bool, leave: bool, attached: bool = False, loaded: Mapping[str, Dataset] | None = None
+    config: Path,
+    *,
+    quiet: bool,
+    leave: bool,
+    attached: bool = False,
+    loaded: Mapping[str, Dataset] = MappingProxyType({}),
 ) -> int:
     """Run a peer; `loaded` has data sets that need not be loaded again, by choice."""
     from fedpeer.cli.peer_config import load_peer
@@ -74,8 +80,7 @@ def _run(
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
 
     def load(choice: Choice) -> Dataset:
-        known = None if loaded is None else loaded.get(str(choice))
-        return load_dataset(choice) if known is None else known
+        return loaded[str(choice)] if str(choice) in loaded else load_dataset(choice)
 
     process = PeerProcess(prepare_peer(peer.file, peer.federation, load), quiet=quiet, leave=leave)
     gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms

@@ -1,4 +1,4 @@
-"""What is done early need not be done again."""
+"""After the imports of the optimizers the first optimizer imports nothing."""
 
 from __future__ import annotations
 

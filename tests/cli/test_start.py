@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,19 @@ import torch
 from safetensors.torch import load_file
 
 from fedpeer.algorithms import warm_up
-from fedpeer.cli.peer_config import load_peers
-from fedpeer.cli.start import _alone, _import_once, _load_once, _run
+from fedpeer.cli import start as command
+from fedpeer.cli.peer_config import PeerConfig, load_peers
+from fedpeer.cli.start import _alone, _import_once, _load_once
+from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings
+from fedpeer.data.dataset import Dataset
 from fedpeer.learning import holdings
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime import process as runtime_process
+from fedpeer.peer.runtime import supervisor
 from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.peer.wire.roster import RosterError
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
@@ -100,36 +107,42 @@ def test_what_training_needs_is_imported_once_for_all(
     assert sorted(set(done)) == imported
 
 
-def test_a_data_set_is_loaded_once_for_all_and_what_is_a_peers_own_by_itself(
+def test_a_data_set_is_loaded_once_for_all(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peers = load_peers([Path(config) for config in configs])
-    choice = peers[0].federation.simulation.dataset
-    loaded = _load_once(peers)
-    assert list(loaded) == [str(choice)]
-    shared = loaded[str(choice)]
-    monkeypatch.setattr(holdings, "load_dataset", lambda choice: pytest.fail(f"{choice} is loaded again"))
-    prepared = []
+    """The supervisor does what the peers would, in one process; each peer stops as soon as it is prepared."""
+    loaded, imported, prepared = list[Choice](), list[Sequence[PeerConfig]](), list[Prepared]()
+
+    def load(choice: Choice) -> Dataset:
+        loaded.append(choice)
+        return load_dataset(choice)
 
     def process(one: Prepared, **_: object) -> object:
         prepared.append(one)
-        raise RuntimeError("enough")
+        raise RosterError("unknown_peer", "enough")
 
+    monkeypatch.setattr(holdings, "load_dataset", load)
     monkeypatch.setattr(runtime_process, "PeerProcess", process)
-    for config in configs[:2]:
-        with pytest.raises(RuntimeError, match="enough"):
-            _run(Path(config), quiet=True, leave=False, loaded=loaded)
-    assert all(one.outfit.dataset is shared for one in prepared)
-    first, second = (one.outfit.held.train_M for one in prepared)
-    assert not set(first.tolist()) & set(second.tolist()), "each has its own part of it"
-    own = [
-        replace(
-            peer,
-            file=peer.file.model_copy(update={"data": DataSettings.model_validate({"csv": "own.csv", "label": "y"})}),
-        )
-        for peer in peers
-    ]
-    assert _load_once(own) == {}
+    monkeypatch.setattr(command, "_import_once", imported.append)
+    monkeypatch.setattr(supervisor, "watch_over", lambda starts, ended, **_: max(start() for start in starts.values()))
+    threads = torch.get_num_threads()
+    try:
+        assert fedpeer(*starting(configs)).code == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert len(loaded) == len(imported) == 1
+    assert len(prepared) == 3
+    assert all(one.outfit.dataset is prepared[0].outfit.dataset for one in prepared)
+    parts = [set(one.outfit.held.train_M.tolist()) for one in prepared]
+    assert sum(map(len, parts)) == len(set.union(*parts)), "each has its own part of it"
+
+
+def test_a_peers_own_data_are_loaded_by_itself(configs: list[str]) -> None:
+    (first, *others) = load_peers([Path(config) for config in configs])
+    own = DataSettings.model_validate({"csv": "own.csv", "label": "y"})
+    changed = replace(first, file=first.file.model_copy(update={"data": own}))
+    assert _load_once([changed]) == {}
+    assert list(_load_once([changed, *others])) == [str(first.federation.simulation.dataset)]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

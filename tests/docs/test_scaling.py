@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ KNOCK = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv
 #: Reads the metrics of a job as Prometheus does, with host, port, certificate and token.
 SCRAPE = """
 import socket, ssl, sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 url, ca, name, token = sys.argv[1:]
@@ -437,58 +439,50 @@ def test_the_manifest_has_what_the_peers_folder_has(tmp_path: Path) -> None:
     assert run(["config", "check", str(mounted / "peer1.yaml")]) == 0
 
 
+@contextmanager
+def in_a_set(folder: Path, peer: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run what a peer's container runs, with this program instead of fedpeer's; end all of it afterwards."""
+    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (container,) = peers["spec"]["template"]["spec"]["containers"]
+    program = folder / "fedpeer"
+    program.write_text(f"#!/bin/sh\n{peer}\n")
+    program.chmod(0o755)
+    words = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **environment}
+    with subprocess.Popen(
+        container["command"], env=words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as set_:
+        try:
+            yield set_
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(set_.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(("code", "again"), [(0, False), (2, False), (1, True), (75, True)])
 def test_a_peer_in_a_set_is_started_again_only_where_that_helps(tmp_path: Path, code: int, again: bool) -> None:
-    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
-    (peer,) = peers["spec"]["template"]["spec"]["containers"]
-    fake = tmp_path / "fedpeer"
-    fake.write_text(f"#!/bin/sh\nexit {code}\n")
-    fake.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    with subprocess.Popen(peer["command"], env=environment, stdout=subprocess.PIPE, text=True) as set_:
-        assert set_.stdout is not None
-        try:
-            if again:
-                assert set_.wait(timeout=PATIENCE_S) == code
-            else:
-                assert f"exit code {code}" in set_.stdout.readline()
-                set_.terminate()
-                assert set_.wait(timeout=PATIENCE_S) == code
-        finally:
-            set_.kill()
+    with in_a_set(tmp_path, f"exit {code}") as set_:
+        if not again:
+            assert set_.stdout is not None
+            assert f"exit code {code}" in set_.stdout.readline()
+            set_.terminate()
+        assert set_.wait(timeout=PATIENCE_S) == code
 
 
 def test_a_peer_in_a_set_is_paused_by_the_sets_signal(tmp_path: Path) -> None:
-    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
-    (peer,) = peers["spec"]["template"]["spec"]["containers"]
-    fake = tmp_path / "fedpeer"
-    fake.write_text("#!/bin/sh\ntrap 'echo paused; exit 0' TERM\necho started\nwhile :; do sleep 0.05; done\n")
-    fake.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    with subprocess.Popen(peer["command"], env=environment, stdout=subprocess.PIPE, text=True) as set_:
+    peer = "trap 'echo paused; exit 0' TERM; echo started; while :; do sleep 0.05; done"
+    with in_a_set(tmp_path, peer) as set_:
         assert set_.stdout is not None
-        try:
-            assert set_.stdout.readline() == "started\n"
-            set_.terminate()
-            assert set_.stdout.readline() == "paused\n"
-            assert set_.wait(timeout=PATIENCE_S) == 0
-        finally:
-            set_.kill()
+        assert set_.stdout.readline() == "started\n"
+        set_.terminate()
+        assert set_.stdout.readline() == "paused\n"
+        assert set_.wait(timeout=PATIENCE_S) == 0
 
 
 def test_a_set_that_is_paused_while_the_peer_starts_does_not_leave_it_behind(tmp_path: Path) -> None:
-    *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
-    (peer,) = peers["spec"]["template"]["spec"]["containers"]
-    fake, early = tmp_path / "fedpeer", tmp_path / "early"
-    fake.write_text("#!/bin/sh\nexec sleep 600\n")
-    fake.chmod(0o755)
+    early = tmp_path / "early"
     early.write_text("trap '[[ $BASH_COMMAND != peer=* ]] || kill -TERM $$' DEBUG\n")  # before it knows the process
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "BASH_ENV": str(early)}
-    with subprocess.Popen(peer["command"], env=environment) as set_:
-        try:
-            assert set_.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM, "the end of the peer"
-        finally:
-            set_.kill()
+    with in_a_set(tmp_path, "exec sleep 600", BASH_ENV=str(early)) as set_:
+        assert set_.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM, "the end of the peer"
 
 
 def test_the_compose_file_runs_the_container_file() -> None:
