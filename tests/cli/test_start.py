@@ -25,7 +25,7 @@ from fedpeer.algorithms import warm_up
 from fedpeer.cli import start as command
 from fedpeer.cli.peer_config import PeerConfig, load_peers
 from fedpeer.cli.start import _alone, _import_once, _load_once
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.data.dataset import Dataset
@@ -143,6 +143,14 @@ def test_a_peers_own_data_are_loaded_by_itself(configs: list[str]) -> None:
     changed = replace(first, file=first.file.model_copy(update={"data": own}))
     assert _load_once([changed]) == {}
     assert list(_load_once([changed, *others])) == [str(first.federation.simulation.dataset)]
+
+
+def test_nobodys_code_is_run_before_a_peers_file_has_allowed_it(configs: list[str]) -> None:
+    """Whether a federation's data set of one's own may be imported is said by each peer's file."""
+    peers = load_peers([Path(config) for config in configs])
+    simulation = peers[0].federation.simulation.model_copy(update={"dataset": parse_choice("python:antigravity:data")})
+    federation = peers[0].federation.model_copy(update={"simulation": simulation})
+    assert _load_once([replace(peer, federation=federation) for peer in peers]) == {}
 
 
 @pytest.mark.parametrize("terminal", [False, True])
