@@ -49,6 +49,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "flights": "fedpeer.experiments.flights:FLIGHTS",
     "dfl-table": "fedpeer.experiments.dfl:TABLE",
     "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",
+    "attention-slices": "fedpeer.experiments.attention_figure:ATTENTION",
 }
 
 

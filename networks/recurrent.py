@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedpeer.networks.rows import as_sequences
+
 
 class Recurrent(nn.Module):
     """The recurrent network.
@@ -38,7 +40,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(hidden, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs)."""
-        states, _ = self.recurrent(self.embedding(x))
+        """Map sequences, (B, T) int64, (B, T, F) float or images (B, C, H, W) as rows, to logits, (B, outputs)."""
+        states, _ = self.recurrent(self.embedding(as_sequences(x)))
         logits: Tensor = self.output(states[:, -1])
         return logits

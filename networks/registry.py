@@ -125,14 +125,10 @@ def lstm(
     vocabulary: int = 0,
     cell: Literal["lstm", "gru"] = "lstm",
 ) -> nn.Module:
-    """LSTM or GRU over a sequence, then a dense layer on its last state; tokens (T,) or features (T, F)."""
+    """LSTM or GRU over a sequence, then a dense layer on its last state; tokens (T,), features (T, F) or image rows."""
     from fedpeer.networks.recurrent import Recurrent
 
-    if len(input_shape) not in (1, 2):
-        raise NetworkError(
-            f"lstm needs sequences (T,) of tokens or (T, F) of features, and one example here has shape {input_shape}; "
-            "choose cnn or mlp"
-        )
+    input_shape = _sequence("lstm", input_shape)
     if min(hidden, layers, embedding) < 1:
         raise NetworkError(f"lstm: hidden {hidden}, layers {layers}, embedding {embedding}: give sizes of 1 or more")
     features = None if len(input_shape) == 1 else input_shape[1]
@@ -155,15 +151,12 @@ def transformer(
 ) -> nn.Module:
     """Attention blocks over a sequence, each with `hidden` units (2 x width), then a dense layer on its last place.
 
-    With `causal` the dense layer is on each place, which sees only itself and those before it: for next tokens.
+    Sequences are those of `lstm`. With `causal` the dense layer is on each place, which sees only itself and those
+    before it: for next tokens.
     """
     from fedpeer.networks.transformer import Transformer
 
-    if len(input_shape) not in (1, 2):
-        raise NetworkError(
-            f"transformer needs sequences (T,) of tokens or (T, F) of features, and one example here has shape "
-            f"{input_shape}; choose cnn or mlp, or load the data as sequences (kind=features)"
-        )
+    input_shape = _sequence("transformer", input_shape)
     hidden = 2 * width if hidden is None else hidden
     if min(width, heads, layers, hidden) < 1 or width % heads:
         raise NetworkError(
@@ -203,6 +196,19 @@ def associative_network(
             f"associative: threshold = {threshold:g}: write a number above 0, or units fire without input"
         )
     return Associative(visible, hidden, threshold=threshold)
+
+
+def _sequence(network: str, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one example as the network takes it, (T,) or (T, F)."""
+    from fedpeer.networks.rows import sequence_shape
+
+    shape = sequence_shape(input_shape)
+    if len(shape) not in (1, 2):
+        raise NetworkError(
+            f"{network} needs sequences (T,) of tokens or (T, F) of features, or images (C, H, W), read by rows; "
+            f"one example here has shape {input_shape}; choose mlp"
+        )
+    return shape
 
 
 def _joined(sizes: tuple[int, ...]) -> str:

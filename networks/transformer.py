@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpeer.networks.rows import as_sequences
+
 
 class TransformerBlock(nn.Module):
     """Attention and a feed-forward layer, each added to what it was given.
@@ -82,8 +84,11 @@ class Transformer(nn.Module):
         self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map sequences, (B, T) int64 or (B, T, F) float, to logits, (B, outputs), or (B, T, outputs) if causal."""
-        h = self.embedding(x) + self.position
+        """Map sequences to logits, (B, outputs), or (B, T, outputs) if causal.
+
+        Sequences are (B, T) int64, (B, T, F) float, or images (B, C, H, W), which are sequences of their rows.
+        """
+        h = self.embedding(as_sequences(x)) + self.position
         for block in self.children():
             h = block(h) if isinstance(block, TransformerBlock) else h
         logits: Tensor = self.output(self.norm(h if self.causal else h[:, -1]))

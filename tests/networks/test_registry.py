@@ -34,6 +34,9 @@ Build = Callable[[], nn.Module]
         ("cnn,channels=2+3+4,activation=tanh", (1, 8, 8), 2),
         ("lstm,hidden=6", (12, 9), 7),
         ("lstm,hidden=6,layers=2,cell=gru", (12, 9), 7),
+        ("lstm,hidden=6", (3, 8, 5), 7),
+        ("transformer,width=8,heads=2", (12, 9), 7),
+        ("transformer,width=8,heads=2", (1, 8, 5), 7),
     ],
 )
 def test_answers_one_row_of_outputs_an_example(name: str, shape: tuple[int, ...], outputs: int) -> None:
@@ -87,6 +90,18 @@ def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> No
         other = x.clone()
         other[0, place] += 1
         assert not torch.equal(network(other), network(x))
+
+
+@pytest.mark.parametrize("build", [lstm, transformer])
+def test_an_image_is_the_sequence_of_its_rows(build: Callable[..., nn.Module]) -> None:
+    """Its channels stand beside one another in each row."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        of_images, of_sequences = build((2, 4, 3), 5), build((4, 6), 5)
+        images = torch.randn(7, 2, 4, 3)
+    of_sequences.load_state_dict(of_images.state_dict())
+    rows = torch.stack([torch.cat([image[0], image[1]], dim=1) for image in images])
+    assert torch.equal(of_images.eval()(images), of_sequences.eval()(rows))
 
 
 def test_a_causal_transformer_answers_at_each_place_from_those_before_it() -> None:
@@ -154,7 +169,9 @@ def test_settings_of_a_perceptron() -> None:
         (lambda: cnn((1, 8, 8), 10, hidden=(0,)), ["hidden 0", "1 or more"]),
         (lambda: cnn((1, 8, 8), 10, kernel=4), ["kernel = 4", "odd"]),
         (lambda: cnn((1, 8, 8), 10, dropout=-0.1), ["dropout = -0.1"]),
-        (lambda: lstm((1, 8, 8), 10), ["(T,)", "(T, F)", "(1, 8, 8)", "cnn or mlp"]),
+        (lambda: lstm((1, 2, 8, 8), 10), ["lstm", "(T,)", "(T, F)", "(C, H, W)", "(1, 2, 8, 8)", "mlp"]),
+        (lambda: transformer((1, 2, 8, 8), 10), ["transformer", "(T,)", "(1, 2, 8, 8)", "mlp"]),
+        (lambda: transformer((8, 2), 10, width=6), ["width 6", "heads 4", "divide"]),
         (lambda: lstm((8, 2), 10, hidden=0), ["hidden 0", "1 or more"]),
     ],
 )

@@ -1,0 +1,21 @@
+"""Images for networks over sequences: an image is the sequence of its rows."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def sequence_shape(input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one example as a sequence.
+
+    That is (H, C * W) for an image (C, H, W); all other shapes stay.
+    """
+    if len(input_shape) != 3:
+        return input_shape
+    channels, height, width = input_shape
+    return height, channels * width
+
+
+def as_sequences(x: Tensor) -> Tensor:
+    """Return images, (B, C, H, W), as sequences of their rows, (B, H, C * W); sequences stay as they are."""
+    return x.transpose(1, 2).flatten(2) if x.dim() == 4 else x
