@@ -192,6 +192,14 @@ class MemberTable:
         self.put(replace(held, ours=claim), urgent=True)
         return True
 
+    def withdraw(self, peer: str) -> bool:
+        """Drop this peer's own verdict that another one is dead, and others' on it; return False if there is none."""
+        held = self._held[peer]
+        if held.status != "dead":
+            return False
+        self.put(replace(held, ours=None, others=()), urgent=False)
+        return True
+
     def put(self, held: MemberRecord, *, urgent: bool) -> None:
         """Replace a peer's record and queue its new claims as news; where the status changes, its statement as well."""
         assert held.statement is not None

@@ -78,6 +78,10 @@ class Membership:
         self._next_revisit = int(draws.integers(self._timing.revisit))
         self._wanted: tuple[int, State, Advert] = incarnation, "alive", advert
         self._next_passing: dict[str, int] = {}
+        #: Peers that were heard after this one's verdict of death: the statements that it was about, and whether the
+        #: peer was sent a message since.
+        self._withdrawn: dict[str, tuple[int, int]] = {}
+        self._returned: set[str] = set()
         self._reported: Claim | None = None
         self._stated = 0
         self._restate(1, urgent=True)
@@ -131,26 +135,40 @@ class Membership:
             out += self._pings(self._detector.some(absent, 1))
         return out
 
-    def received(self, sender: str) -> None:
-        """Record that a message, whatever its content, came from this peer itself: it is alive."""
-        if sender in self._members:
-            self._detector.received(sender, self._clock)
+    def received(self, sender: str) -> list[Out]:
+        """Record that a message, whatever its content, came from this peer itself: it is alive.
+
+        A verdict of this peer's own that it is dead is withdrawn. Where packets are lost, waiting until the sender has
+        heard of the verdict and has refuted it would take two more messages, each of which may be late by seconds.
+        """
+        if sender not in self._members:
+            return []
+        self._detector.received(sender, self._clock)
+        if not self._members.withdraw(sender):
+            return []
+        self._returned.add(sender)
+        statement = self._members[sender].statement
+        assert statement is not None, "a verdict is on a statement"
+        self._withdrawn[sender] = statement.number
+        self._inform_detector(sender)
+        return [MemberChange(sender, "dead", self.status(sender), sender)]
 
     def on_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
         """Answer a ping with a pong that corrects the sender's outdated claims."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
-        self.received(sender)
+        back = self.received(sender)
         newcomer = self._is_absent(sender)
         out, badly = self._learn(sender, claims)
-        return [*out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
+        return [*back, *out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
 
     def on_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
         """Ping `target` for a sender that cannot reach it, or answer if this peer is the target."""
         if sender not in self._members or target not in self._members:
             return [_stranger(sender, target if sender in self._members else sender)]
-        self.received(sender)
+        back = self.received(sender)
         out, badly = self._learn(sender, claims)
+        out = back + out
         if target == self.me:
             return [*out, self._say(Ask(sender, "pong", number, self.me), badly)]
         return out + [self._say(ask) for ask in self._detector.relay(sender, number, target, self._clock)]
@@ -159,9 +177,10 @@ class Membership:
         """Handle the answer to a ping or a ping request of this peer's."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
-        self.received(sender)
+        back = self.received(sender)
         out, _ = self._learn(sender, claims)
-        return out + [self._say(ask) for ask in self._detector.answered(sender, number, target, received, self._clock)]
+        asks = self._detector.answered(sender, number, target, received, self._clock)
+        return [*back, *out, *map(self._say, asks)]
 
     def on_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
         """Take claims that came with any other message."""
@@ -192,6 +211,8 @@ class Membership:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
             self._credit.forget(peer)
             self._next_passing.pop(peer, None)
+            self._withdrawn.pop(peer, None)
+            self._returned.discard(peer)
         self._members.set_roster(ids)
         return out
 
@@ -239,8 +260,11 @@ class Membership:
         If this peer had found the same, no author is marked: what it could not reach, others could not either.
         """
         held = self._members[claim.about] if claim.about in self._members else MemberRecord()
+        found = held.ours is not None
+        if held.statement is not None and self._withdrawn.get(claim.about) == held.statement.number:
+            found = True
         taken = self._members.take(claim, credible=self._believes(claim.author))
-        if taken == "new" and claim.state not in VERDICTS and held.ours is None and held.refuted_by(claim):
+        if taken == "new" and claim.state not in VERDICTS and not found and held.refuted_by(claim):
             for verdict in held.others:
                 self._credit.refuted(verdict.author, self._clock)
         return taken
@@ -346,7 +370,8 @@ class Membership:
         return self.status(peer) in ("dead", "unknown")
 
     def _say(self, ask: Ask, badly: Sequence[str] = (), *, newcomer: bool = False) -> SendProbe:
-        newcomer = newcomer or self._is_absent(ask.to) or ask.to in badly
+        newcomer = newcomer or self._is_absent(ask.to) or ask.to in badly or ask.to in self._returned
+        self._returned.discard(ask.to)
         claims = self._members.choose(ask.to, badly, newcomer=newcomer)
         return SendProbe(ask.to, ask.kind, ask.number, ask.target, ask.received, claims)
 

@@ -84,7 +84,7 @@ class Dispatch:
         if not state.others.listens(peer):
             return
         state.others[peer].received_at = state.now
-        state.membership.received(peer)
+        attend(state, state.membership.received(peer))
         message = received.message
         if message.spec.when == "handshake":
             self._shake_hands(received, message)

@@ -118,7 +118,10 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
 def isolated_coordinated(seed: int) -> None:
     """Groups with coordinators go on as before after an isolation: an isolated peer pauses, and the others do not wait
     for it."""
-    kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
+    isolate_coordinated(*COORDINATED[seed % len(COORDINATED)], seed)
+
+
+def isolate_coordinated(kind: str, seconds: float, deadline: float, seed: int) -> None:
     made = clusters.world(gossip__deadline=deadline)
     cluster = clusters.GroupCluster(made, faults_of(kind, seconds, made.peers, seed))
     watch = Watch(cluster.simulator)

@@ -17,7 +17,7 @@ import pytest
 from _pytest.mark.structures import ParameterSet
 
 from tests.faults.fuzz import fuzzed
-from tests.faults.isolation import KINDS, isolate
+from tests.faults.isolation import COORDINATED, DEADLINES, KINDS, isolate, isolate_coordinated
 from tests.faults.scenarios import SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
@@ -101,6 +101,13 @@ def test_what_is_promised_holds_whatever_happens(name: str, seed: int) -> None:
 @pytest.mark.parametrize(("exchanges", "deadline"), [(10, 30.0), (4, 2.0)])
 def test_five_minutes_alone_cost_no_more_than_half_a_minute(kind: str, exchanges: int, deadline: float) -> None:
     isolate(kind, 300.0, exchanges, deadline, "complete", seed=0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("deadline", DEADLINES)
+@pytest.mark.parametrize("kind", dict.fromkeys(kind for kind, *_ in COORDINATED))
+def test_five_minutes_alone_cost_groups_with_coordinators_no_more(kind: str, deadline: float) -> None:
+    isolate_coordinated(kind, 300.0, deadline, seed=0)
 
 
 def test_every_scenario_is_played() -> None:

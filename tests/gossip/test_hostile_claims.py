@@ -281,6 +281,31 @@ def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
     assert peer.status("peer003") == "suspect"
 
 
+def test_whoever_is_heard_after_it_was_found_dead_is_alive_at_once_and_nobody_lied() -> None:
+    """Nobody waits until it has heard of the verdict and refuted it: both messages may be late by seconds.
+
+    Who had found the same is believed afterwards: this peer could not reach it either.
+    """
+    peer, now = machine(peers=5), 0
+    tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))
+    for version in range(1, 6):
+        tell(peer, a_claim("peer003", "alive", author="peer003", version=version))
+        found = tell(peer, a_claim("peer003", "dead", author="peer002", version=version))
+        assert not any(isinstance(item, Rejection) for item in found), "peer002 is believed"
+        while peer.status("peer003") != "dead":
+            now += 1
+            for other in ("peer002", "peer004", "peer005"):
+                peer.received(other)
+            peer.tick(now)
+        assert peer.received("peer003") == [MemberChange("peer003", "dead", "alive", "peer003")]
+        assert peer.received("peer003") == []
+        assert "peer003" in peer.living
+        told = peer.on_ping("peer003", 1, ())
+        claims = [claim for item in told if isinstance(item, SendProbe) for claim in item.claims]
+        assert peer.statement in claims, "it may have missed much"
+        assert not any(claim.state == "dead" and claim.author == peer.me for claim in claims), "and no verdict is left"
+
+
 def test_whose_verdicts_are_refuted_is_not_believed_for_a_while() -> None:  # R18
     peer = machine(peers=5)
     peer.tick(0)

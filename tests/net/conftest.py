@@ -29,6 +29,7 @@ def federation(
     mode: str = "synchronous",
     steps: int = 250,
     lr: float = 0.1,
+    protocol: str = "push-sum",
     averaging: str = "",
 ) -> str:
     """Return a federation file as a practitioner would write it; `averaging` adds settings of gossip."""
@@ -39,7 +40,7 @@ partial_models:
   everyone: {{neurons: {{input: all, hidden1: 40, output: all}}}}
 learning:
   {{optimizer: {{sgd: {{lr: {lr}}}}}, batch_size: 10, steps_between_averaging: {steps}, rounds: {rounds}, mode: {mode}}}
-gossip: {{protocol: push-sum, deadline: {deadline:g}, gather: 30{averaging}}}
+gossip: {{protocol: {protocol}, deadline: {deadline:g}, gather: 30{averaging}}}
 """
 
 

@@ -235,6 +235,11 @@ class Hosts:
         }
         self._filter(self._space)
 
+    def mute(self, hosts: Collection[str], to: Collection[str]) -> None:
+        """Let nothing pass from these hosts to others; the other way everything passes."""
+        self._apart = {other: {*hosts} for other in to}
+        self._filter(self._space)
+
     def shield(self, *hosts: str) -> None:
         """Let nobody begin a connection to these hosts, as behind a NAT that forwards nothing."""
         self._shielded = {*hosts}
