@@ -1,6 +1,6 @@
 """Clustering of peers: which of them should share a semi-local model. The peers find it out themselves.
 
-A partial model whose members are `same` begins with none: every peer's neurons of it are its own. In the first rounds
+A partial model whose members are `alike` begins with none: every peer's neurons of it are its own. In the first rounds
 each peer sums the differences between its trained slice and the average that came of it. If two peers' tasks are alike,
 these differences point the same way. Each peer sends a *sketch* of its sum to all others (`gossip/flooding.py`), so all
 hold the same sketches and compute the same tree of similar peers (`merges`). Then each merge of the tree is tried: the

@@ -118,7 +118,8 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
 def isolated_coordinated(seed: int) -> None:
     """Groups with coordinators go on as before after an isolation: an isolated peer pauses, and the others do not wait
     for it."""
-    isolate_coordinated(*COORDINATED[seed % len(COORDINATED)], seed)
+    kind, seconds, deadline = COORDINATED[seed % len(COORDINATED)]
+    isolate_coordinated(kind, seconds, deadline, seed)
 
 
 def isolate_coordinated(kind: str, seconds: float, deadline: float, seed: int) -> None:
