@@ -27,14 +27,19 @@ _DATA: Mapping[str, tuple[str, str, Sequence[int]]] = {
 _RATES = ("adam,lr=0.001", "adam,lr=0.003")
 _FIRST, _MIDDLE, _LAST = "hidden1", "hidden2", "output"
 _ALONE, _ONE, _COMMON, _CROSSED = "alone", "one model", "common, rest own", "crossed"
+_TOLD = "one model, told view and code"
 _BY_VIEW, _BY_CODE = "by view only, rest own", "by code only, rest own"
+
+
+def _code(peer: int) -> int:
+    return peer * _CODES // _PEERS
 
 
 def _models(view: Sequence[str] = (), code: Sequence[str] = (), everyone: Sequence[str] = ()) -> dict[str, Any]:
     """Return partial models by the layers that peers of a view, peers of a code, and all peers share."""
     found: dict[str, Any] = {"everyone": {"modules": list(everyone)}} if everyone else {}
     views = [[peer for peer in range(_PEERS) if peer % _VIEWS == number] for number in range(_VIEWS)]
-    codes = [[peer for peer in range(_PEERS) if peer * _CODES // _PEERS == number] for number in range(_CODES)]
+    codes = [[peer for peer in range(_PEERS) if _code(peer) == number] for number in range(_CODES)]
     for name, layers, groups in (("view", view, views), ("code", code, codes)):
         for number, group in enumerate(groups if layers else (), 1):
             members = [f"peer{peer + 1}" for peer in group]
@@ -55,6 +60,7 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any] | None]]] = {
     },
     _ALONE: {"": ("local", None)},
     _ONE: {"": ("full-averaging", None)},
+    _TOLD: {"": ("partial-averaging", {"everyone": {"neurons": "all"}})},
     _COMMON: {
         "first two common": ("partial-averaging", _models(everyone=[_FIRST, _MIDDLE])),
         "middle common": ("partial-averaging", _models(everyone=[_MIDDLE])),
@@ -80,8 +86,18 @@ def _label(data: str, images: int, method: str) -> str:
     return f"{data}, {images} images, {method}"
 
 
+def _told_networks(layers: str) -> dict[str, str]:
+    """Return the networks of all peers, by peer."""
+    function = "python:fedpeer.experiments.told_network:told_network"
+    return {
+        f"peer{peer + 1}": f"{function},view={peer % _VIEWS},code={_code(peer)},of={_VIEWS},layers={layers}"
+        for peer in range(_PEERS)
+    }
+
+
 def _cell(size: RunSize, data: str, images: int, method: str) -> Cell:
     dataset, layers, _ = _DATA[data]
+    networks = _told_networks(layers) if method == _TOLD else {}
     variants = {
         "; ".join(filter(None, [name, rate])): experiment_options(
             algorithm,
@@ -96,8 +112,9 @@ def _cell(size: RunSize, data: str, images: int, method: str) -> Cell:
                 "dataset": dataset,
                 "split": f"blocks:{images},shuffle=true,test={400 if data == 'digits' else 1000}/views:4/codes:4",
                 "peers": _PEERS,
+                **({"networks": networks} if networks else {}),
             },
-            network=f"mlp,layers={layers},activation=relu",
+            network=networks.get("peer1", f"mlp,layers={layers},activation=relu"),
             partial_models=models,
             evaluations=1,
         )
@@ -147,7 +164,7 @@ CROSSED = Experiment(
     notes=(
         "Peer k has view k mod 4 (images turned by that many quarters) and one of four random codes of the labels, the "
         "same for four consecutive peers. Perceptrons with two hidden layers, ReLU, Adam, batches of 10, averaged "
-        "after every 5 steps by push-sum. Test images are the same for all, each seen and called as the peer does. A "
-        "model that is told view and code is not among the methods: no data set here has them as inputs."
+        "after every 5 steps by push-sum. Test images are the same for all, each seen and called as the peer does. "
+        "*Told*: one network of all peers has view and code as eight more inputs of 0 and 1."
     ),
 )

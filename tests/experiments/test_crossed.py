@@ -1,0 +1,64 @@
+"""Two hierarchies that cross: who is in which group, and the network that is told of both."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedpeer.config.settings import FederationSettings
+from fedpeer.experiments.crossed import CROSSED
+from fedpeer.experiments.told_network import told_network
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.networks.mlp import MLP
+from fedpeer.sims.world import build_world, plan_of
+
+
+def federation(method: str, variant: str = "") -> FederationSettings:
+    cells = {cell.label: cell for cell in CROSSED.cells(CROSSED.sizes["default"])}
+    variants = cells[f"digits, 20 images, {method}"].variants
+    [found] = [request for name, request in variants.items() if name.startswith(variant) and name.endswith("0.003")]
+    return found.federation
+
+
+def test_each_peer_is_in_one_group_of_each_hierarchy() -> None:
+    wanted = federation("crossed", "first by view, middle common")
+    made = build_world(wanted, load_dataset(wanted.simulation.dataset), 0)
+    groups = {group.id: set(group.members) for group in plan_of(made, wanted.learning.algorithm).groups}
+    assert groups.pop("everyone") == set(made.peers)
+    for number in range(1, 5):
+        for other in range(1, 5):
+            assert len(groups[f"view{number}"] & groups[f"code{other}"]) == 1, "they cross"
+    shares = dict(zip(made.peers, made.split.shares, strict=True))
+    seen = [{_bytes(shares[peer].feature_map_F) for peer in groups[f"view{number}"]} for number in range(1, 5)]
+    called = [{_bytes(shares[peer].label_map_C) for peer in groups[f"code{number}"]} for number in range(1, 5)]
+    for each in (seen, called):
+        assert [len(found) for found in each] == [1] * 4, "a group's peers see, or call, alike"
+        assert len(set.union(*each)) == 4
+
+
+def _bytes(places: NDArray[np.int64] | None) -> bytes:
+    return b"" if places is None else places.tobytes()
+
+
+def test_who_is_told_has_view_and_code_beside_the_inputs() -> None:
+    network, x = told_network((8, 8), 10, view=2, code=1, of=4, layers=(64, 6, 10)), torch.randn(3, 8, 8)
+    plain = MLP([72, 6, 10], activation="relu")
+    plain.load_state_dict({name.removeprefix("layers."): value for name, value in network.state_dict().items()})
+    marks = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0]).expand(3, -1)
+    assert torch.equal(network(x), plain(torch.cat([x.flatten(1), marks], dim=1)))
+
+
+def test_all_who_are_told_have_one_model_and_each_knows_its_own_place() -> None:
+    wanted = federation("one model, told view and code")
+    made = build_world(wanted, load_dataset(wanted.simulation.dataset), 0)
+    [group] = plan_of(made, wanted.learning.algorithm).groups
+    assert group.members == made.peers
+    assert all(group.length == made.assembly_of(peer).layout.n for peer in made.peers)
+    marks = [tuple(made.assembly_of(peer).module.get_buffer("mark_E").tolist()) for peer in made.peers]
+    assert len(set(marks)) == 16
+    crossed = federation("crossed", "first by view, middle common").partial_models
+    for number, peer in enumerate(made.peers):
+        view, code = marks[number].index(1.0) + 1, marks[number].index(1.0, 4) - 3
+        assert peer in (crossed[f"view{view}"].members or ())
+        assert peer in (crossed[f"code{code}"].members or ())
