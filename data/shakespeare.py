@@ -142,13 +142,40 @@ def roles(text: str, plays: Sequence[Genre] = ()) -> dict[str, str]:
         if plays and genre_of(title) not in plays:
             continue
         play: dict[str, list[str]] = {}
-        for role, line in _speeches(lines, errors=title == "THE COMEDY OF ERRORS"):
+        for role, line, _ in _spoken(title, lines):
             play.setdefault(role, []).append(line)
         for role, speech in play.items() if len(play) > 1 else ():
             whole = re.sub(" {2,}", " ", " ".join([*speech, ""]))
             if len(speech) > 2 and len(whole) > WINDOW:
                 spoken[re.sub(r"\W+", "_", f"{title}_{role}".replace(" ", "_"))] = whole
     return spoken
+
+
+def published_text() -> str:
+    """Return the text of all works.
+
+    Raises:
+        DataError: it is not there.
+    """
+    path = store.fetch(SHAKESPEARE, SHAKESPEARE.files[0])
+    with store.reading(path):
+        return _text(path)
+
+
+def speeches(text: str) -> dict[str, dict[str, list[str]]]:
+    """Return the speeches of each role of each play, in their order; runs of blanks become one blank."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for title, lines in _works(text):
+        for role, line, begins in _spoken(title, lines):
+            said = found.setdefault(title, {}).setdefault(role, [])
+            if begins:
+                said.append(line)
+            else:
+                said[-1] = f"{said[-1]} {line}"
+    return {
+        title: {role: [re.sub(" {2,}", " ", each).strip() for each in said] for role, said in roles.items()}
+        for title, roles in found.items()
+    }
 
 
 def genre_of(title: str) -> Genre:
@@ -166,21 +193,22 @@ def _works(text: str) -> Iterator[tuple[str, list[str]]]:
         yield next((line for line in reversed(above) if line), ""), lines[start + 1 : end]
 
 
-def _speeches(lines: list[str], *, errors: bool) -> Iterator[tuple[str, str]]:
-    role = None
+def _spoken(title: str, lines: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield role and text of each line of a play that is spoken, and whether a speech begins with it."""
+    role, errors = None, title == "THE COMEDY OF ERRORS"
     for line in lines:
         if begun := (_ERRORS_SPEECH if errors else _SPEECH).match(line):
             role = begun[1].upper()
             if errors and role.startswith("ACT "):
                 role = None
             else:
-                yield role, begun[2]
+                yield role, begun[2], True
         elif role and errors and line.startswith("<"):
             role = None
         elif role and errors:
-            yield role, line
+            yield role, line, False
         elif role and (more := _MORE.match(line)):
-            yield role, more[1]
+            yield role, more[1], False
 
 
 def _text(path: Path) -> str:

@@ -46,6 +46,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "slice-rhythms": "fedpeer.experiments.rhythm_table:TABLE",
     "crossed": "fedpeer.experiments.crossed:CROSSED",
     "adapters": "fedpeer.experiments.adapters:ADAPTERS",
+    "pretrained": "fedpeer.experiments.pretrained:PRETRAINED",
     "flights": "fedpeer.experiments.flights:FLIGHTS",
     "dfl-table": "fedpeer.experiments.dfl:TABLE",
     "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",

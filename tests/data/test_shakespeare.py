@@ -88,6 +88,24 @@ def test_roles_speak_as_leaf_reads_them() -> None:
     }
 
 
+def test_speeches_are_told_apart() -> None:
+    assert shakespeare.speeches(TEXT) == {
+        "KING RICHARD, THE THIRD": {
+            "RICHARD": [
+                f"{LONG} that lour'd upon our house In the deep bosom of the ocean buried.",
+                "Was ever woman in this humour woo'd?",
+            ],
+            "CLARENCE": ["Brother, good day.", f"What means this armed guard? That waits upon your Grace? {LONG}"],
+            "SIR MAYOR": ["One line."],
+        },
+        "A POEM OF ONE VOICE": {"ONLY": [f"{LONG} {LONG} {LONG}"]},
+        "THE COMEDY OF ERRORS": {
+            "ANGELO": [f"I sent you money, sir, {LONG} to buy a rope. Saving your reverence."],
+            "DROMIO": [f"A rope. {LONG} for whom? Sir?"],
+        },
+    }
+
+
 def text_of(tokens: np.ndarray) -> str:
     return "".join(VOCABULARY[token] for token in tokens)
 
