@@ -8,7 +8,16 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedpeer.runs.summary import count_text, headline, measure_of, metric_text, score_text, server_score, spoken
+from fedpeer.runs.summary import (
+    count_text,
+    headline,
+    measure_of,
+    metric_names,
+    metric_text,
+    score_text,
+    server_score,
+    spoken,
+)
 from fedpeer.runs.units import apart, duration_text
 
 
@@ -55,7 +64,7 @@ def metric_table(summary: Mapping[str, Any]) -> Table | None:
     A metric that is not defined for all peers has the number of those for which it is.
     """
     methods: Mapping[str, Mapping[str, Any]] = summary["methods"]
-    names = list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics", {})))
+    names = metric_names(methods)
     if not names:
         return None
     title = "further metrics, mean over peers"

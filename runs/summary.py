@@ -154,6 +154,11 @@ def score_text(score: float | None, measure: Measure, sem: float | None = None) 
     return value if sem is None else f"{value} ± {sem:.2g}"
 
 
+def metric_names(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the further metrics in a summary's methods; none if none were wanted."""
+    return list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics") or {}))
+
+
 def metric_text(found: Mapping[str, Any] | None) -> str:
     """Format a further metric: 0.931, or "0.931 (12 of 16)" if it is defined for some of the peers only."""
     if found is None or found["mean"] is None:

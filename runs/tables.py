@@ -11,7 +11,7 @@ from typing import Any
 from fedpeer.runs.history import Measure
 from fedpeer.runs.plots import ROWS_MAX
 from fedpeer.runs.scores import LATE, METRICS
-from fedpeer.runs.summary import count_text, measure_of, metric_text, score_text, server_score, spoken
+from fedpeer.runs.summary import count_text, measure_of, metric_names, metric_text, score_text, server_score, spoken
 
 #: Rows of the split if there are more than `ROWS_MAX` peers; each row is for several consecutive peers.
 _BINS = 32
@@ -102,7 +102,7 @@ def scores_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, s
 
 def metrics_table(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:
     """Return the table of the further metrics, one row per method; "" if none were wanted."""
-    names = list(dict.fromkeys(name for result in methods.values() for name in result.get("metrics") or {}))
+    names = metric_names(methods)
     if not names:
         return ""
     lines = []

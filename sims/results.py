@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
@@ -18,7 +19,8 @@ from fedpeer.runs.disk import RunError
 from fedpeer.runs.facts import gather_facts
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import History, histories
-from fedpeer.runs.summary import count_text, headline, measure_of, score_text, spoken
+from fedpeer.runs.summary import count_text, headline, measure_of, metric_names, metric_text, score_text, spoken
+from fedpeer.runs.tables import metrics_table
 from fedpeer.runs.tables import results as results_table
 
 if TYPE_CHECKING:
@@ -53,9 +55,21 @@ class Results:
             raise RunError(f"run {found.id} is {found.status} and has no results yet; carry it on with resume=")
         return cls(summary, found.path)
 
-    def score(self, method: str) -> float:
-        """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression."""
+    def score(self, method: str, metric: str | None = None) -> float:
+        """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression.
+
+        Args:
+            metric: one of the further metrics that were wanted, instead; NaN if it is defined for no peer.
+
+        Raises:
+            KeyError: the run has no such method or metric.
+        """
         found = self.summary["methods"][method]
+        if metric is not None:
+            there = found.get("metrics") or {}
+            if metric not in there:
+                raise KeyError(f'no metric "{metric}" in {self.folder.name}; there are {", ".join(there) or "none"}')
+            return math.nan if there[metric]["mean"] is None else float(there[metric]["mean"])
         return float(found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"])
 
     def state_dict(
@@ -132,12 +146,14 @@ class Results:
     def __repr__(self) -> str:
         methods = self.summary["methods"]
         measure = measure_of(methods)
-        rows: list[tuple[str, ...]] = [("", measure, "worst peer", "sent")]
+        names = metric_names(methods)
+        rows: list[tuple[str, ...]] = [("", measure, "worst peer", *names, "sent")]
         rows += [
             (
                 spoken(method),
                 score_text(result[f"{measure}_mean"], measure, result[f"{measure}_sem"]),
                 score_text(result[f"{measure}_worst"], measure),
+                *(metric_text((result.get("metrics") or {}).get(name)) for name in names),
                 count_text(result["bytes_sent"], "B"),
             )
             for method, result in methods.items()
@@ -149,7 +165,8 @@ class Results:
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
         methods = self.summary["methods"]
-        table = results_table(methods, dict.fromkeys(methods, ""))
+        marks = dict.fromkeys(methods, "")
+        table = results_table(methods, marks) + metrics_table(methods, marks)
         report = f"report: <code>{escape(str(self.folder / 'report.html'))}</code>"
         return f"<p>{escape(self._title())}</p>{table}<p>{escape(headline(methods))}.<br>{report}</p>"
 

@@ -56,6 +56,24 @@ def test_rounds_without_scores_count_for_bytes_and_the_last_row_of_a_round_count
     np.testing.assert_array_equal(frame["auc"].to_numpy(), [np.nan] * 4 + [0.6, np.nan, 0.75, 1.0])
 
 
+def test_further_metrics_are_in_the_tables_and_asked_for_by_name(tmp_path: Path) -> None:
+    run = made(tmp_path, rounds=2, methods=("fedavg", "local"), finished=False)
+    run.record(row("fedavg", 3) | {"metrics": {"auc": [0.6, None, 0.75, 1.0], "f1": [None] * 4}})
+    run.finish({"dataset": "digits", "peers": 4, "seeds": [0], "methods": summarise(run.rows())})
+    found = Results.open("last", tmp_path)
+    assert found.score("fedavg", "auc") == pytest.approx(2.35 / 3)
+    assert np.isnan(found.score("fedavg", "f1"))
+    with pytest.raises(KeyError, match=r'no metric "acu" in .*; there are auc, f1'):
+        found.score("fedavg", "acu")
+    with pytest.raises(KeyError, match="there are none"):
+        found.score("local", "auc")
+    lines = repr(found).splitlines()
+    assert lines[2].split() == ["accuracy", "worst", "peer", "auc", "f1", "sent"]
+    assert lines[3].split()[-7:-2] == ["0.783", "(3", "of", "4)", "–"]
+    assert lines[4].split()[-4:-2] == ["–", "–"]
+    assert "0.783 (3 of 4)" in found._repr_html_()
+
+
 def test_a_history_is_of_one_seed_or_the_mean(tmp_path: Path) -> None:
     found = results(tmp_path, seeds=(0, 4))
     mean, one = found.history("local"), found.history("local", seed=4)
