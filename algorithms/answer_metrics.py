@@ -3,8 +3,8 @@
 scikit-learn and torchmetrics compute them; both are imported when a metric is asked for, since that takes a second. A
 metric is a function of targets and answers:
 
-    y          (N,) int64 classes, or numbers (N,) or (N, outputs) in the data's units
-    answers    (N, C) probabilities of the classes, or numbers (N, outputs)
+    y          (N,) int64 classes, (N, C) labels of 0 and 1, or numbers (N,) or (N, outputs) in the data's units
+    answers    (N, C) probabilities of the classes, or of each label, or numbers (N, outputs)
 
 It returns NaN where it is not defined, such as an area under the curve where the test part lacks a class.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -80,6 +80,45 @@ def balanced_accuracy(y_N: NDArray[Any], answer_NC: NDArray[Any]) -> float:
     return float(metrics.balanced_accuracy_score(y_N, answer_NC.argmax(1)))
 
 
+def label_log_loss(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
+    """Mean negative log probability of whether a label holds, in nats, mean over labels; less is better."""
+    from sklearn import metrics
+
+    of_each = (metrics.log_loss(y_N, p_N, labels=[0, 1]) for y_N, p_N in _by_label(y_NC, answer_NC))
+    return float(np.mean(list(of_each)))
+
+
+def label_auc(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
+    """Area under the ROC curve, mean over labels that hold for some examples and not for others; more is better."""
+    from sklearn import metrics
+
+    told = [metrics.roc_auc_score(y_N, p_N) for y_N, p_N in _by_label(y_NC, answer_NC) if 0 < y_N.sum() < len(y_N)]
+    return float(np.mean(told)) if told else math.nan
+
+
+def average_precision(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
+    """Average precision (area under precision by recall), mean over labels that occur; more is better."""
+    from sklearn import metrics
+
+    found = [metrics.average_precision_score(y_N, p_N) for y_N, p_N in _by_label(y_NC, answer_NC) if y_N.any()]
+    return float(np.mean(found)) if found else math.nan
+
+
+def label_f1(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
+    """F1, mean over labels that occur; more is better."""
+    from sklearn import metrics
+
+    found = [metrics.f1_score(y_N, p_N > 0.5, zero_division=0) for y_N, p_N in _by_label(y_NC, answer_NC) if y_N.any()]
+    return float(np.mean(found)) if found else math.nan
+
+
+def exact_match(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
+    """Fraction of examples of which all labels are right; more is better."""
+    from sklearn import metrics
+
+    return float(metrics.accuracy_score(np.asarray(y_NC) > 0.5, np.asarray(answer_NC) > 0.5))
+
+
 def mae(y: NDArray[Any], answers: NDArray[Any]) -> float:
     """Mean absolute error, in the data's units; less is better."""
     from sklearn import metrics
@@ -110,6 +149,13 @@ ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
         "auc": auc,
         "f1": f1,
         "balanced-accuracy": balanced_accuracy,
+    },
+    "multi-label": {
+        "log-loss": label_log_loss,
+        "auc": label_auc,
+        "average-precision": average_precision,
+        "f1": label_f1,
+        "exact-match": exact_match,
     },
     "regression": {"mae": mae, "rmse": rmse, "r2": r2},
     "completion": {},
@@ -155,12 +201,17 @@ def confusion(y_N: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.int64]:
     return found
 
 
-def class_scores(y_N: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.float64]:
-    """Return precision, recall, F1 and number of examples of each class, (C, 4); 0 where a class does not occur."""
+def class_scores(y: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.float64]:
+    """Return precision, recall, F1 and number of examples of each class, (C, 4); 0 where a class does not occur.
+
+    Args:
+        y: (N,) classes, or (N, C) labels of 0 and 1.
+    """
     from sklearn import metrics
 
+    chosen = answer_NC > 0.5 if y.ndim == 2 else answer_NC.argmax(1)
     found = metrics.precision_recall_fscore_support(
-        y_N, answer_NC.argmax(1), labels=_classes(answer_NC), zero_division=0
+        y.astype(np.int64), chosen, labels=_classes(answer_NC), zero_division=0
     )
     return np.stack(found, axis=1).astype(np.float64)
 
@@ -178,6 +229,12 @@ def reliability(y_N: NDArray[Any], answer_NC: NDArray[Any], bins: int = 10) -> N
     place_N = np.searchsorted(np.linspace(0.0, 1.0, bins + 1)[1:-1], confidence_N)  # the bins of calibration_curve
     count_B = np.bincount(place_N, minlength=bins)
     return np.stack([mean_B, part_B, count_B[count_B > 0]], axis=1)
+
+
+def _by_label(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield of each label whether it holds, (N,), and its probabilities, (N,)."""
+    for y_N, p_N in zip(y_NC.T, np.asarray(answer_NC, dtype=np.float64).T, strict=True):
+        yield y_N.astype(np.int64), p_N
 
 
 def _classes(answer_NC: NDArray[Any]) -> NDArray[np.int64]:

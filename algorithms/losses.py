@@ -22,9 +22,9 @@ from torch.nn import functional
 
 from fedpeer.algorithms.precision import widest
 
-#: What a data set asks for: one of some classes, numbers, the rest of a pattern of 0 and 1, or the token after each
-#: place of a text.
-Task = Literal["classification", "regression", "completion", "next-token"]
+#: What a data set asks for: one of some classes, which of some labels hold, numbers, the rest of a pattern of 0 and 1,
+#: or the token after each place of a text.
+Task = Literal["classification", "multi-label", "regression", "completion", "next-token"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Loss:
     """One loss.
 
     name       as users write it
-    value      value(z_...BC, y_...B) -> (...): mean over the batch B; y is int64 classes, or numbers of z's shape;
+    value      value(z_...BC, y_...B) -> (...): mean over the batch B; y is int64 classes, or numbers (labels: 0 and 1)
+               of z's shape;
                for next tokens z is (..., B, T, V) and y (..., B, T) int64, -1 where there is none
     delta      delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`;
                None: there is no closed form
@@ -55,6 +56,11 @@ class Loss:
     def classifies(self) -> bool:
         """True if targets are classes."""
         return self.task == "classification"
+
+    @property
+    def marks(self) -> bool:
+        """True if targets are labels, each of which holds or not."""
+        return self.task == "multi-label"
 
     @property
     def continues(self) -> bool:
@@ -82,8 +88,8 @@ class Loss:
         return delta.mul_((weight / weight.mean(-1, keepdim=True)).unsqueeze(-1))
 
     def outputs(self, classes: int) -> int:
-        """Return the number of outputs that a classifier of this many classes needs."""
-        return 1 if classes == 2 and self.sigmoids else classes
+        """Return the number of outputs that a classifier of this many classes, or labels, needs."""
+        return 1 if classes == 2 and self.sigmoids and self.classifies else classes
 
 
 def _indicator(z: Tensor, y: Tensor) -> Tensor:
@@ -131,6 +137,19 @@ def _binary_delta(z: Tensor, y: Tensor) -> Tensor:
     return z.sigmoid() - _indicator(z, y)
 
 
+def _of_labels(z: Tensor, y: Tensor) -> Tensor:
+    """Return the binary cross-entropy of each example, mean over its labels, in nats, (..., B)."""
+    return functional.binary_cross_entropy_with_logits(z, _as_numbers(z, y), reduction="none").mean(-1)
+
+
+def _multi_label(z: Tensor, y: Tensor) -> Tensor:
+    return _of_labels(z, y).mean(-1)
+
+
+def _multi_label_delta(z: Tensor, y: Tensor) -> Tensor:
+    return (z.sigmoid() - _as_numbers(z, y)) / z.shape[-1]
+
+
 def _mean_squared_error(z: Tensor, y: Tensor) -> Tensor:
     return (z - _as_numbers(z, y)).square().mean((-1, -2))
 
@@ -169,6 +188,8 @@ LOSSES: dict[str, Loss] = {
         # error summed over the outputs, so that delta = (a - t) a (1 - a).
         Loss("squared-error", _squared_error, _squared_error_delta, "classification", 1, sigmoids=True),
         Loss("binary", _binary, _binary_delta, "classification", 2, sigmoids=True, each=_binaries),
+        # As torch's BCEWithLogitsLoss: the mean over examples and labels.
+        Loss("multi-label", _multi_label, _multi_label_delta, "multi-label", 4, sigmoids=True, each=_of_labels),
         Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, "regression", 3),
         Loss("mean-absolute-error", _mean_absolute_error, None, "regression", -1),
         Loss("huber", _huber, None, "regression", -1),
@@ -204,12 +225,15 @@ def foretold(z_BTV: Tensor, y_BT: Tensor) -> Tensor:
 def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return (right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
+    An answer of labels counts as the share of them that is right.
     Sums and not means, so that a test set can be evaluated in pieces.
     """
     wide = widest(z.device)
     summed_loss = loss.value(z, y).to(wide) * z.shape[-3 if loss.continues else -2]
     if loss.classifies:
         return (predicted(z) == y).sum(-1).to(wide), summed_loss
+    if loss.marks:
+        return ((z > 0) == (_as_numbers(z, y) > 0)).to(wide).mean(-1).sum(-1), summed_loss
     if loss.continues:
         return foretold(z, y).to(wide).sum(-1), summed_loss
     if loss.counts:

@@ -1,8 +1,8 @@
 """A user's own loss, as any other: computed for one batch or for the batches of many peers, and checked once.
 
-The function gets the outputs of one batch, (B, K), and its targets: classes (B,) int64, or numbers (B, K). It returns
-the loss of each example, (B,), or their mean, (). It is differentiated by autograd, and computed for many peers at once
-by `torch.func.vmap`, so it is made of torch's operations alone.
+The function gets the outputs of one batch, (B, K), and its targets: classes (B,) int64, numbers (B, K), or labels of 0
+and 1, (B, K). It returns the loss of each example, (B,), or their mean, (). It is differentiated by autograd, and
+computed for many peers at once by `torch.func.vmap`, so it is made of torch's operations alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def own_loss(name: str, function: Callable[..., object], settings: Mapping[str, 
 
     Args:
         name: as users write it, for messages.
-        task: classification or regression.
+        task: classification, multi-label or regression.
     """
     return Loss(name, _Value(name, function, dict(settings), task), None, task, -1)
 
@@ -69,6 +69,7 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
     """
     z_2BK = torch.linspace(-1, 1, 6 * outputs).view(2, 3, outputs)
     y_2B = torch.arange(6).view(2, 3) % outputs if loss.classifies else 0.5 * z_2BK.flip(0)
+    y_2B = (y_2B > 0).to(z_2BK.dtype) if loss.marks else y_2B
     try:
         alone = torch.stack([grad(loss.value)(*one) for one in zip(z_2BK, y_2B, strict=True)])
     except LossError:

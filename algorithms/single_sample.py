@@ -44,7 +44,7 @@ def train_single_samples(
 
     Args:
         layers: the table of `example_table`.
-        y_S: (S,) int64 classes, or (S, outputs) numbers for regression.
+        y_S: (S,) int64 classes, or (S, outputs) numbers, or labels of 0 and 1.
     """
     assert loss.code >= 0, f"{loss.name} has no compiled loop"
     numbers = np.zeros((1, 1), np.float32) if loss.classifies else np.ascontiguousarray(y_S, np.float32)
@@ -224,8 +224,11 @@ def _output_delta(code, z, classes, numbers, sample, delta):  # type: ignore[no-
         if code == 3:
             delta[o] = (np.float32(2.0) / np.float32(outputs)) * (z[o] - numbers[sample, o])
             continue
-        target = np.float32(classes[sample]) if outputs == 1 else np.float32(classes[sample] == o)
         a = np.float32(1.0) / (np.float32(1.0) + np.exp(-z[o]))
+        if code == 4:
+            delta[o] = (a - numbers[sample, o]) / np.float32(outputs)
+            continue
+        target = np.float32(classes[sample]) if outputs == 1 else np.float32(classes[sample] == o)
         delta[o] = a - target
         if code == 1:
             delta[o] *= a * (np.float32(1.0) - a)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from fedpeer.config.registries import metric_problems
 from fedpeer.data.own.code import imported
 from fedpeer.learning.models import Model
 
-#: Most classes whose confusion is printed; more do not fit into a terminal.
-_CONFUSED_MAX = 16
+#: Most classes whose confusion is printed, since more do not fit into a terminal; most that have a line each.
+_CONFUSED_MAX, _LISTED_MAX = 16, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Judgement:
     """Measurements of a model's answers.
 
     metrics     by name; NaN: not defined on these examples
-    classes     names of the classes; empty for other targets
+    classes     names of the classes or labels; empty for other targets
     by_class    (C, 4): precision, recall, F1, examples; empty for other targets
     confusion   (C, C): examples of each class (rows) by answer (columns); empty for other targets
     """
@@ -48,6 +48,7 @@ class Judgement:
             columns = ("precision", "recall", "f1", "examples")
             rows = zip(self.classes, self.by_class.tolist(), strict=True)
             found["classes"] = {name: dict(zip(columns, row, strict=True)) for name, row in rows}
+        if self.confusion.size:
             found["confusion"] = self.confusion.tolist()
         return found
 
@@ -58,9 +59,11 @@ class Judgement:
                 f"{name} {value:.4g}" if math.isfinite(value) else f"{name} not defined here"
                 for name, value in self.metrics.items()
             )
-        if self.classes:
+        if len(self.classes) > _LISTED_MAX:
+            yield f"precision and recall of each of the {len(self.classes):,}: --json"
+        elif self.classes:
             yield self._each_class()
-        if 0 < len(self.classes) <= _CONFUSED_MAX:
+        if 0 < len(self.confusion) <= _CONFUSED_MAX:
             yield self._confused()
 
     def _each_class(self) -> Table:
@@ -108,6 +111,5 @@ def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], w
     if task == "regression":
         return Judgement(metrics=found.values)
     classes = model.card.classes or tuple(map(str, range(answers.shape[1])))
-    return Judgement(
-        metrics=found.values, classes=classes, by_class=class_scores(y, answers), confusion=confusion(y, answers)
-    )
+    judged = Judgement(metrics=found.values, classes=classes, by_class=class_scores(y, answers))
+    return judged if task == "multi-label" else replace(judged, confusion=confusion(y, answers))

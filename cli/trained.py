@@ -198,11 +198,13 @@ def examples_in(choice: Choice, model: Model) -> Examples:
         ChoiceError, DataError: it cannot be read, or does not fit the model.
     """
     text, card, choice = str(choice), model.card, anchored(choice, Path())
-    if choice.name in OWN and card.classes and "classes" not in choice.settings:
+    classifies = card.shape.task == "classification"
+    if choice.name in OWN and classifies and card.classes and "classes" not in choice.settings:
         choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
     dataset = load_dataset(choice)
     if (dataset.task, dataset.classes) != (card.shape.task, card.classes):
-        trained_for = f"the classes {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
+        kind = "classes" if classifies else "labels"
+        trained_for = f"the {kind} {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
         raise DataError(f"{text}: its targets are not those of the model, which was trained for {trained_for}")
     x = dataset.x
     if card.features and dataset.feature_names and card.features != dataset.feature_names:

@@ -121,7 +121,7 @@ def evaluate_command(
 ) -> None:
     """Measure a trained model on its peer's own test part, or on other data.
 
-    Prints score and loss, further metrics, and for classes precision, recall and the confusion matrix.
+    Prints score and loss, further metrics, precision and recall of classes and labels, and the confusion of classes.
     """
     import json
 
@@ -174,7 +174,7 @@ def predict(
     out: _Out = None,
     allow_python: _Allow = None,
 ) -> None:
-    """Predict for new examples: the class with each class's probability, or the numbers.
+    """Predict for new examples: the class with each class's probability, the labels with theirs, or the numbers.
 
     The label column may be absent; other columns are ignored. Predictions come in the order of the rows. A class name
     that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
@@ -191,7 +191,7 @@ def predict(
         else:
             x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
     classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
-    text = _answers(classes, model.answers(x))
+    text = _answers(classes, model.answers(x), labels=model.loss.marks)
     if to == _STREAM:
         sys.stdout.write(text)
     else:
@@ -224,11 +224,17 @@ def _harmless(name: str) -> str:
     return f"'{shown}" if _FORMULA.match(name) and not _NUMBER.fullmatch(name) else shown
 
 
-def _answers(classes: Sequence[str], answers: NDArray[np.float32]) -> str:
-    """Return predictions as CSV: the class and each class's probability, or a column per predicted number."""
+def _answers(classes: Sequence[str], answers: NDArray[np.float32], *, labels: bool) -> str:
+    """Return predictions as CSV: the class and each class's probability, or a column per predicted number.
+
+    Of labels: 1 or 0 for each, and the probability that it holds.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if classes:
+    if labels:
+        writer.writerow([*classes, *(f"probability {name}" for name in classes)])
+        writer.writerows([*(int(value > 0.5) for value in row), *(f"{value:.6g}" for value in row)] for row in answers)
+    elif classes:
         writer.writerow(["prediction", *(f"probability {name}" for name in classes)])
         writer.writerows([classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers)
     else:

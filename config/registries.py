@@ -60,6 +60,7 @@ LOSSES: dict[str, Callable[..., None]] = dict.fromkeys(
         "cross-entropy",
         "squared-error",
         "binary",
+        "multi-label",
         "mean-squared-error",
         "mean-absolute-error",
         "huber",
@@ -225,7 +226,8 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
             pretrained_network(choice)
         else:
             bound = bind_settings(choice, function)
-            if path == ("simulation", "dataset") and choice.name in TABLES and not {"label", "text"} & set(bound):
+            a_table = path == ("simulation", "dataset") and choice.name in TABLES
+            if a_table and not {"label", "labels", "text"} & set(bound):
                 raise ChoiceError(f'"{choice.name}" needs label; write {choice.name}:FILE,label=NAME')
     except ChoiceError as error:
         return ConfigProblem(path, str(error))

@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Task = Literal["classification", "regression", "completion", "next-token"]
+Task = Literal["classification", "multi-label", "regression", "completion", "next-token"]
 #: What each task asks for, as text.
 ASKED: Mapping[Task, str] = {
     "classification": "classes",
+    "multi-label": "labels that hold or do not, several for an example",
     "regression": "numbers to predict",
     "completion": "patterns to complete",
     "next-token": "the next token at each place of a text",
@@ -51,10 +52,11 @@ class Dataset:
     """Examples and their description.
 
     x            (N, *F) float32, or (N, T) int64 token numbers if `input_kind` is "tokens"
-    y            (N,) int64 class numbers 0..C-1; or (N,) or (N, outputs) float32 for regression; or (N, F) float32 of
-                 0 and 1 for completion: the whole pattern, which a training example's x shows in full and a test
-                 example's x in part; or (N, T) int64 for next-token: the token after each place of x, or NO_TOKEN
-    classes      names of the C classes in the order of their numbers; empty for other tasks
+    y            (N,) int64 class numbers 0..C-1; or (N, C) float32 of 0 and 1 for multi-label: which labels hold; or
+                 (N,) or (N, outputs) float32 for regression; or (N, F) float32 of 0 and 1 for completion: the whole
+                 pattern, which a training example's x shows in full and a test example's x in part; or (N, T) int64
+                 for next-token: the token after each place of x, or NO_TOKEN
+    classes      names of the C classes in the order of their numbers, or of the C labels; empty for other tasks
     user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown
     subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
     test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)

@@ -69,7 +69,7 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> PeerExamp
     elif dataset.task == "completion":
         if normalise != "none":
             raise DataError(f"normalise: {dataset.name} has patterns of 0 and 1, which must not be scaled; write none")
-    else:
+    elif dataset.task != "multi-label":
         train_y, test_y, valid_y = (each.astype(np.int64) for each in (train_y, test_y, valid_y))
     if normalise != "none" and dataset.input_kind != "tokens":
         inputs = NORMALISERS[normalise](split.inputs(dataset, peer))

@@ -64,9 +64,9 @@ def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
 
 
 def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:
-    if dataset.task != "classification":
+    if "train_quantiles" in peers[0]:
         quantiles = [peer["train_quantiles"][0] for peer in peers]
-        what = {"completion": "ones: ", "next-token": "tokens: "}.get(dataset.task, "")
+        what = {"completion": "ones: ", "next-token": "tokens: ", "multi-label": "labels: "}.get(dataset.task, "")
         caption = f"{what}min, quartiles, max"
         return [Text("  ".join(f"{value:.3g}" for value in each)) for each in quantiles], Text(caption)
     count_PC = np.array([peer["train_counts"] for peer in peers])

@@ -56,6 +56,7 @@ CHOICES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "`gossip.wire`: the first piece": FORMS,
     "`gossip.wire`: the pieces after it": PACKERS,
     "`simulation.metrics`, and `metrics` in a peer's own file: of classes": ANSWER_METRICS["classification"],
+    "`simulation.metrics`, and `metrics` in a peer's own file: of labels": ANSWER_METRICS["multi-label"],
     "`simulation.metrics`, and `metrics` in a peer's own file: of numbers": ANSWER_METRICS["regression"],
     "`simulation.tracking`, and `tracking` in a peer's own file": TRACKERS,
     "`simulation.dataset`: known data sets": DATASETS,

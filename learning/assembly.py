@@ -64,7 +64,7 @@ class DataShape:
     """Shape of the data, as a network must know it.
 
     input_shape    shape of one example, without the batch
-    classes        number of classes; 0 for other tasks
+    classes        number of classes, or of labels; 0 for other tasks
     targets        numbers to predict for one example; 1 for classification
     vocabulary     number of different tokens; 0 for other inputs
     """
@@ -286,6 +286,7 @@ def wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> L
 
 _USUAL_LOSS: Mapping[Task, str] = {
     "classification": "cross-entropy",
+    "multi-label": "multi-label",
     "regression": "mean-squared-error",
     "completion": "completion",
     "next-token": "next-token",

@@ -225,8 +225,7 @@ class Model:
         return Program(
             self.module,
             self.scales.view(),
-            classifies=self.loss.classifies or self.loss.continues,
-            sigmoids=self.loss.sigmoids,
+            self.loss,
             shift=self.scales.target_shift,
             scale=self.scales.target_scale,
         )

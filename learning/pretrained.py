@@ -119,6 +119,7 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
             kinds = {
                 "next-token": transformers.AutoModelForCausalLM,
                 "classification": transformers.AutoModelForSequenceClassification,
+                "multi-label": transformers.AutoModelForSequenceClassification,
                 "regression": transformers.AutoModelForSequenceClassification,
             }
             kind: Any = kinds[shape.task]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeer.algorithms.batches import BatchView
+from fedpeer.algorithms.losses import Loss
 from fedpeer.runs.disk import replacing
 
 #: Version of ONNX's set of operators: the newest that the common runtimes of 2024 know.
@@ -29,8 +30,8 @@ class ExportError(Exception):
 class Program(nn.Module):
     """Network from raw inputs (N, *F) to probabilities (N, C), or to numbers (N, outputs) in the data's units.
 
-    The loss decides how a classifier's outputs become probabilities: by softmax, or for losses with independent outputs
-    (`sigmoids`) by the sigmoid, divided by the sum over the classes.
+    The loss decides how outputs become probabilities: of classes by softmax, or for losses with independent outputs
+    (`Loss.sigmoids`) by the sigmoid, divided by the sum over the classes; of labels each by the sigmoid.
     """
 
     shift_F: Tensor
@@ -41,9 +42,8 @@ class Program(nn.Module):
         self,
         network: nn.Module,
         view: BatchView | None,
+        loss: Loss,
         *,
-        classifies: bool,
-        sigmoids: bool,
         shift: float,
         scale: float,
     ) -> None:
@@ -54,10 +54,13 @@ class Program(nn.Module):
             if field is not None:
                 self.register_buffer(name, field)
         self._mapped, self._scaled = view.feature_map_F is not None, view.scale_F is not None
-        self._classifies, self._sigmoids, self._shift, self._scale = classifies, sigmoids, shift, scale
+        self._classifies, self._marks, self._sigmoids = loss.classifies or loss.continues, loss.marks, loss.sigmoids
+        self._shift, self._scale = shift, scale
 
     def forward(self, inputs: Tensor) -> Tensor:
         z: Tensor = self.network(self._seen(inputs))
+        if self._marks:
+            return z.sigmoid()
         if not self._classifies:
             return z * self._scale + self._shift
         if z.shape[-1] == 1:

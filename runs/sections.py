@@ -151,11 +151,11 @@ def split_section(run: Facts) -> str:
     if run.split is None:
         return ""
     remarks = "".join(f"<p class=soft>{escape(str(remark))}</p>" for remark in run.split.get("remarks") or ())
-    kind = (
-        "Training examples of each class"
-        if run.split.get("classes")
-        else "Quantiles of the target in the training data"
-    )
+    labels = run.split.get("task") == "multi-label"
+    if run.split.get("classes"):
+        kind = f"Training examples of each {'label' if labels else 'class'}"
+    else:
+        kind = f"Quantiles of the {'number of labels' if labels else 'target'} in the training data"
     rule = escape(str(run.split["rule"]))
     return (
         f"<section><h2>Data of each peer</h2><p class=soft>{kind}, for each peer; split: {rule}.</p>{remarks}"

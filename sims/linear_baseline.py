@@ -20,15 +20,16 @@ _ITERATIONS = 1000
 def linear_scores(world: World) -> list[float] | None:
     """Return the accuracy, or the root-mean-square error, of each peer's own linear model on its test part.
 
-    Classes: logistic regression; numbers: ridge regression; both with scikit-learn's default penalty, on inputs scaled
-    as the peers scale them. None where the data are no table of the user's own, or for more than `PEERS_MAX` peers.
+    Classes: logistic regression; labels: one of each, and the share that is right; numbers: ridge regression. All have
+    scikit-learn's default penalty, on inputs scaled as the peers scale them. None where the data are no table of the
+    user's own, or for more than `PEERS_MAX` peers.
     """
     dataset = world.dataset
     numbers = dataset.input_kind == "features" and dataset.x.ndim == 2
     table = world.federation.simulation.dataset.name in TABLES and numbers
     if not table or dataset.task == "completion" or len(world.peers) > PEERS_MAX:
         return None
-    score = _accuracy if dataset.task == "classification" else _error
+    score = {"classification": _accuracy, "multi-label": _share_right}.get(dataset.task, _error)
     return [_fitted(world, number, score) for number in range(len(world.peers))]
 
 
@@ -55,6 +56,11 @@ def _accuracy(x: NDArray[Any], y: NDArray[Any], test_x: NDArray[Any], test_y: ND
     if len(np.unique(y)) == 1:  # there is nothing to tell apart
         return float((test_y == y[0]).mean())
     return float((LogisticRegression(max_iter=_ITERATIONS).fit(x, y).predict(test_x) == test_y).mean())
+
+
+def _share_right(x: NDArray[Any], y: NDArray[Any], test_x: NDArray[Any], test_y: NDArray[Any]) -> float:
+    labels = zip(y.T, test_y.T, strict=True)
+    return float(np.mean([_accuracy(x, y_N, test_x, test_y_N) for y_N, test_y_N in labels]))
 
 
 def _error(x: NDArray[Any], y: NDArray[Any], test_x: NDArray[Any], test_y: NDArray[Any]) -> float:

@@ -297,7 +297,7 @@ def _linear(simulation: Simulation) -> dict[str, Any] | None:
     if not scores_SP:
         return None
     score_P = np.mean(scores_SP, axis=0)
-    model = "logistic regression" if simulation.dataset.task == "classification" else "ridge regression"
+    model = "ridge regression" if simulation.dataset.task == "regression" else "logistic regression"
     return {"model": model, "mean": float(score_P.mean()), "per_peer": score_P.tolist()}
 
 

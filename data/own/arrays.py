@@ -39,7 +39,7 @@ def npz(
 
     Args:
         kind: features, image or tokens; default: guessed from the shape of x.
-        classes: names of the class numbers in y.
+        classes: names of the class numbers in y, or of the columns of labels.
 
     Raises:
         DataError: with the array and index of every mistake.
@@ -159,13 +159,14 @@ def _check_made(made: Dataset, name: str) -> None:
             mistakes.add(field, f"it has {len(array)} entries, but x has {len(x)}; the numbers must be equal")
     if made.task == "classification" and not made.classes:
         mistakes.add("classes", "there are none; name the classes in the order of their numbers in y")
-    elif made.task == "classification":
+    elif made.task in ("classification", "multi-label"):
         _targets(y, made.task, made.classes, mistakes)
-        if y.dtype != np.int64:
-            mistakes.add("y", f"it holds {y.dtype}; convert it with y.astype(numpy.int64)")
+        kept = np.dtype(np.int64 if made.task == "classification" else np.float32)
+        if y.dtype != kept:
+            mistakes.add("y", f"it holds {y.dtype}; convert it with y.astype(numpy.{kept})")
     elif y.dtype.kind == "f":
         _finite(y, "y", mistakes)
-    if made.task != "classification" and made.classes:
+    if made.task not in ("classification", "multi-label") and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
 
@@ -207,7 +208,7 @@ def from_arrays(
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Return a data set from arrays x (N, ...) and y (N,) or, for regression, (N, outputs).
+    """Return a data set from arrays x (N, ...) and y (N,), or (N, outputs) for regression, (N, labels) for multi-label.
 
     Args:
         source: the file or function to name in errors.
@@ -224,7 +225,7 @@ def from_arrays(
     raw_y = raw_y[:, 0] if raw_y.ndim == 2 and raw_y.shape[1] == 1 else raw_y
     kind = kind or ("features" if raw_x.ndim == 2 else "image")
     kept_x = _inputs(raw_x, kind, mistakes)
-    wanted = task or ("classification" if classes else _guessed_task(raw_y))
+    wanted = task or _guessed_task(raw_y, classes)
     kept_y, names = _targets(raw_y, wanted, classes, mistakes)
     user_N, user_names = (None, ()) if user is None else _users(user, mistakes)
     mistakes.stop_if_any()
@@ -250,7 +251,9 @@ def _check_shapes(
         wanted = "(examples, features) or (examples, channels, height, width), and not empty"
         mistakes.add("x", f"its shape is {x.shape}; it must be {wanted}")
     if y.ndim not in (1, 2):
-        mistakes.add("y", f"its shape is {y.shape}; it must be (examples,), or (examples, outputs) for regression")
+        mistakes.add(
+            "y", f"its shape is {y.shape}; it must be (examples,), or (examples, outputs) for numbers or labels"
+        )
     mistakes.stop_if_any()
     lengths = {"y": len(y)} | {name: np.size(np.asarray(found)) for name, found in others.items() if found is not None}
     for name, length in lengths.items():
@@ -261,7 +264,11 @@ def _check_shapes(
     mistakes.stop_if_any()
 
 
-def _guessed_task(y: NDArray[np.generic]) -> Task:
+def _guessed_task(y: NDArray[np.generic], classes: tuple[str, ...]) -> Task:
+    if y.ndim == 2 and y.dtype.kind == "b":
+        return "multi-label"
+    if classes:
+        return "classification"
     value = y.astype(np.float64)
     few = y.dtype.kind in "iub" or len(np.unique(value)) <= CLASSES_GUESSED_MAX
     whole = bool(np.all(value == np.floor(value)))
@@ -318,8 +325,11 @@ def _targets(
     if task == "regression":
         _finite(y, "y", mistakes)
         return y.astype(np.float32), ()
+    if task == "multi-label":
+        return _marks(y, classes, mistakes)
     if y.ndim != 1:
-        mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or write task=regression")
+        ways = "write task=regression for numbers, or task=multi-label for labels of 0 and 1"
+        mistakes.add("y", f"its shape is {y.shape}, but an example has one class number; or {ways}")
         return y, ()
     value_N = y.astype(np.float64)
     count = len(classes) or _CLASSES_MAX
@@ -334,3 +344,21 @@ def _targets(
     if not classes and len(np.unique(number_N)) == 1:
         mistakes.add("y", f"all examples are of class {number_N[0]}; there must be two classes or more")
     return number_N, classes or tuple(map(str, range(int(number_N.max()) + 1)))
+
+
+def _marks(
+    y: NDArray[np.generic], classes: tuple[str, ...], mistakes: FileMistakes
+) -> tuple[NDArray[np.generic], tuple[str, ...]]:
+    """Return which labels hold, (N, C), and the names of the labels."""
+    if y.ndim != 2:
+        mistakes.add("y", f"its shape is {y.shape}; task=multi-label has (examples, labels), with two labels or more")
+        return y, ()
+    if classes and len(classes) != y.shape[1]:
+        mistakes.add("classes", f"there are {len(classes)} names, and {y.shape[1]} labels in y; name each")
+    kept_NC = y.astype(np.float32)
+    bad = np.argwhere((kept_NC != 0) & (kept_NC != 1))
+    if len(bad):
+        place = ", ".join(map(str, bad[0]))
+        more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        mistakes.add(f"y[{place}]", f"{y[tuple(bad[0])]} is neither 0 nor 1{more}; for numbers write task=regression")
+    return kept_NC, classes or tuple(map(str, range(y.shape[1])))

@@ -20,6 +20,8 @@ from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: A label column with more different whole numbers than this has a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
+#: Words for a label that holds or does not, beside the numbers 1 and 0.
+_MARKS = {"false": 0.0, "true": 1.0}
 #: A number as half of Europe writes it, with thousands set off by a point or a blank or not at all.
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+")
 
@@ -96,6 +98,16 @@ def guessed_task(label_N: Sequence[str]) -> Task:
     return "classification" if np.isnan(values).any() or few_and_whole else "regression"
 
 
+def label_marks(cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes) -> NDArray[np.float32]:
+    """Return the cells of a label's column as 1 (it holds) and 0, (N,); anything else is a mistake at its place."""
+    found_N = np.array([_MARKS.get(cell.strip().lower(), _number(cell)) for cell in cells])
+    value_N = found_N.astype(np.float32)
+    for i in np.flatnonzero((found_N != 0) & (found_N != 1)).tolist():
+        problem = f'"{_shortened(cells[i].strip())}" is neither 0 nor 1' if cells[i].strip() else "the label is missing"
+        mistakes.add(f"row {rows[i]}, column {column}", f"{problem}; write 0 or 1, or delete the row", (column, "mark"))
+    return value_N
+
+
 def _missing(label: str) -> bool:
     return not label or label.lower() == "nan"
 
@@ -159,6 +171,8 @@ def drawn_test_part(y: NDArray[np.generic], task: Task, test_fraction: float | N
 
 def described(task: Task, classes: Sequence[str], *, guessed: bool) -> str:
     """Return as text how the labels were read, and whether that was guessed."""
+    if task == "multi-label":
+        return f"read as {len(classes)} labels" + (" (guessed)" if guessed else "")
     what = f"{len(classes)} classes" if task == "classification" else "numbers to predict"
     other = "regression" if task == "classification" else "classification"
     return f"read as {what}" + (f" (guessed; write task={other} if that is wrong)" if guessed else "")

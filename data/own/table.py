@@ -1,6 +1,7 @@
 """Users' own tables: CSV and Parquet.
 
-One column is the label. The others are features, all of them numbers; or one of them is text, and there are no others.
+One column is the label, or several are labels that hold or do not. The others are features, all of them numbers; or one
+of them is text, and there are no others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedpeer.data.own.columns import (
     drawn_test_part,
     guessed_task,
     is_number,
+    label_marks,
     users,
 )
 from fedpeer.data.own.mistakes import FileMistakes, check_there
@@ -38,7 +40,8 @@ class WantedColumns:
     """The user's settings about columns.
 
     path    the file, for messages
-    label   the column to predict; None: the next tokens of the text are predicted
+    label   the column to predict; None: there are `labels`, or the next tokens of the text are predicted
+    labels  the columns of labels that hold or do not, if there are several
     text    the column of text; None: the features are numbers
 
     Raises:
@@ -47,6 +50,7 @@ class WantedColumns:
 
     path: str
     label: str | None
+    labels: tuple[str, ...]
     task: Task | None
     classes: tuple[str, ...]
     user: str | None
@@ -55,15 +59,39 @@ class WantedColumns:
     text: TextColumn | None
 
     def __post_init__(self) -> None:
-        if self.label is None and self.text is None:
+        if self.labels or self.task == "multi-label":
+            self._check_labels()
+        elif self.label is None and self.text is None:
             raise DataError(f"{self.path}: the column to predict is not named; add label=NAME")
-        if self.label is None and self.task not in (None, "next-token"):
+        if not self.targets and self.task not in (None, "next-token"):
             raise DataError(f"{self.path}: task={self.task} needs a column to predict; add label=NAME")
         if self.label is not None and self.task == "next-token":
             raise DataError(f"{self.path}: task=next-token predicts the text itself; leave out label={self.label}")
 
+    def _check_labels(self) -> None:
+        problem = None
+        if self.label is not None:
+            problem = f"label={self.label} is one column and labels= are several; leave one of the two out"
+            if not self.labels:
+                problem = "task=multi-label needs the columns of the labels; write labels=NAME+NAME instead of label"
+        elif len(self.labels) < 2:
+            problem = "labels= names the columns of several labels, of 0 and 1; for one column write label=NAME"
+        elif len(set(self.labels)) < len(self.labels):
+            problem = f"labels={'+'.join(self.labels)} names a column twice"
+        elif self.task not in (None, "multi-label"):
+            problem = f"labels= are several for a row, which is task=multi-label and not {self.task}; leave task out"
+        elif self.classes:
+            problem = "labels= are named by their columns; leave classes out"
+        if problem:
+            raise DataError(f"{self.path}: {problem}")
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return self.labels if self.label is None else (self.label,)
+
     def features(self, header: Sequence[str]) -> list[str]:
-        others = {self.label, self.user, *self.drop, None if self.text is None else self.text.column}
+        others = {*self.targets, self.user, *self.drop, None if self.text is None else self.text.column}
         return [name for name in header if name not in others]
 
 
@@ -72,7 +100,7 @@ class Columns:
     """A table while it is read: features as numbers, batch by batch; labels, users and texts as text."""
 
     rows: list[int] = field(default_factory=list)  # the line of the file on which each row begins
-    labels: list[str] = field(default_factory=list)
+    targets: dict[str, list[str]] = field(default_factory=dict)  # by column
     users: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     batches: list[NDArray[np.float32]] = field(default_factory=list)  # each (rows, F)
@@ -82,6 +110,7 @@ def csv(
     *,
     path: str,
     label: str | None = None,
+    labels: tuple[str, ...] = (),
     task: Task | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
@@ -96,6 +125,7 @@ def csv(
 
     Args:
         label: the column to predict; with `text` it may be left out, and the next tokens of the text are predicted.
+        labels: instead of it several columns, each a label that holds (1) or does not (0).
         user: the column with the user of each row.
         drop: columns to leave out.
         classes: the class names in order; peers with separate files must agree on them.
@@ -110,6 +140,7 @@ def csv(
     wanted = WantedColumns(
         path=path,
         label=label,
+        labels=labels,
         task=task,
         classes=classes,
         user=user,
@@ -152,8 +183,8 @@ def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: File
     for lines, rows in batches(reader, len(header), mistakes):
         cells = list(zip(*rows, strict=True))
         columns.rows += lines
-        if wanted.label is not None:
-            columns.labels += [cell.strip() for cell in cells[place[wanted.label]]]
+        for name in wanted.targets:
+            columns.targets.setdefault(name, []).extend(cell.strip() for cell in cells[place[name]])
         if wanted.user is not None:
             columns.users += [cell.strip() for cell in cells[place[wanted.user]]]
         if wanted.text is not None:
@@ -196,6 +227,7 @@ def parquet(
     *,
     path: str,
     label: str | None = None,
+    labels: tuple[str, ...] = (),
     task: Task | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
@@ -214,6 +246,7 @@ def parquet(
     wanted = WantedColumns(
         path=path,
         label=label,
+        labels=labels,
         task=task,
         classes=classes,
         user=user,
@@ -231,7 +264,8 @@ def parquet(
     features = wanted.features(table.column_names)
     rows = list(range(1, table.num_rows + 1))
     columns = Columns(rows=rows)
-    for name, cells in ((label, columns.labels), (user, columns.users), (text, columns.texts)):
+    columns.targets |= {name: _text(table.column(name)) for name in wanted.targets}
+    for name, cells in ((user, columns.users), (text, columns.texts)):
         cells += [] if name is None else _text(table.column(name))
     values = [_arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
     columns.batches += [np.stack(values, axis=1)] if values else []
@@ -261,16 +295,17 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
         advice = next((advice for mark, advice in others.items() if mark in header[0]), None)
         if advice:
             raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{advice}"')
-    unnamed = wanted.label is not None and wanted.label not in header
+    unnamed = [name for name in wanted.targets if name not in header]
     if separator and unnamed and sum(map(is_number, header)) >= max(1, len(header) - 1):
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
-        text = f'it has no column "{wanted.label}" and looks like a row of examples ({found})'
+        text = f'it has no column "{unnamed[0]}" and looks like a row of examples ({found})'
         raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
     for twice in sorted({name for name in header if header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')
     named = {"label": wanted.label, "user": wanted.user, "text": None if wanted.text is None else wanted.text.column}
-    for setting, name in [*named.items(), *(("drop", name) for name in wanted.drop)]:
+    several = {"labels": wanted.labels, "drop": wanted.drop}
+    for setting, name in [*named.items(), *((setting, name) for setting, each in several.items() for name in each)]:
         if name and name not in header:
             near = difflib.get_close_matches(name, header, n=1)
             hint = f'did you mean "{near[0]}"?' if near else "there are: " + ", ".join(header[:20])
@@ -323,18 +358,24 @@ def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mis
 def _label_targets(
     columns: Columns, wanted: WantedColumns, mistakes: FileMistakes
 ) -> tuple[NDArray[np.generic], Task, tuple[str, ...]]:
-    """Return the targets in the column of labels, the task, and the names of the classes."""
+    """Return the targets in the columns of labels, the task, and the names of the classes or labels."""
+    if wanted.labels:
+        marks = [label_marks(columns.targets[name], columns.rows, name, mistakes) for name in wanted.labels]
+        return np.stack(marks, axis=1), "multi-label", wanted.labels
     if wanted.label is None:
         return np.empty(0, np.int64), "next-token", ()
-    task = wanted.task or ("classification" if wanted.classes else guessed_task(columns.labels))
+    cells = columns.targets[wanted.label]
+    task = wanted.task or ("classification" if wanted.classes else guessed_task(cells))
     if task == "classification":
-        y, names = class_numbers(columns.labels, columns.rows, wanted.label, wanted.classes, mistakes)
+        y, names = class_numbers(cells, columns.rows, wanted.label, wanted.classes, mistakes)
         return y, task, names
-    return column_numbers(columns.labels, columns.rows, wanted.label, mistakes), task, ()
+    return column_numbers(cells, columns.rows, wanted.label, mistakes), task, ()
 
 
 def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:
     """Return where the examples come from, and how their targets were read."""
+    if wanted.labels:
+        return f"{mistakes.file}, columns {', '.join(wanted.labels)} {described(task, names, guessed=False)}"
     if wanted.label is None:
         assert wanted.text is not None, "checked when the settings were read"
         return f"{mistakes.file}, the next tokens of column {wanted.text.column}"

@@ -36,11 +36,11 @@ def starts(module: nn.Module, peers: int, seed: int = 1, scale: float = 0.3) -> 
 
 
 def targets(loss: Loss, shape: tuple[int, ...], outputs: int, generator: torch.Generator) -> Tensor:
-    """Return classes, or numbers (shape, outputs); for completion the numbers are 0 and 1."""
+    """Return classes, or numbers (shape, outputs); for labels and completion the numbers are 0 and 1."""
     if loss.classifies:
         return torch.randint(0, max(outputs, 2), shape, generator=generator)
     numbers = torch.randn((*shape, outputs), generator=generator)
-    return (numbers > 0).to(numbers.dtype) if loss.task == "completion" else numbers
+    return (numbers > 0).to(numbers.dtype) if loss.marks or loss.task == "completion" else numbers
 
 
 def batches(

@@ -134,6 +134,54 @@ def test_a_reliability_diagram_has_every_example_once(found: Arrays) -> None:
     assert (part_B * count_B).sum() == pytest.approx((p_NC.argmax(1) == y_N).sum())
 
 
+@st.composite
+def labelled(draw: st.DrawFn) -> Arrays:
+    """Draw labels (N, C) and float32 probabilities (N, C), some of them equal."""
+    examples, labels = draw(st.integers(1, 20)), draw(st.integers(2, 4))
+    numbers = np.random.default_rng(draw(st.integers(0, 10**6)))
+    y_NC = numbers.random((examples, labels)) < draw(st.sampled_from([0.1, 0.5, 0.9]))
+    return y_NC.astype(np.float32), numbers.choice([0.1, 0.3, 0.4, 0.6, 0.95], (examples, labels)).astype(np.float32)
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(labelled())
+def test_what_is_said_of_labels_follows_from_pairs_and_counts(found: Arrays) -> None:
+    """The area of a label is the part of its pairs in the right order, and its average precision the sum over falling
+    thresholds of what recall gains, times the precision there."""
+    y_NC, p_NC = found
+    scores = answer_scores(ANSWER_METRICS["multi-label"], y_NC, p_NC)
+    assert not scores.failed
+    areas, precisions, f1s, losses = [], [], [], []
+    rows = class_scores(y_NC, p_NC)
+    for each, (y_N, p_N) in enumerate(zip(y_NC.T.tolist(), p_NC.T.astype(np.float64).tolist(), strict=True)):
+        losses += [-math.log(p if y else 1 - p) for y, p in zip(y_N, p_N, strict=True)]
+        there, away = ([p for y, p in zip(y_N, p_N, strict=True) if y == which] for which in (1.0, 0.0))
+        if there and away:
+            right = [(p > q) + 0.5 * (p == q) for p in there for q in away]
+            areas.append(sum(right) / len(right))
+        if there:
+            average, recalled = 0.0, 0.0
+            for threshold in sorted(set(p_N), reverse=True):
+                hits, answered = sum(p >= threshold for p in there), sum(p >= threshold for p in p_N)
+                average += (hits / len(there) - recalled) * hits / answered
+                recalled = hits / len(there)
+            precisions.append(average)
+            hits, answered = sum(p > 0.5 for p in there), sum(p > 0.5 for p in p_N)
+            f1s.append(2 * hits / (len(there) + answered))
+            assert rows[each] == pytest.approx(
+                [hits / answered if answered else 0, hits / len(there), f1s[-1], len(there)]
+            )
+    wanted = {
+        "log-loss": np.mean(losses),
+        "auc": np.mean(areas) if areas else math.nan,
+        "average-precision": np.mean(precisions) if precisions else math.nan,
+        "f1": np.mean(f1s) if f1s else math.nan,
+        "exact-match": np.mean(((p_NC > 0.5) == (y_NC == 1)).all(1)),
+    }
+    assert scores.values == pytest.approx(wanted, nan_ok=True)
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_errors_of_numbers_are_their_sums(outputs: int) -> None:
     draws = np.random.default_rng(outputs)
@@ -179,6 +227,7 @@ def test_metrics_are_chosen_by_name_with_settings_or_as_ones_own_function() -> N
         ("auc", "regression", "auc is for classification, and the data ask for regression; choose mae, rmse, r2"),
         ("mae", "completion", "mae is for regression, and the data ask for completion; leave it out"),
         ("acu", "classification", 'did you mean "auc"'),
+        ("brier", "multi-label", "choose log-loss, auc, average-precision, f1, exact-match"),
     ],
 )
 def test_a_metric_for_other_targets_is_refused(name: str, task: Any, says: str) -> None:

@@ -29,6 +29,8 @@ def closed_form(loss: str, z: Tensor, y: Tensor) -> Tensor:
         if loss == "binary":
             return functional.binary_cross_entropy_with_logits(z, wanted, reduction="sum") / len(z)
         return functional.mse_loss(torch.sigmoid(z), wanted, reduction="sum") / 2 / len(z)
+    if loss == "multi-label":
+        return functional.binary_cross_entropy_with_logits(z, y)
     if loss == "completion":
         wrong = [(a > 0) != (b > 0) for a, b in zip(z.flatten().tolist(), y.flatten().tolist(), strict=True)]
         return torch.tensor(sum(wrong) / len(wrong), dtype=z.dtype)
@@ -82,6 +84,8 @@ def test_numbers_far_from_zero_stay_finite() -> None:
         ("squared-error", 2, 1),
         ("squared-error", 7, 7),
         ("binary", 2, 1),
+        ("multi-label", 2, 2),
+        ("multi-label", 5, 5),
     ],
 )
 def test_outputs_that_a_classifier_needs(loss: str, classes: int, outputs: int) -> None:
@@ -109,6 +113,22 @@ def test_scores_of_a_regression_are_squared_errors_and_pieces_add_up() -> None:
     pieces = [score_sums(LOSSES["huber"], z[part], y[part]) for part in (slice(0, 4), slice(4, 6))]
     assert errors.item() == pytest.approx(sum(e.item() for e, _ in pieces))
     assert loss.item() == pytest.approx(sum(v.item() for _, v in pieces))
+
+
+def test_scores_of_labels_are_the_shares_of_them_that_are_right() -> None:
+    z, y = example("multi-label", (2, 6), 5)
+    right, loss = score_sums(LOSSES["multi-label"], z, y)
+    rows = [[list(zip(a.tolist(), b.tolist(), strict=True)) for a, b in zip(z[p], y[p], strict=True)] for p in (0, 1)]
+    wanted = [sum(sum((a > 0) == (b == 1) for a, b in row) / 5 for row in each) for each in rows]
+    assert right.tolist() == pytest.approx(wanted)
+    assert 0 < right.min() < right.max() < 6, "some are wrong, and not all"
+    assert loss.tolist() == pytest.approx((6 * LOSSES["multi-label"].value(z, y)).tolist())
+    assert right.dtype == loss.dtype == torch.float64
+
+
+def test_a_label_whose_answer_is_sure_and_wrong_costs_what_its_logit_says() -> None:
+    z, y = torch.tensor([[20.0, -20.0, 20.0, -20.0]]), torch.tensor([[1.0, 0.0, 0.0, 1.0]])
+    assert LOSSES["multi-label"].value(z, y).item() == pytest.approx(10.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("outputs", [1, 4])

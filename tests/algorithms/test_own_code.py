@@ -44,6 +44,16 @@ def test_numbers_have_the_shape_of_the_outputs() -> None:
     check_own_loss(own(squared, "regression"), 1)
 
 
+def test_labels_have_the_shape_of_the_outputs_and_are_0_and_1() -> None:
+    def of_marks(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        each = nn.functional.binary_cross_entropy_with_logits(z, y, reduction="none")
+        return torch.where((y == 0) | (y == 1), each, torch.nan).mean(-1)
+
+    z, y = torch.randn(4, 6, 3), (torch.randn(4, 6, 3) > 0).float()
+    torch.testing.assert_close(own(of_marks, "multi-label").value(z, y), LOSSES["multi-label"].value(z, y))
+    check_own_loss(own(of_marks, "multi-label"), 3)
+
+
 def test_settings_reach_the_function() -> None:
     z, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     torch.testing.assert_close(own(cross_entropies, factor=3.0).value(z, y), 3 * CE.value(z, y))

@@ -242,6 +242,39 @@ def test_evaluate_measures_answers_as_scikit_learn_does(run: Fedpeer, tmp_path: 
         assert (refused.code, says in " ".join(refused.err.split())) == (2, True)
 
 
+@pytest.mark.slow
+def test_a_model_of_several_labels_is_evaluated_and_predicts(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{int(a > b)},{int(a > 5)}" for a, b in draws.normal(5, 2, (90, 2))]
+    (tmp_path / "ward.csv").write_text("\n".join(["a,b,fever,cough", *rows]) + "\n")
+    data = "csv:ward.csv,labels=fever+cough"
+    settings = ["--peers", "2", "--network", "mlp:2+6+2", "--rounds", "4", "--compare", "partial-averaging", "--quiet"]
+    made = fedpeer("simulate", "--dataset", data, *settings, "--metrics", "auc,exact-match", "--out", "runs")
+    assert made.code == 0, made.err
+    assert "logistic regression by each peer alone" in made.out
+    peer = ("last", "--peer", "peer1", "--out", "runs")
+    assert fedpeer("predict", *peer, "ward.csv", "--to", "answers.csv").code == 0
+    answers = list(csv.DictReader(io.StringIO((tmp_path / "answers.csv").read_text())))
+    assert list(answers[0]) == ["fever", "cough", "probability fever", "probability cough"]
+    truth = list(csv.DictReader(io.StringIO((tmp_path / "ward.csv").read_text())))
+    found = json.loads(fedpeer("evaluate", *peer, "ward.csv", "--json").out)
+    pairs = list(zip(truth, answers, strict=True))
+    right = [[one[name] == other[name] for name in ("fever", "cough")] for one, other in pairs]
+    assert found["accuracy"] == pytest.approx(np.mean(right))
+    assert found["metrics"]["exact-match"] == pytest.approx(np.mean([all(each) for each in right]))
+    for name in ("fever", "cough"):
+        marks, p = ([int(one[name]) for one, _ in pairs], [float(other[f"probability {name}"]) for _, other in pairs])
+        assert [each[name] for each in answers] == ["1" if each > 0.5 else "0" for each in p]
+        chosen = [int(each[name]) for each in answers]
+        assert found["classes"][name]["recall"] == pytest.approx(metrics.recall_score(marks, chosen))
+    assert "confusion" not in found
+    shown = fedpeer("evaluate", *peer).out
+    assert "its own test part" in shown
+    assert "fever" in shown
+    other = fedpeer("evaluate", *peer, "--data", "csv:ward.csv,label=fever,drop=cough")
+    assert (other.code, "trained for the labels fever, cough" in " ".join(other.err.split())) == (2, True)
+
+
 def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: Path) -> None:
     data = table(tmp_path / "ward.csv")
     file = federation_on_disk(tmp_path / "wards", data={"csv": str(data), "label": "outcome"})

@@ -88,6 +88,51 @@ def test_numbers_to_predict_are_guessed_or_said(table: Callable[[str | bytes], s
     assert csv(path=many, label="y").task == "regression"
 
 
+SEVERAL = "age,fever,cough,ward\n61,1,0,a\n45,0,0,b\n33,1,1,a\n"
+
+
+def test_several_columns_are_labels_that_hold_or_do_not(table: Callable[[str | bytes], str]) -> None:
+    found = csv(path=table(SEVERAL), labels=("fever", "cough"), user="ward")
+    assert (found.task, found.classes, found.feature_names) == ("multi-label", ("fever", "cough"), ("age",))
+    assert found.y.dtype == np.float32
+    assert found.y.tolist() == [[1, 0], [0, 0], [1, 1]]
+    assert "columns fever, cough read as 2 labels" in found.source
+    words = (
+        SEVERAL.replace("61,1,0", "61,True,false").replace("45,0,0", "45,0.0,FALSE").replace("33,1,1", "33,1.0,true")
+    )
+    assert np.array_equal(csv(path=table(words), labels=("fever", "cough"), user="ward").y, found.y)
+    choice = parse_choice(f"csv:{table(SEVERAL)},labels=fever+cough,drop=ward,test_fraction=0.34")
+    read = lookup(choice, OWN, "kind of file")
+    assert read(**bind_settings(choice, read)).test_N is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"labels": ("fever", "cough"), "label": "fever"}, "leave one of the two out"),
+        ({"label": "fever", "task": "multi-label"}, "write labels=NAME+NAME instead of label"),
+        ({"task": "multi-label"}, "labels= names the columns of several labels"),
+        ({"labels": ("fever",)}, "for one column write label=NAME"),
+        ({"labels": ("fever", "fever")}, "names a column twice"),
+        ({"labels": ("fever", "cough"), "task": "regression"}, "task=multi-label and not regression"),
+        ({"labels": ("fever", "cough"), "classes": ("no", "yes")}, "leave classes out"),
+        ({"labels": ("fever", "cofgh")}, 'labels=cofgh: there is no such column; did you mean "cough"?'),
+        ({"labels": ("fever", "age")}, 'row 2, column age: "61" is neither 0 nor 1; write 0 or 1, or delete the row'),
+    ],
+    ids=str,
+)
+def test_each_mistake_about_labels_is_told(
+    settings: dict[str, Any], said: str, table: Callable[[str | bytes], str]
+) -> None:
+    assert said in _message(csv, path=table(SEVERAL), user="ward", **settings)
+
+
+def test_a_label_that_is_missing_has_a_place(table: Callable[[str | bytes], str]) -> None:
+    path = table(SEVERAL.replace("45,0,0", "45,,0"))
+    said = _message(csv, path=path, labels=("fever", "cough"), user="ward")
+    assert "row 3, column fever: the label is missing" in said
+
+
 def test_classes_that_peers_agreed_on_fix_the_numbers(table: Callable[[str | bytes], str]) -> None:
     found = csv(path=table(GOOD), label="outcome", drop=("ward",), classes=("dead", "well", "sick"))
     assert found.y.tolist() == [2, 1, 1]
@@ -249,6 +294,19 @@ def test_the_kind_of_input_follows_from_the_shape_or_is_said(tmp_path: Path) -> 
     assert npz(path=_npz(tmp_path, x=np.zeros((2, 3)), y=np.array([[1.5], [2]]))).y.shape == (2,)
 
 
+def test_arrays_of_true_and_false_are_labels_and_others_are_if_it_is_said(tmp_path: Path) -> None:
+    y = np.array([[True, False, True], [False, False, True]])
+    guessed = npz(path=_npz(tmp_path, x=np.zeros((2, 3)), y=y))
+    said = npz(
+        path=_npz(tmp_path, x=np.zeros((2, 3)), y=y.astype(np.int64)), task="multi-label", classes=("a", "b", "c")
+    )
+    assert (guessed.task, guessed.classes) == ("multi-label", ("0", "1", "2"))
+    assert (said.task, said.classes) == ("multi-label", ("a", "b", "c"))
+    for each in (guessed, said):
+        assert each.y.dtype == np.float32
+        assert np.array_equal(each.y, y)
+
+
 X = np.zeros((3, 2))
 
 
@@ -278,6 +336,14 @@ X = np.zeros((3, 2))
         ({"x": np.zeros((0, 3)), "y": []}, {}, "not empty"),
         ({"x": np.zeros((3, 2, 2, 2, 2)), "y": [0, 1, 0]}, {}, "does not fit kind=image"),
         ({"x": X, "y": np.zeros((3, 2))}, {"task": "classification"}, "task=regression"),
+        ({"x": X, "y": np.zeros((3, 2))}, {"task": "classification"}, "task=multi-label for labels of 0 and 1"),
+        (
+            {"x": X, "y": [0, 1, 1]},
+            {"task": "multi-label"},
+            "y: its shape is (3,); task=multi-label has (examples, labels)",
+        ),
+        ({"x": X, "y": np.eye(3) * 2}, {"task": "multi-label"}, "y[0, 0]: 2.0 is neither 0 nor 1, and 2 more"),
+        ({"x": X, "y": np.eye(3)}, {"task": "multi-label", "classes": ("a", "b")}, "there are 2 names, and 3 labels"),
         ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers"),
         ({"x": X, "y": [0, 1, 0]}, {"kind": "tokens"}, "tokens are whole numbers"),
     ],
@@ -304,7 +370,10 @@ WHOLE = Dataset(
     ("changed", "said"),
     [
         ({"input_kind": "foo"}, 'input_kind: it is "foo"; write one of features, image, tokens'),
-        ({"task": "ranking"}, 'task: it is "ranking"; write one of classification, regression, completion'),
+        (
+            {"task": "ranking"},
+            'task: it is "ranking"; write one of classification, multi-label, regression, completion',
+        ),
         ({"x": np.zeros((4, 3))}, "x: it holds float64; convert it with x.astype(numpy.float32)"),
         ({"input_kind": "tokens"}, "x: it holds float32; convert it with x.astype(numpy.int64)"),
         ({"input_kind": "image"}, "images have (examples, channels, height, width)"),
@@ -315,6 +384,12 @@ WHOLE = Dataset(
         ({"classes": ()}, "classes: there are none"),
         ({"task": "regression", "y": np.zeros(4, np.float32)}, "classes: there are classes, but task=regression"),
         ({"task": "regression", "classes": (), "y": np.full(4, np.inf, np.float32)}, "y[0]: inf is not a finite"),
+        ({"task": "multi-label"}, "y: its shape is (4,); task=multi-label has"),
+        (
+            {"task": "multi-label", "y": np.zeros((4, 2), np.int64)},
+            "y: it holds int64; convert it with y.astype(numpy.float32)",
+        ),
+        ({"task": "multi-label", "y": np.zeros((4, 3), np.float32)}, "classes: there are 2 names, and 3 labels in y"),
         ({"user_N": np.array([0, 1])}, "user_N: it has 2 entries, but x has 4"),
         ({"test_N": np.array([True])}, "test_N: it has 1 entries, but x has 4"),
     ],
@@ -331,7 +406,8 @@ def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
     sequences = replace(WHOLE, x=np.zeros((4, 5, 2), np.float32))
     tokens = replace(WHOLE, x=np.zeros((4, 5), np.int64), input_kind="tokens")
     numbers = replace(WHOLE, y=np.zeros((4, 2), np.float32), task="regression", classes=())
-    for each in (WHOLE, images, sequences, tokens, numbers):
+    labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
+    for each in (WHOLE, images, sequences, tokens, numbers, labels):
         assert of_objects(each) is each
 
 

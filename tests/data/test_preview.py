@@ -57,6 +57,25 @@ def test_it_fits_and_shows_every_peer(width: int, classes: int, note: str) -> No
     assert "5 peers, 60 training examples each" in "".join(lines)
 
 
+def test_of_labels_it_counts_the_examples_of_which_each_holds() -> None:
+    marks = (np.arange(600)[:, None] % [2, 3, 600] == 0).astype(np.float32)
+    labels = dataclasses.replace(_dataset(0), y=marks, task="multi-label", classes=("fever", "cough", "rare"))
+    lines = _drawn(labels, _split(2, ""), 80)
+    assert all(name in "".join(lines) for name in labels.classes)
+    [first], [second] = ([line.split() for line in lines if f"peer{peer} " in line] for peer in (1, 2))
+    assert first[-3:] == ["75", "50", "1"]
+    assert second[-3:] == ["75", "50", "."]
+
+
+def test_of_very_many_labels_it_tells_how_many_an_example_has() -> None:
+    marks = (np.arange(600)[:, None] >= np.arange(200)).astype(np.float32)  # example i has i + 1 of them, at most 200
+    labels = dataclasses.replace(_dataset(0), y=marks, task="multi-label", classes=tuple(map(str, range(200))))
+    lines = _drawn(labels, _split(1, ""), 80)
+    [row] = [line.split() for line in lines if "peer1 " in line]
+    assert row[-5:] == ["1", "75.8", "150", "200", "200"]
+    assert "labels: min, quartiles, max" in "".join(lines)
+
+
 def test_counts_are_shown_where_there_is_room() -> None:
     dataset = _dataset(3)
     share = Share(train_M=np.array([0, 3, 6, 1]), test_M=np.array([2]))

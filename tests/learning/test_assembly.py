@@ -25,6 +25,7 @@ TABLE = DataShape(
     name="ward", input_shape=(4,), input_kind="features", task="classification", classes=3, targets=1, vocabulary=0
 )
 NUMBERS = replace(TABLE, task="regression", classes=0, targets=2)
+LABELS = replace(TABLE, task="multi-label", classes=2, targets=2)
 IMAGES = replace(TABLE, input_shape=(1, 8, 8), input_kind="image")
 TOKENS = replace(TABLE, input_shape=(9,), input_kind="tokens", vocabulary=30)
 TEXT = replace(TOKENS, task="next-token", classes=0)
@@ -43,6 +44,7 @@ def made(shape: DataShape, own: Choice | None = None, **settings: Any) -> Assemb
     [
         (TABLE, "mlp", "cross-entropy", "uniform"),
         (NUMBERS, "mlp", "mean-squared-error", "uniform"),
+        (LABELS, "mlp", "multi-label", "uniform"),
         (IMAGES, "cnn", "cross-entropy", "torch"),
         (TOKENS, "lstm", "cross-entropy", "torch"),
         (TEXT, "transformer,causal=true", "next-token", "torch"),

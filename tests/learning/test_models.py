@@ -38,6 +38,12 @@ NUMBERS = Dataset(
 TWO = replace(
     NUMBERS, y=np.greater(NUMBERS.x[:, 0], 5).astype(np.int64), task="classification", classes=("low", "high")
 )
+LABELS = replace(
+    NUMBERS,
+    y=np.greater(NUMBERS.x[:, :3], [4, 5, 7]).astype(np.float32),
+    task="multi-label",
+    classes=("some", "many", "most"),
+)
 WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
     "classes": (DIGITS, {}),
     "scaled and permuted": (
@@ -49,6 +55,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
         TWO,
         {"network": "mlp:4+6+1", "simulation__split": "iid", "learning__loss": "binary"},
     ),
+    "labels": (LABELS, {"network": "mlp:4+6+3", "simulation__split": "iid", "simulation__normalise": "standard"}),
     "images": (IMAGES, {"network": "cnn,channels=2,hidden=6,norm=batch", "simulation__normalise": "minmax"}),
     "tokens": (TOKENS, {"network": "lstm,hidden=5,embedding=3"}),
     "adapters": (
@@ -94,7 +101,10 @@ def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) 
     model = trained(tmp_path, made, "peer2")
     x, y = own_test_part(made, "peer2")
     answers, score = model.answers(x), model.evaluate(x, y)[0]
-    if model.card.classes:
+    if dataset is LABELS:
+        assert answers.shape == y.shape == (len(x), 3)
+        assert float(((answers > 0.5) == (y == 1)).mean()) == pytest.approx(score)
+    elif model.card.classes:
         np.testing.assert_allclose(answers.sum(1), 1, atol=1e-5)
         assert answers.shape[1] == len(model.card.classes)
         assert float((answers.argmax(1) == y).mean()) == pytest.approx(score)

@@ -48,6 +48,27 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
             assert score == LogisticRegression().fit(train_x, train_y).score(test_x, test_y)
 
 
+def test_of_labels_it_is_one_model_for_each(tmp_path: Path) -> None:
+    draws = np.random.default_rng(3)
+    x = draws.normal(size=(120, 2))
+    marks = [x[:, 0] > 0.3, x[:, 0] + x[:, 1] > draws.normal(size=120), np.zeros(120, bool)]
+    lines = [",".join(f"{value:.4f}" for value in row) for row in np.column_stack([x, *marks])]
+    (tmp_path / "ward.csv").write_text("\n".join(["a,b,fever,cough,never", *lines]) + "\n")
+    data = f"csv:{tmp_path / 'ward.csv'},labels=fever+cough+never"
+    federation = Federation.model_validate({"simulation": {"dataset": data, "peers": 3, "split": "iid"}})
+    made = build_world(federation, load_dataset(federation.simulation.dataset), 0)
+    found = linear_scores(made)
+    assert found is not None
+    for number, score in enumerate(found):
+        held = made.held(number)
+        assert held.inputs is not None
+        train_x, test_x = (
+            held.inputs.apply(made.dataset.x[rows]).astype(np.float64) for rows in (held.train_M, held.test_M)
+        )
+        two = [LogisticRegression().fit(train_x, held.train_y[:, i]).score(test_x, held.test_y[:, i]) for i in (0, 1)]
+        assert score == pytest.approx((sum(two) + 1.0) / 3), "nobody has the third label, and everybody knows it"
+
+
 def test_other_data_have_none(tmp_path: Path) -> None:
     digits = Federation.model_validate({"simulation": {"peers": 2, "split": "iid"}})
     data = load_dataset(digits.simulation.dataset)

@@ -220,6 +220,20 @@ def test_whole_peers_in_virtual_time_give_the_numbers_of_the_vector_engine(case:
 
 
 @pytest.mark.slow
+def test_several_labels_have_the_same_numbers_too(tmp_path: Path, images: Path) -> None:
+    """The labels are the binary places of a digit, some of which are in the same example."""
+    with np.load(images) as digits:
+        marks_NC = digits["y"][:, None] >> np.arange(4) & 1
+        np.savez(images, x=digits["x"].reshape(-1, 64), y=marks_NC.astype(bool))
+    file = tmp_path / "federation.yaml"
+    data = f"dataset: 'npz:{images}', normalise: none, split: 'blocks:40,shuffle=true,test=50'"
+    file.write_text(federation(FEW, network="mlp:64+12+4", data=data))
+    found, expected = (played(file, engine, "partial-averaging") for engine in ("network", "vector"))
+    assert_the_same(found[0], expected[0])
+    assert found[1]["accuracy"] == expected[1]["accuracy"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NORMALISED)
 def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, images: Path) -> None:
     file, (buffers, method) = tmp_path / "federation.yaml", NORMALISED[case]
