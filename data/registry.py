@@ -23,6 +23,7 @@ from fedpeer.data import (
     leaf,
     sensors,
     shakespeare,
+    speeches,
     store,
     tables,
 )
@@ -45,6 +46,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "parkinsons": tables.parkinsons,
     "gleam": gleam.gleam,
     "shakespeare": shakespeare.shakespeare,
+    "speeches": speeches.speeches,
     "cifar10": cifar.cifar10,
     "cifar100": cifar.cifar100,
     "associative": associative.associative_data,
@@ -56,7 +58,7 @@ SOURCES: dict[str, DatasetSource] = {
     for source in (
         bundled.DIGITS, bundled.WATCH, flights.FLIGHTS, idx.MNIST, idx.QMNIST, idx.FASHION_MNIST,
         leaf.MNIST_BY_WRITER, leaf.FEMNIST, sensors.HAR, sensors.HAPT, sensors.VEHICLE, tables.LANDMINE,
-        tables.PARKINSONS, gleam.GLEAM, shakespeare.SHAKESPEARE, cifar.CIFAR10, cifar.CIFAR100,
+        tables.PARKINSONS, gleam.GLEAM, shakespeare.SHAKESPEARE, speeches.SPEECHES, cifar.CIFAR10, cifar.CIFAR100,
         associative.ASSOCIATIVE, associative_digits.ASSOCIATIVE_DIGITS,
     )
 }  # fmt: skip

@@ -162,7 +162,7 @@ def published_text() -> str:
         return _text(path)
 
 
-def speeches(text: str) -> dict[str, dict[str, list[str]]]:
+def speeches_of(text: str) -> dict[str, dict[str, list[str]]]:
     """Return the speeches of each role of each play, in their order; runs of blanks become one blank."""
     found: dict[str, dict[str, list[str]]] = {}
     for title, lines in _works(text):

@@ -1,9 +1,9 @@
 """Beyond the papers: plays adapt a pretrained model of sentences to tell their leading roles apart.
 
-Each of eight peers has speeches of the four leading roles of one play, and learns who says each (`speeches.py`). All
-have all-MiniLM-L6-v2, frozen, and train adapters of rank 8 beside its queries and values, and a classifier. A class is
-another person in each play, so classifiers cannot be shared; how speeches tell persons apart may be. The claims were
-written down before any run.
+Each of eight peers has speeches of the four leading roles of one play, and learns who says each (the data set
+`speeches`). All have all-MiniLM-L6-v2, frozen, and train adapters of rank 8 beside its queries and values, and a
+classifier. A class is another person in each play, so classifiers cannot be shared; how speeches tell persons apart may
+be. The claims were written down before any run.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedpeer.data.dataset import DataError
+from fedpeer.data.speeches import PLAYS, model_folder
 from fedpeer.experiments.claims import in_order
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.short_requests import experiment_options
-from fedpeer.experiments.speeches import MODEL, PLAYS, model_folder
 
 _HEAD, _OWN, _COMMON = "own classifier", "own adapters", "adapters in common"
 _PARTIAL, _ALL = "A in common, B own", "all in common"
@@ -35,7 +35,7 @@ def _folder() -> str:
     try:
         return str(model_folder())
     except DataError:  # a run then tells how to install it, when it reads the data
-        return MODEL.name
+        return "all-MiniLM-L6-v2"
 
 
 def _cell(size: RunSize, scheme: str) -> Cell:
@@ -51,7 +51,7 @@ def _cell(size: RunSize, scheme: str) -> Cell:
             **({} if adapts else {"frozen": ["model.bert.*"]}),
         },
         simulation={
-            "dataset": "python:fedpeer.experiments.speeches:leading_roles",
+            "dataset": "speeches",
             "split": "user,test_fraction=0.42",
             "peers": PLAYS,
             "validation": 0.2,
@@ -72,7 +72,7 @@ PRETRAINED = Experiment(
     title="A pretrained model of sentences: plays share adapters, and have classifiers of their own",
     source="beyond the papers, a pretrained model",
     paper="adapters: Hu et al., LoRA, ICLR 2022; the model: Reimers, Gurevych, Sentence-BERT, EMNLP 2019",
-    data=("shakespeare",),
+    data=("speeches",),
     columns=("PM", "sent"),
     sizes={
         "quick": RunSize(rounds=1, seeds=1, few=True, minutes=3, differs="One round, one seed."),

@@ -20,7 +20,7 @@ def test_each_data_set_is_described(folder: Path) -> None:
     for name, function in DATASETS.items():
         found = describe_dataset(name)
         others = {
-            "extra": ("digits", "watch", "flights", "associative-digits"),
+            "extra": ("digits", "watch", "flights", "speeches", "associative-digits"),
             "made here": ("associative",),
             "by hand": ("femnist", "mnist-by-writer"),
         }
@@ -45,7 +45,7 @@ def test_a_file_that_is_there_shows(folder: Path) -> None:
 
 def test_all_real_ones_are_here(real: Path) -> None:
     absent = {name for name in DATASETS if not describe_dataset(name).here}
-    assert absent <= {"femnist", "hapt", "gleam", "watch", "flights"}
+    assert absent <= {"femnist", "hapt", "gleam", "watch", "flights", "speeches"}
 
 
 def test_settings_follow_the_grammar_of_choices() -> None:

@@ -89,7 +89,7 @@ def test_roles_speak_as_leaf_reads_them() -> None:
 
 
 def test_speeches_are_told_apart() -> None:
-    assert shakespeare.speeches(TEXT) == {
+    assert shakespeare.speeches_of(TEXT) == {
         "KING RICHARD, THE THIRD": {
             "RICHARD": [
                 f"{LONG} that lour'd upon our house In the deep bosom of the ocean buried.",

