@@ -228,13 +228,13 @@ SABOTAGE = {
         forget_the_update_that_was_sent, sessions.client_killed, range(89, 200, 40)
     ),
     "count a late update again": Switch(count_a_late_update_again, sessions.buffered, range(2, 3)),
-    "settle while an update waits": Switch(settle_while_an_update_waits, sessions.buffered, range(2, 3)),
+    "settle while an update waits": Switch(settle_while_an_update_waits, sessions.buffered, range(3, 4)),
     "settle a round twice": Switch(settle_a_round_twice, sessions.client_killed, range(20, 200, 60)),
     "listen to everybody": Switch(listen_to_everybody, liars.liars, range(2, 3)),
     "believe any Hello": Switch(believe_any_hello, liars.liars_soon, range(1)),
     "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
     "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
     "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
-    "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (143,)),
+    "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (287,)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

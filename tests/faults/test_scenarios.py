@@ -66,7 +66,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "slices_end": ((3,), ()),
     "group_members_change": ((0,), ()),
     # Four in a ring are all apart, and come back to edges that were added for the dead.
-    "isolated": ((143,), ()),
+    "isolated": ((287,), ()),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
     "liars_soon": (range(24), ()),
