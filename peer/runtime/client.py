@@ -58,8 +58,6 @@ _OTHER_OPENS_S, _BOTH_OPEN_S = 1.5, 15.0
 _MEET_S = 2.0
 #: Seconds in which a post connects, if it does.
 _CONNECTS_S = 0.5
-#: Seconds after which it is tried again to connect directly to a peer whose connection is carried.
-_IMPROVE_S = 60.0
 #: Headers that aiohttp would add and nobody reads.
 _NEEDLESS = ("Accept", "Accept-Encoding", "User-Agent")
 
@@ -337,7 +335,7 @@ class PeerLinks:
                     if attempts.through not in ("", before):
                         self._carried(peer, attempts.through)
                     if attempts.through and attempts.address:
-                        asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link, tls)
+                        self._improve_soon(peer, link, tls)
                     await self._run(peer, link, opened)
         finally:
             link.opening = None
@@ -355,6 +353,10 @@ class PeerLinks:
         if self._outbound:
             loop.call_at(max(link.attempts.again, loop.time() + self._limits.backoff_s), want)
 
+    def _improve_soon(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
+        wait = link.attempts.next_improvement()
+        asyncio.get_running_loop().call_later(wait, self._improve, peer, link, tls)
+
     def _improve(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
         """Try to do without the peer that carries."""
         if self._links.get(peer) is link and link.attempts.through and link.improving is None:
@@ -364,7 +366,7 @@ class PeerLinks:
         try:
             opened = await self._opener.directly(tls, link.attempts)
         except NOT_OPENED:
-            asyncio.get_running_loop().call_later(_IMPROVE_S, self._improve, peer, link, tls)
+            self._improve_soon(peer, link, tls)
         else:
             link.attempts.opened("")
             await self._run(peer, link, opened, instead=True)

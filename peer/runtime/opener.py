@@ -34,6 +34,9 @@ from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX
 _ASKED, _ASK_AGAIN_S = 3, 5.0
 #: Seconds until another attempt after a refusal; seconds for the other side to confirm that a connection ends.
 _REFUSED_S, CLOSE_S = 10.0, 1.0
+#: Seconds after which it is tried to do without the peer that carries a connection, at first and at most; they double.
+#: After a cut the other side may be reachable again a moment later, and what is carried takes twice as long.
+IMPROVE_S, IMPROVE_MAX_S = 2.0, 60.0
 #: What is raised where no connection can be opened.
 NOT_OPENED = (TimeoutError, ClientError, OSError, ValueError, LinkLostError)
 
@@ -47,6 +50,7 @@ class Attempts:
     failed       direct ones that have failed since the last connection
     through      the peer that carries the connection, or carried the last one; "": nobody
     asked        peers that have been asked to carry one, and `ask_again`: time from which the next ones are asked
+    improve_s    seconds from now until a direct one is tried beside one that is carried
     refusals     by peer, why it has not carried one, or carries it no longer
     """
 
@@ -56,6 +60,7 @@ class Attempts:
     through: str = ""
     asked: int = 0
     ask_again: float = 0.0
+    improve_s: float = IMPROVE_S
     refusals: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -69,6 +74,14 @@ class Attempts:
         """Note that there is a connection, through this peer or (if "") without one."""
         self.through, self.failed, self.ask_again = through, 0, 0.0
         self.refusals.clear()
+        if not through:
+            self.improve_s = IMPROVE_S
+
+    def next_improvement(self) -> float:
+        """Return the seconds until a direct connection is tried, and double those until the try after that."""
+        wait = self.improve_s
+        self.improve_s = min(2 * wait, IMPROVE_MAX_S)
+        return wait
 
 
 class LinkOpener:

@@ -22,6 +22,7 @@ from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import Identity, client_context, peer_of, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
+from fedpeer.peer.runtime.opener import Attempts
 from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.server import LINK_ROUTE, PeerServer
 from fedpeer.peer.runtime.streams import BYTES, CARRIED, CARRY, END, LinkLostError
@@ -194,10 +195,7 @@ async def test_two_peers_to_which_nobody_can_connect_reach_each_other_through_a_
 
 
 @pytest.mark.asyncio
-async def test_who_can_be_reached_after_all_is_carried_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedpeer.peer.runtime.client._IMPROVE_S", 0.3)
+async def test_who_can_be_reached_after_all_is_soon_carried_no_longer(tmp_path: Path) -> None:
     async with federation(tmp_path, carriers="cas dan") as all_of:
         ann, _, cas, dan = all_of.members.values()
         await cas.gets_through(dan)
@@ -219,6 +217,16 @@ async def test_who_can_be_reached_after_all_is_carried_no_longer(
         await ann.gets_through(dan)
         await ann.brings(dan, slice_of(1))
         assert cas.carrier.carried["ann", "dan"] < LENGTH
+
+
+def test_a_direct_connection_is_tried_soon_and_then_more_and_more_rarely() -> None:
+    attempts = Attempts()
+    for _ in range(2):
+        attempts.opened("cas")
+        assert [attempts.next_improvement() for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
+        attempts.opened("dan")  # another one carries it, which makes a direct one no likelier
+        assert attempts.next_improvement() == 60
+        attempts.opened("")
 
 
 @pytest.mark.asyncio
