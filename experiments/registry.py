@@ -49,8 +49,8 @@ EXPERIMENTS: Mapping[str, str] = {
     "pretrained": "fedpeer.experiments.pretrained:PRETRAINED",
     "flights": "fedpeer.experiments.flights:FLIGHTS",
     "dfl-table": "fedpeer.experiments.dfl:TABLE",
-    "lstm-slices": "fedpeer.experiments.recurrent_figure:LSTM",
-    "attention-slices": "fedpeer.experiments.attention_figure:ATTENTION",
+    "lstm-slices": "fedpeer.experiments.sequence_figures:LSTM",
+    "attention-slices": "fedpeer.experiments.sequence_figures:ATTENTION",
 }
 
 
