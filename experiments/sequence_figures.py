@@ -165,7 +165,7 @@ ATTENTION = Figure(
     settings=_NUMBERS,
     setting=EXAMPLES,
     world=lambda examples: FigureWorld(
-        dataset="mnist",
+        dataset="mnist,shape=image",
         split=f"blocks:{examples},test=1000/swap:8+9,on={SEVEN}",
         peers=16,
         updates=25,

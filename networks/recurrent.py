@@ -41,6 +41,6 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map sequences, (B, T) int64, (B, T, F) float or images (B, C, H, W) as rows, to logits, (B, outputs)."""
-        states, _ = self.recurrent(self.embedding(as_sequences(x)))
+        states, _ = self.recurrent(self.embedding(as_sequences(x, tokens=isinstance(self.embedding, nn.Embedding))))
         logits: Tensor = self.output(states[:, -1])
         return logits

@@ -16,6 +16,18 @@ def sequence_shape(input_shape: tuple[int, ...]) -> tuple[int, ...]:
     return height, channels * width
 
 
-def as_sequences(x: Tensor) -> Tensor:
-    """Return images, (B, C, H, W), as sequences of their rows, (B, H, C * W); sequences stay as they are."""
+def as_sequences(x: Tensor, *, tokens: bool) -> Tensor:
+    """Return images, (B, C, H, W), as sequences of their rows, (B, H, C * W); sequences stay as they are.
+
+    Args:
+        tokens: whether the network reads numbers of tokens.
+
+    Raises:
+        ValueError: it does, and these are other numbers.
+    """
+    if tokens and x.is_floating_point():
+        raise ValueError(
+            f"it reads sequences, and an example is a row of {x.shape[1]} numbers; give sequences (T, F), or images "
+            "(such as shape=image), whose rows it reads"
+        )
     return x.transpose(1, 2).flatten(2) if x.dim() == 4 else x

@@ -88,7 +88,7 @@ class Transformer(nn.Module):
 
         Sequences are (B, T) int64, (B, T, F) float, or images (B, C, H, W), which are sequences of their rows.
         """
-        h = self.embedding(as_sequences(x)) + self.position
+        h = self.embedding(as_sequences(x, tokens=isinstance(self.embedding, nn.Embedding))) + self.position
         for block in self.children():
             h = block(h) if isinstance(block, TransformerBlock) else h
         logits: Tensor = self.output(self.norm(h if self.causal else h[:, -1]))

@@ -7,12 +7,15 @@ import torch
 from torch import nn
 
 from fedpeer.config.choice import Choice, parse_choice
+from fedpeer.data.registry import describe_dataset
 from fedpeer.experiments.experiment import Cell, SizeName
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured, PaperClaim
 from fedpeer.experiments.sequence_figures import ATTENTION, LSTM
+from fedpeer.learning.holdings import load_dataset
 from fedpeer.networks.registry import lstm, transformer
 from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.world import build_world
 from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.plan import Group, compile_plan
 from fedpeer.slicing.trace import trace
@@ -99,6 +102,17 @@ def test_a_level_owns_whole_heads_and_hidden_units_of_a_transformer(level: int) 
     assert owned["output.weight"].all()
 
 
+@pytest.mark.slow
+@every_figure
+def test_the_network_takes_the_data_and_is_the_one_that_is_divided_here(name: str) -> None:
+    if not describe_dataset(experiment(name).data[0]).here:
+        pytest.skip(f"{experiment(name).data[0]} is not on this machine")
+    wanted = request(name, "own output").federation
+    made = build_world(wanted, load_dataset(wanted.simulation.dataset), 0)
+    assert made.network.parts == trace(*network(name)).parts
+    assert len(made.peers) == FIGURES[name][1]
+
+
 @every_figure
 def test_own_output_averages_all_but_the_last_layer(name: str) -> None:
     _, owned = everyones(name, "own output")
@@ -111,7 +125,7 @@ def test_own_output_averages_all_but_the_last_layer(name: str) -> None:
 def test_the_levels_differ_in_nothing_else(name: str) -> None:
     none, *partial, whole = FIGURES[name][2]
     wanted = request(name, partial[1])
-    data = {"lstm-slices": "shakespeare,users=8,samples=8000", "attention-slices": "mnist"}[name]
+    data = {"lstm-slices": "shakespeare,users=8,samples=8000", "attention-slices": "mnist,shape=image"}[name]
     assert wanted.federation.simulation.dataset == parse_choice(data)
     assert wanted.federation.simulation.peers == FIGURES[name][1]
     assert wanted.federation.learning.batch_size == 10

@@ -104,6 +104,14 @@ def test_an_image_is_the_sequence_of_its_rows(build: Callable[..., nn.Module]) -
     assert torch.equal(of_images.eval()(images), of_sequences.eval()(rows))
 
 
+@pytest.mark.parametrize("build", [lstm, transformer])
+def test_rows_of_numbers_are_no_tokens(build: Callable[..., nn.Module]) -> None:
+    with pytest.raises(
+        ValueError, match=r"a row of 64 numbers; give sequences \(T, F\), or images \(such as shape=image\)"
+    ):
+        build((64,), 10)(torch.randn(2, 64))
+
+
 def test_a_causal_transformer_answers_at_each_place_from_those_before_it() -> None:
     network = transformer((6,), 9, width=8, heads=2, layers=2, vocabulary=9, causal=True).eval()
     x = torch.randint(0, 9, (3, 6))
