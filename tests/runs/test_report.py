@@ -15,6 +15,7 @@ from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
 from fedpeer.runs.svg import drawing_only
+from tests.peer.runtime.browser import CHROMIUM, chromium
 from tests.runs.run_factory import described, made, row, settings
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -302,3 +303,31 @@ def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relati
     parsed_without = report("one method")[2]
     assert "Other measurements" not in parsed_without.text
     assert "GM" not in parsed_without.text
+
+
+@pytest.mark.parametrize(
+    ("classes", "says"),
+    [
+        (["fever", "cough"], "Training examples of each label, for each peer"),
+        ([], "Quantiles of the number of labels in the training data, for each peer"),
+    ],
+)
+def test_of_labels_it_says_so(classes: list[str], says: str, tmp_path: Path) -> None:
+    run = made(tmp_path)
+    split = run.read("split")
+    assert split is not None
+    run.describe("split", split | {"task": "multi-label", "classes": classes})
+    assert says in page(run)[1].text
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+async def test_a_name_without_a_blank_fits_a_telephone(tmp_path: Path) -> None:
+    data = "csv:/home/somebody/hospitals/north/2026/clinic.csv,labels=fever+cough+rash,user=ward"
+    run = made(tmp_path, simulation={"peers": 4, "dataset": data, "split": "user"})
+    async with chromium(tmp_path / "browser") as tab:
+        await tab.look(390)
+        await tab.open(write_report(run).as_uri())
+        assert data in await tab.value("document.body.textContent")
+        assert await tab.value("document.documentElement.scrollWidth") == 390
