@@ -358,9 +358,8 @@ class PeerLinks:
         asyncio.get_running_loop().call_later(wait, self._improve, peer, link, tls)
 
     def _improve(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
-        """Try to do without the peer that carries, unless the other side has opened a direct connection meanwhile."""
-        wanted = link.attempts.through and self.link(peer, direct=True) is None
-        if self._links.get(peer) is link and wanted and link.improving is None:
+        """Try to do without the peer that carries."""
+        if self._links.get(peer) is link and link.attempts.through and link.improving is None:
             link.improving = asyncio.create_task(self._open_directly(peer, link, tls))
 
     async def _open_directly(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:

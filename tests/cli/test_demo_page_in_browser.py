@@ -84,13 +84,10 @@ async def lit(page: Page, method: str) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-async def looks(page: Page, method: str, kind: str) -> list[int]:
-    """Return the cells of an answer that are drawn as this kind."""
-    found = await page.value(
-        f"[...document.querySelectorAll('[data-method={method}] .answer .cell')].flatMap((c, n) => "
-        f"c.classList.contains('{kind}') ? [n] : [])"
-    )
-    return list(found)
+def drawn(method: str, kind: str) -> str:
+    """Return the script for the cells of an answer that are drawn as this kind."""
+    cells = f"[...document.querySelectorAll('[data-method={method}] .answer .cell')]"
+    return f"{cells}.flatMap((c, n) => c.classList.contains('{kind}') ? [n] : [])"
 
 
 async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
@@ -104,7 +101,7 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
             assert await lit(page, method) == ((fires_H & averaged_H).sum(), (fires_H & ~averaged_H).sum())
             right, missing = options.answer & STRANGE.whole, STRANGE.whole & ~options.answer
             for kind, cells in (("right", right), ("missing", missing), ("extra", options.answer & ~STRANGE.whole)):
-                assert await looks(page, method, kind) == np.flatnonzero(cells).tolist(), (method, kind)
+                assert await page.value(drawn(method, kind)) == np.flatnonzero(cells).tolist(), (method, kind)
         units = "document.querySelectorAll('[data-method={}] {}').length"
         assert await page.value(units.format("partial-averaging", "circle")) == AVERAGED
         assert await page.value(units.format("partial-averaging", "rect")) == HIDDEN - AVERAGED
@@ -136,8 +133,10 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
             await press(page, key)
         assert await page.value("document.activeElement.getAttribute('aria-label')") == "row 3, column 5"
         assert await page.value(given(B.half))
-        await page.until(f"{text}.includes('peer2 learnt pattern B itself, and completes it')")
-        assert await looks(page, "full-averaging", "right") == np.flatnonzero(B.whole).tolist()
+        # The same words may stand under the answer to the cells of a moment ago.
+        whole = ",".join(map(str, np.flatnonzero(B.whole)))
+        answered = f"{text}.includes('peer2 learnt pattern B itself, and completes it')"
+        await page.until(f"{answered} && {drawn('full-averaging', 'right')}.join() === '{whole}'")
         assert "half of B" in await page.value("document.querySelector('#presets [aria-pressed=true]').textContent")
         assert await page.value("wrong") == []
 

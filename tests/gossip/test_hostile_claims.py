@@ -300,6 +300,7 @@ def test_whoever_is_heard_after_it_was_found_dead_is_alive_at_once_and_nobody_li
         assert peer.received("peer003") == [MemberChange("peer003", "dead", "alive", "peer003")]
         assert peer.received("peer003") == []
         assert "peer003" in peer.living
+        tell(peer, a_claim("peer003", "dead", author="peer002", version=version))  # it is still on its way
         told = peer.on_ping("peer003", 1, ())
         claims = [claim for item in told if isinstance(item, SendProbe) for claim in item.claims]
         assert peer.statement in claims, "it may have missed much"
