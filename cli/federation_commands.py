@@ -167,7 +167,7 @@ def delivery_lines(delivered: Mapping[str, str], file: str = "roster.json") -> l
     """Return lines that say which peers have the new roster (or contract), and how the others get it.
 
     Args:
-        told: peer id -> why it could not be sent to that peer, or "".
+        delivered: peer id -> why it could not be sent to that peer, or "".
         file: name of the file to copy if no peer was reached.
     """
     reached = [peer for peer, why in delivered.items() if not why]

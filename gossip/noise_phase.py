@@ -37,8 +37,8 @@ from fedpeer.gossip.transfers import NumberedTransfer, Outgoing, carried, give
 class NoisePhase:
     """One peer's progress through the noise phase of one averaging.
 
-    wanted   p: number of different neighbors that must get a masked share
-    told     neighbors that have got one
+    wanted     p: number of different neighbors that must get a masked share
+    masked_to  neighbors that have got one
     """
 
     wanted: int

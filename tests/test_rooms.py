@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging.config
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -185,3 +186,62 @@ def test_every_file_says_what_lives_in_it() -> None:
     for room in (*ROOMS, "fedpeer"):
         for each in sources(room):
             assert ast.get_docstring(each.tree), each.path
+
+
+#: A line of a class's list of settings or of attributes: names, two or more spaces, what they are.
+LISTED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*) {2,}\S")
+#: A parameter in the section `Args:` of a docstring.
+PARAMETER = re.compile(r" {4}\*{0,2}(\w+(?:, \w+)*): ")
+
+
+def documented(node: ast.AST) -> str:
+    has_one = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return (ast.get_docstring(node) or "") if has_one else ""
+
+
+def found_in(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yield the names in the lines of a text that begin as the pattern says."""
+    for found in map(pattern.match, text.splitlines()):
+        yield from found[1].split(", ") if found else ()
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    given = node.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    return {each.arg for each in named}
+
+
+def names_within(node: ast.AST) -> Iterator[str]:
+    """Yield what a class has by name: fields, attributes, methods, and their parameters."""
+    for each in ast.walk(node):
+        match each:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from (each.name, *parameters(each))
+            case ast.Attribute():
+                yield each.attr
+            case ast.Name(ctx=ast.Store()):
+                yield each.id
+
+
+def test_docstrings_name_parameters_and_attributes_that_exist() -> None:
+    """A renaming has to reach the lists in docstrings, too."""
+    trees = {each.path: each.tree for room in (*ROOMS, "fedpeer") for each in sources(room)}
+    classes = {node.name: node for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def members(node: ast.ClassDef) -> set[str]:
+        bases = (classes.get(ast.unparse(base)) for base in node.bases)
+        return {*names_within(node)}.union(*(members(base) for base in bases if base is not None))
+
+    wrong = []
+    for path, node in ((path, node) for path, tree in trees.items() for node in ast.walk(tree)):
+        text = documented(node)
+        lists, _, arguments = text.partition("Args:\n")
+        said = {*found_in(arguments.partition("\n\n")[0], PARAMETER)}
+        known: set[str] = set()
+        if isinstance(node, ast.ClassDef):
+            known, listed = members(node), {*found_in(lists, LISTED)}
+            said |= listed if listed & known else set()  # else it is a table of something else
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            known = parameters(node)
+        wrong += [f"{path.relative_to(ROOT)}:{node.lineno} {name}" for name in sorted(said - known)]
+    assert not wrong

@@ -76,7 +76,7 @@ def demonstrate(
         seed: seed of everything random.
         images: whether patterns are images of digits instead of bits.
         workers: training processes; None: one per core.
-        tell: called with each event.
+        on_event: called with each event.
         stop: set to stop the training.
 
     Raises:

@@ -96,7 +96,7 @@ class Election:
     """The election machine of one peer.
 
     voter_sets     those that are known; `force` is the number of the one in force
-    stand          hard state, as it was last made durable
+    hard_state     term and vote, as they were last made durable
     progress       of this peer; whoever drives the machine keeps it up to date
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on

@@ -66,8 +66,8 @@ class RoundProgress:
     disagreement by group, distance to the furthest neighbor relative to the own norm, in the last averaging
     alone        trainings beyond the first in this round, taken because nobody answers
     alone_since  tick of running time at which the peer found itself alone; None: it is not
-    said_alone, said_stalled   it was logged that the peer is alone, that the round has stalled
     trained_at   tick of running time at which this round's training was over; None: it is not
+    alone_noted, stalled_noted   it was logged that the peer is alone, that the round has stalled
     astray       groups for which it was logged that far too little or too much weight is held here
     """
 

@@ -95,7 +95,7 @@ class _Window:
     """Lines of one name in one time window.
 
     began     its start
-    told      lines logged since, by text
+    lines     lines logged since, by text
     again     how often each of these came again
     crowded   last line that was held back because there were too many, with the number of those before it
     """

@@ -55,7 +55,7 @@ async def patiently(
     """Repeat the attempt while it raises `passes`, and return its result; None if `over` was set before.
 
     Args:
-        said: called with each failure, before the pause after it.
+        on_failure: called with each failure, before the pause after it.
     """
     for pause in pauses():
         try:

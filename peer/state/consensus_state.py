@@ -47,10 +47,10 @@ class ConsensusState:
     client          state of this peer's client after round `settled`; b"" without a server
     holding         commit state: the certificate in force, and the proposal accepted beyond it
     voter_sets      known ones by number; `rosters`: the signed texts that name them, for peers that come later
-    stand           hard state of the election
+    hard_state      term and vote of the election
     models          contents by digest (`leaf_bytes.py`): of the applied and the accepted proposal, and the last few
                     that were stored
-    study           the last training, until its round is over
+    pending         update of the last training, until its round is over
     voting_allowed  it is known what this peer may have promised on a lost disk; before that it does not vote
     lost            number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
     """

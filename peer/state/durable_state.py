@@ -74,7 +74,7 @@ class GroupState:
     out, into    channels to and from each neighbor that it ever exchanged with, by id
     at           (round, exchange) that it is in, or waits to open
     expect       neighbors whose shares of this exchange are expected; None between two exchanges
-    told         neighbors that were sent masked shares in the averaging of `at` (`gossip/noise_phase.py`)
+    masked_to    neighbors that were sent masked shares in the averaging of `at` (`gossip/noise_phase.py`)
     nothing      places for which a neighbor has announced that nothing will come
     active       it gives in the averaging of `at`: it has moved, or was activated (`gossip/event_trigger.py`)
     settled_D    (D,) float32 after the last averaging in which it took part, if averaging is event-triggered; None: not

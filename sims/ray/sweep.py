@@ -51,7 +51,7 @@ class Sweep:
 
     Args:
         cpus: CPUs of each run.
-        tell: called with each event of a run.
+        on_event: called with each event of a run.
         simulate: runs a prepared simulation.
         objects: data and network, if they are given as Python objects.
 
