@@ -137,13 +137,9 @@ def _binary_delta(z: Tensor, y: Tensor) -> Tensor:
     return z.sigmoid() - _indicator(z, y)
 
 
-def _of_labels(z: Tensor, y: Tensor) -> Tensor:
-    """Return the binary cross-entropy of each example, mean over its labels, in nats, (..., B)."""
-    return functional.binary_cross_entropy_with_logits(z, _as_numbers(z, y), reduction="none").mean(-1)
-
-
 def _multi_label(z: Tensor, y: Tensor) -> Tensor:
-    return _of_labels(z, y).mean(-1)
+    """Return the binary cross-entropy, mean over labels and examples, in nats."""
+    return functional.binary_cross_entropy_with_logits(z, _as_numbers(z, y), reduction="none").mean(-1).mean(-1)
 
 
 def _multi_label_delta(z: Tensor, y: Tensor) -> Tensor:
@@ -189,7 +185,7 @@ LOSSES: dict[str, Loss] = {
         Loss("squared-error", _squared_error, _squared_error_delta, "classification", 1, sigmoids=True),
         Loss("binary", _binary, _binary_delta, "classification", 2, sigmoids=True, each=_binaries),
         # As torch's BCEWithLogitsLoss: the mean over examples and labels.
-        Loss("multi-label", _multi_label, _multi_label_delta, "multi-label", 4, sigmoids=True, each=_of_labels),
+        Loss("multi-label", _multi_label, _multi_label_delta, "multi-label", 4, sigmoids=True),
         Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, "regression", 3),
         Loss("mean-absolute-error", _mean_absolute_error, None, "regression", -1),
         Loss("huber", _huber, None, "regression", -1),

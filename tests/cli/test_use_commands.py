@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.table import Table
 from safetensors.torch import load_file
 from sklearn import metrics
 
 from fedpeer.cli import main
+from fedpeer.cli.judgement import Judgement
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.cli.results import linear
 from fedpeer.learning.holdings import outfit
@@ -273,6 +275,15 @@ def test_a_model_of_several_labels_is_evaluated_and_predicts(fedpeer: Fedpeer, t
     assert "fever" in shown
     other = fedpeer("evaluate", *peer, "--data", "csv:ward.csv,label=fever,drop=cough")
     assert (other.code, "trained for the labels fever, cough" in " ".join(other.err.split())) == (2, True)
+
+
+def test_more_classes_than_a_person_reads_are_counted() -> None:
+    names = tuple(map(str, range(101)))
+    assert [*Judgement(classes=names, by_class=np.zeros((101, 4))).shown()] == [
+        "precision and recall of each of the 101: --json"
+    ]
+    [listed] = Judgement(classes=names[:100], by_class=np.zeros((100, 4))).shown()
+    assert isinstance(listed, Table)
 
 
 def test_a_peers_file_and_its_folder_name_its_model(fedpeer: Fedpeer, tmp_path: Path) -> None:

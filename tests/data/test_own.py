@@ -227,6 +227,16 @@ def test_numbers_survive_writing_and_reading(tmp_path_factory: pytest.TempPathFa
 # Parquet
 
 
+def test_labels_of_a_parquet_file_are_columns_of_numbers_or_of_true_and_false(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path = str(tmp_path / "t.parquet")
+    stored.write_table(pyarrow.table({"a": [1, 2, 3], "fever": [1, 0, 1], "cough": [False, False, True]}), path)
+    found = parquet(path=path, labels=("fever", "cough"))
+    assert (found.task, found.classes, found.x.shape) == ("multi-label", ("fever", "cough"), (3, 1))
+    assert found.y.tolist() == [[1, 0], [0, 0], [1, 1]]
+
+
 def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
     stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")

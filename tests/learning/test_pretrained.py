@@ -28,7 +28,7 @@ WRITERS = ("llama", "gpt2")
 LENGTH = 8
 # Of PEFT 0.21 with transformers 5.24.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
-Task = Literal["classification", "next-token"]
+Task = Literal["classification", "multi-label", "next-token"]
 
 
 @pytest.fixture(scope="module")
@@ -41,16 +41,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shape(task: Task = "classification", *, length: int = LENGTH, vocabulary: int = 19) -> DataShape:
     return DataShape(
-        name="reviews", input_shape=(length,), input_kind="tokens", task=task, classes=3 if task[0] == "c" else 0,
+        name="reviews", input_shape=(length,), input_kind="tokens", task=task, classes=0 if task == "next-token" else 3,
         targets=1, vocabulary=vocabulary,
     )  # fmt: skip
 
 
 def built(folder: Path, settings: str = "", task: Task = "classification") -> PretrainedModel:
     choice = parse_choice(f"hf:{folder}{settings}")
-    found = build_network(
-        choice, shape(task), 3 if task == "classification" else 19, Draws(0), _no_code, build_pretrained
-    )
+    found = build_network(choice, shape(task), 19 if task == "next-token" else 3, Draws(0), _no_code, build_pretrained)
     return cast(PretrainedModel, found.eval())
 
 
@@ -95,7 +93,12 @@ def answers(model: Any, x: Tensor, padding: int) -> Tensor:
 
 @pytest.mark.parametrize("settings", ["", ",lora=2"])
 @pytest.mark.parametrize(
-    ("name", "task"), [*((c, "classification") for c in CLASSIFIERS), *((w, "next-token") for w in WRITERS)]
+    ("name", "task"),
+    [
+        *((name, "classification") for name in CLASSIFIERS),
+        *((name, "next-token") for name in WRITERS),
+        ("bert", "multi-label"),
+    ],
 )
 def test_it_gives_the_librarys_numbers(models: Path, name: str, task: Task, settings: str) -> None:
     module, x = built(models / name, settings, task), tokens()

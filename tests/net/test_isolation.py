@@ -46,7 +46,7 @@ def rate(peers: list[Peer]) -> float:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What is isolated, in which way, for how long, and how the peers average.
+    """One isolation of hosts: which, in which way, for how long, and how the peers average.
 
     how   cut, freeze; muted: nothing that it sends arrives; deaf: nothing that others send arrives; pair: two of five
     """
