@@ -12,13 +12,12 @@ One round:
 4. Each client that trained decides in `settle` what it keeps. Its update may have counted, or arrived too late, or not
    been meant for sending (`everyone_trains`).
 
-The result of a round is the same to the last bit in whatever order the updates arrive: they are put in the order of the
-peers' ids (`in_peer_order`) and summed one after the other in float64 (`weighted_mean`).
+The result of a round is the same to the last bit in whatever order the updates arrive: `close` gets them in the order
+of the peers' ids, and they are summed one after the other in float64 (`weighted_mean`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar
 
 import torch
@@ -26,7 +25,6 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Algorithm, Sharing
 from fedpeer.algorithms.draws import Draws
-from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.registry import taking_part
 from fedpeer.rejection import Rejection
@@ -151,12 +149,6 @@ def same_draws(round: int, clients: int, share: float, draws: Draws) -> tuple[in
 def where(counted: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """Return the new rows (..., n) of the clients that counted (...), and the old rows of the others."""
     return torch.where(counted.reshape(*counted.shape, *[1] * (new.dim() - counted.dim())), new, old)
-
-
-def in_peer_order(updates: Mapping[str, Update]) -> Update:
-    """Return the updates of single clients, by peer, as one (K, ...) in the order of the peers' ids."""
-    assert updates, "a round that nobody took part in has no result"
-    return stack_states([updates[peer] for peer in sorted(updates)])
 
 
 def weighted_mean(values_KD: Tensor, weights_K: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """Robust aggregation: one update from those of K peers, of which f may be Byzantine and send anything.
 
 Every rule takes updates (K, D), one row a peer, and returns (D,) float64. Rows are in the order of peers, not of
-arrival (`coordinated.in_peer_order`), and are summed in that order, so that the result is the same to the last bit. A
-rule counts rows. They must come from known peers, since a Byzantine client with two identities counts as two, and must
-be finite (`finite_rows`). The bounds below are for updates of one distribution (IID data); where the peers' data
-differ, an honest outlier looks like a Byzantine update and is discarded like one.
+arrival, and are summed in that order, so that the result is the same to the last bit. A rule counts rows. They must
+come from known peers, since a Byzantine client with two identities counts as two, and must be finite (`finite_rows`).
+The bounds below are for updates of one distribution (IID data); where the peers' data differ, an honest outlier looks
+like a Byzantine update and is discarded like one.
 
     rule              it gives                                     if any f of K >= 2 f + 3 are Byzantine, the result is
     median            the median of each coordinate                between honest values in each coordinate

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.apfl import Apfl
@@ -31,6 +31,7 @@ from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import mlp
+from tests.reference.updates import in_peer_order
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 LR = 0.1

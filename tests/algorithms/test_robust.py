@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeer.algorithms.byzantine import RobustError, check_liars
-from fedpeer.algorithms.coordinated import in_peer_order, uniform_mean
+from fedpeer.algorithms.coordinated import uniform_mean
 from fedpeer.algorithms.robust import (
     clip_centred,
     coordinate_median,
@@ -222,21 +221,6 @@ def test_rules_are_exact_in_float64_and_move_with_the_updates(rule: str) -> None
     torch.testing.assert_close(apply(updates_KD.flip(0), 2), found_D, atol=1e-5, rtol=0)
     same_KD = updates_KD[:1].expand(9, 6)
     torch.testing.assert_close(apply(same_KD, 2), updates_KD[0], rtol=1e-12, atol=0)
-
-
-@dataclass(frozen=True, eq=False)
-class Sent:
-    update_D: Tensor
-
-
-@pytest.mark.parametrize("rule", rules())
-def test_the_order_of_arrival_does_not_change_a_bit(rule: str) -> None:
-    updates_KD = normal(9, 6)
-    sent = {f"peer{k}": Sent(updates_KD[k]) for k in range(9)}
-    found_D = rules(0.5)[rule](in_peer_order(sent).update_D, 2)
-    for seed in range(5):
-        arrived = {f"peer{k}": sent[f"peer{k}"] for k in np.random.default_rng(seed).permutation(9)}
-        assert torch.equal(rules(0.5)[rule](in_peer_order(arrived).update_D, 2), found_D)
 
 
 @pytest.mark.parametrize("rule", rules())

@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import in_peer_order
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.scaffold import Scaffold
@@ -81,16 +80,6 @@ def test_nothing_passed_in_is_changed(name: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert not torch.equal(algorithm.personal_model(after), algorithm.personal_model(clients))
     assert any(not torch.equal(a, b) for a, b in zip(tensors(later).values(), tensors(server).values(), strict=True))
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_who_answers_first_decides_no_bit(name: str) -> None:
-    algorithm, block = MAKERS[name]("stack"), batches()
-    server, clients = begun(algorithm)
-    _, updates = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
-    arrived = {str(p): one_of(updates, p) for p in (2, 0, 1)}
-    later, sorted_ = (algorithm.close(server, each) for each in (in_peer_order(arrived), updates))
-    assert all(torch.equal(a, b) for a, b in zip(tensors(later).values(), tensors(sorted_).values(), strict=True))
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from fedpeer.algorithms import virtual
 from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
-from fedpeer.algorithms.coordinated import AlgorithmError, in_peer_order
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
 from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
@@ -33,6 +33,7 @@ from tests.algorithms.client_factory import batches, distance, starts
 from tests.algorithms.client_factory import mlp as plain_mlp
 from tests.algorithms.server_factory import Algorithm, bench_of
 from tests.reference.linear_gaussian import minimiser
+from tests.reference.updates import in_peer_order
 
 LATERAL = lateral_mlp((5,), 3, hidden=(4,))
 EXAMPLES = torch.tensor([10, 30, 60])
@@ -98,17 +99,6 @@ def test_nothing_passed_in_is_changed(name: str) -> None:
     assert any(
         distance(a, b) > 1e-4 for a, b in zip(leaves_of(later).values(), leaves_of(server).values(), strict=True)
     )
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_who_answers_first_decides_no_bit(name: str) -> None:
-    algorithm = MAKERS[name]()
-    block = block_for(algorithm)
-    server, clients, _ = begun(algorithm)
-    _, updates = algorithm.train(clients, algorithm.open(server, 1), block, (1, 2, 3))
-    arrived = {str(p): take_rows(updates, p) for p in (2, 0, 1)}
-    later, ordered = (algorithm.close(server, each) for each in (in_peer_order(arrived), updates))
-    assert all(torch.equal(a, b) for a, b in zip(leaves_of(later).values(), leaves_of(ordered).values(), strict=True))
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, in_peer_order
+from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.training_context import TrainingContext
+from tests.reference.updates import in_peer_order
 
 Case = dict[str, Any]
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]

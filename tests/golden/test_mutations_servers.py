@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import in_peer_order, weighted_mean
+from fedpeer.algorithms.coordinated import weighted_mean
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -20,6 +20,7 @@ from fedpeer.algorithms.servers.scaffold import ControlledModel, Scaffold, Scaff
 from fedpeer.algorithms.steppers import Stepper
 from tests.golden.adapters_servers import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
+from tests.reference.updates import in_peer_order
 
 SERVERS = "fedpeer.algorithms.servers"
 STEM = "08_fedavg_fedprox_scaffold_quadratic"
