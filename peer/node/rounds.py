@@ -23,7 +23,7 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, r
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.retransmission import Retransmissions
-from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, lead, may_begin, mutual
+from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, left_behind, may_begin, mutual
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
 from fedpeer.peer.state.events import Train, Trained
@@ -57,6 +57,8 @@ class RoundProgress:
                  rounds go on without it, too
     silent       by group, neighbors whose share did not arrive, and since which tick it was expected; until they
                  acknowledge ours
+    further      by group, neighbors that were in a later round and gave no share of an exchange, and the place of their
+                 last share; until another one comes, or this peer catches up
     skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
     missed       by group, members that an averaging went on without, until one with them begins; matters only where
                  averaging is event-triggered
@@ -74,6 +76,7 @@ class RoundProgress:
     opened_at: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     silent: dict[str, dict[str, int]] = field(default_factory=dict)
+    further: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     skipped: dict[str, set[str]] = field(default_factory=dict)
     missed: dict[str, set[str]] = field(default_factory=dict)
     pushed_at: dict[str, int] = field(default_factory=dict)
@@ -212,7 +215,7 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
         return False
     rounds.training = False
     round = state.durable.round
-    if state.in_rounds and furthest(state) > round + lead(state) and not finished_without(state):
+    if left_behind(state) and not finished_without(state):
         # The others are in the middle of their round and do not wait for us; in the next one they will.
         round = min(furthest(state) + 1, state.setup.federation.learning.rounds)
         text = f"behind: round {state.durable.round} counts as round {round}, to which the others come next"
@@ -224,6 +227,7 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
         # The others count on this peer in the round that it names. So it waits for acknowledgements that are missing
         # since it was alone as for any other: else it would be through that round before the others begin it.
         rounds.silent.clear()
+        rounds.further.clear()
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
@@ -282,6 +286,8 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
         # A peer that is past this exchange is not silent: it waits for our share of the one that it is in.
         silent = [peer for peer in gone if not _is_past(holding, peer)]
         rounds.silent[group] = dict.fromkeys(silent, since) | rounds.silent.get(group, {})
+        further = (peer for peer in silent if peer in state.others and state.others.round_of(peer) > round)
+        rounds.further.setdefault(group, {}).update((peer, _last_place(holding, peer)) for peer in further)
 
 
 def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> bool:
@@ -307,7 +313,12 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
 
 def _is_past(holding: GroupState, peer: str) -> bool:
     """Return whether a neighbor is past the open exchange: a share of it for a later one has arrived."""
-    return holding.into.get(peer, Incoming()).place > holding.at
+    return _last_place(holding, peer) > holding.at
+
+
+def _last_place(holding: GroupState, peer: str) -> tuple[int, int]:
+    """Return the place of a neighbor's last share."""
+    return holding.into.get(peer, Incoming()).place
 
 
 def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequence[str] = (), parts: int = 1) -> bool:
@@ -420,11 +431,18 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
 
     A partition may last for hours, and mass under way to its other side is missed on this one: a silent peer that has
     not acknowledged the last share gets no second one, and a peer that may be on the same side as it gets no first one.
+    A neighbor that went on to a later round without this peer gets none until it gives one: it would only take.
     """
-    silent = _silent(state, rounds, group)
+    silent, holding = _silent(state, rounds, group), state.durable.groups[group]
     since = min(silent.values(), default=-1)
+    further = rounds.further.get(group, {}) if mutual(state, group) else {}
     return {
-        p for p in peers if p in silent or not state.others.received_since(p, since) or not in_step(state, group, p)
+        p
+        for p in peers
+        if p in silent
+        or not state.others.received_since(p, since)
+        or not in_step(state, group, p)
+        or further.get(p) == _last_place(holding, p)
     }
 
 

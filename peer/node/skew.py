@@ -10,10 +10,13 @@ never blocks the others: they have seen it, so they may come up to it, and then 
 
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
 one that is present), counts its training for the round after that (`furthest`). So many are required because a liar
-might state anything, and so might two of eight: a peer that followed them would be alone in a round far ahead.
+might state anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. Where
+exchanges are few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a
+peer's neighbors in a later round have gone on without it (`left_behind`).
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
-(`in_step`). A peer that took shares and gave none back would end up with the weight of all.
+(`in_step`). A peer that took shares and gave none back would end up with the weight of all; so a peer that is behind
+and does not know it gives no second share to a neighbor that gave it none (`RoundProgress.further`).
 
 `tests/peer/node/test_skew.py` checks both rules in a model of three peers, through all orders of events.
 
@@ -30,6 +33,7 @@ from collections.abc import Iterable
 
 import networkx as nx
 
+from fedpeer.gossip.averaging import neighbors
 from fedpeer.peer.state.node_state import NodeState
 
 #: Rounds by which news of a peer may be late along directed phases and matchings, where an exchange does not go both
@@ -69,9 +73,36 @@ def furthest(state: NodeState) -> int:
 
     If shares are exchanged in rounds, that is about those who exchange them: to a coordinator numbers mean nothing.
     """
+    return min(followed(map(state.others.round_of, _there(state))), state.setup.federation.learning.rounds)
+
+
+def _there(state: NodeState) -> list[str]:
+    """Return the others that are present and whose rounds count."""
     peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
-    there = [peer for peer in peers & state.others.keys() if state.others[peer].met and state.others.present(peer)]
-    return min(followed(map(state.others.round_of, there)), state.setup.federation.learning.rounds)
+    return [peer for peer in peers & state.others.keys() if state.others[peer].met and state.others.present(peer)]
+
+
+def left_behind(state: NodeState) -> bool:
+    """Return whether the others do not wait for this peer, which has just trained: it is to catch up with them.
+
+    So many others as are followed are further than they can be while somebody waits for this peer; or all of its
+    neighbors in a group are further, though it gave them no share of this round yet.
+    """
+    round, leads = state.durable.round, leads_of(state)
+    if not state.in_rounds or furthest(state) <= round:
+        return False
+    if followed(state.others.round_of(peer) - leads.get(peer, 0) for peer in _there(state)) > round:
+        return True
+    return any(_passed_over(state, group) for group in state.in_rounds)
+
+
+def _passed_over(state: NodeState, group: str) -> bool:
+    """Return whether all neighbors that are present have begun a later round than this one, which ends with a share."""
+    round, policy = state.durable.round, state.peer_groups.averaging[group]
+    if not (policy.exchanges and mutual(state, group) and policy.due(round - 1)):
+        return False
+    there = [peer for peer in neighbors(policy, state.me) if state.others[peer].met and state.others.present(peer)]
+    return bool(there) and all(state.others.round_of(peer) > round for peer in there)
 
 
 def finished_without(state: NodeState) -> bool:
@@ -79,7 +110,8 @@ def finished_without(state: NodeState) -> bool:
     if not state.in_rounds or any(map(state.others.unfinished, state.round_peers)):
         return False  # without exchanges in rounds the last mean of each group is the result
     finished = any(state.membership.status(peer) == "finished" for peer in state.round_peers)
-    return finished and state.durable.round + lead(state) < state.setup.federation.learning.rounds
+    lead = max(leads_of(state).values(), default=0)
+    return finished and state.durable.round + lead < state.setup.federation.learning.rounds
 
 
 def latest(others: Iterable[int], slack: int = 1) -> int:
@@ -125,25 +157,27 @@ def ahead(state: NodeState) -> int:
     return averagings * _every(state, state.in_rounds)
 
 
-def lead(state: NodeState) -> int:
-    """Return how many rounds a peer can be ahead of one that has just trained, while no peer is left behind.
+def leads_of(state: NodeState) -> dict[str, int]:
+    """Return how many rounds each other peer can be ahead of this one, which has just trained and is not left behind.
 
     If each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens the
     first: so none, except in groups that are wider than they have exchanges, and in rounds without an averaging.
     """
-    leads = [0]
+    every, leads = _every(state, state.in_rounds), dict[str, int]()
     for group in state.in_rounds:
         policy = state.peer_groups.averaging[group]
         if not policy.exchanges:
             continue
+        members = policy.overlay.members
         if not mutual(state, group):
-            leads.append(_detour(state, group))
-            continue
-        overlay = policy.overlay
-        steps = nx.eccentricity(overlay.union, overlay.members.index(state.me)) if not policy.exact else 1
-        leads.append((steps - 1) // policy.exchanges)
-    every = _every(state, state.in_rounds)
-    return max(leads) * every + every - 1
+            found = dict.fromkeys(members, _detour(state, group))
+        elif policy.exact:
+            found = dict.fromkeys(members, 0)
+        else:
+            steps = nx.single_source_shortest_path_length(policy.overlay.union, members.index(state.me))
+            found = {members[other]: max(0, count - 1) // policy.exchanges for other, count in steps.items()}
+        leads |= {peer: max(count, leads.get(peer, 0)) for peer, count in found.items()}
+    return {peer: count * every + every - 1 for peer, count in leads.items()}
 
 
 def mutual(state: NodeState, group: str) -> bool:

@@ -97,7 +97,7 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
     watch = Watch(cluster.simulator)
     cluster.simulator.start()
     cluster.run(BEGIN)
-    before = _rounds(cluster.nodes())
+    before = rounds_of(cluster.nodes())
     cluster.run(cluster.simulator.faults.heal)
     lone = made.peers if kind == "apart" else () if kind == "cut:1+2" else made.peers[:1]
     for peer in lone:
@@ -110,7 +110,7 @@ def isolate(kind: str, seconds: float, exchanges: int, deadline: float, graph: s
     weights = watch.weights(since)
     assert min(weights) >= LEAST, f"{min(weights)} of a weight of 1 is left to somebody"
     assert max(weights) <= MOST, f"somebody has a weight of {max(weights)}"
-    rounds = _rounds(cluster.nodes()).values()
+    rounds = rounds_of(cluster.nodes()).values()
     assert max(rounds) - min(rounds) <= 1, cluster.phases()
     cluster.judge()
 
@@ -148,7 +148,7 @@ def _as_before(simulator: Simulator, watch: Watch, run: Callable[[float], bool])
     return since
 
 
-def _rounds(nodes: Mapping[str, Node]) -> dict[str, int]:
+def rounds_of(nodes: Mapping[str, Node]) -> dict[str, int]:
     return {peer: node.durable.round for peer, node in nodes.items()}
 
 

@@ -65,8 +65,9 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "groups_end": ((3,), ()),
     "slices_end": ((3,), ()),
     "group_members_change": ((0,), ()),
-    # Four in a ring are all apart, and come back to edges that were added for the dead.
-    "isolated": ((287,), ()),
+    # A peer that stayed a round behind gave its weight to neighbors that gave it none; four in a ring are all apart,
+    # and come back to edges that were added for the dead.
+    "isolated": ((111, 287), ()),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
     "liars_soon": (range(24), ()),

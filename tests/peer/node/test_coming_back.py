@@ -62,3 +62,23 @@ def test_who_comes_back_waits_for_what_it_is_owed_and_so_keeps_nobody_waiting(mo
 
 def short(adding: AddingTrainer) -> AddingTrainer:
     return replace(adding, steps=25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peers", "fault"), [(8, "cut:1+2"), (16, "freeze:1")])
+def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(peers: int, fault: str) -> None:
+    """In a ring with one exchange, who is a round behind takes part in nothing, and learns late how far others are.
+
+    Neighbors took a share of each round of such a peer and gave none, until the others had all of its weight. In a
+    large ring, where many may be a round ahead, it never caught up.
+    """
+    made = world(peers, gossip__exchanges=1, gossip__deadline=30.0, gossip__topology="ring")
+    cluster = PeerCluster(made, isolation.faults_of(fault, 30.0, made.peers, 0), look_every=5.0)
+    watch = isolation.Watch(cluster.simulator)
+    cluster.simulator.start()
+    since = cluster.simulator.faults.heal + isolation.BACK_S * isolation.SECOND
+    cluster.run(since + isolation.MEASURED)
+    assert isolation.LEAST <= min(watch.weights(since)) <= max(watch.weights(since)) <= isolation.MOST
+    rounds_of = isolation.rounds_of(cluster.nodes())
+    assert max(rounds_of.values()) - min(rounds_of.values()) <= 1
+    cluster.judge()
