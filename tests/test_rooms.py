@@ -194,9 +194,7 @@ LISTED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*) {2,}\S")
 PARAMETER = re.compile(r" {4}\*{0,2}(\w+(?:, \w+)*): ")
 
 
-def documented(node: ast.AST) -> str:
-    has_one = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    return (ast.get_docstring(node) or "") if has_one else ""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def found_in(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
@@ -205,7 +203,7 @@ def found_in(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
         yield from found[1].split(", ") if found else ()
 
 
-def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+def parameters(node: Function) -> set[str]:
     given = node.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
     return {each.arg for each in named}
@@ -234,14 +232,13 @@ def test_docstrings_name_parameters_and_attributes_that_exist() -> None:
 
     wrong = []
     for path, node in ((path, node) for path, tree in trees.items() for node in ast.walk(tree)):
-        text = documented(node)
-        lists, _, arguments = text.partition("Args:\n")
+        if not isinstance(node, ast.ClassDef | Function):
+            continue
+        lists, _, arguments = (ast.get_docstring(node) or "").partition("Args:\n")
         said = {*found_in(arguments.partition("\n\n")[0], PARAMETER)}
-        known: set[str] = set()
+        known = members(node) if isinstance(node, ast.ClassDef) else parameters(node)
         if isinstance(node, ast.ClassDef):
-            known, listed = members(node), {*found_in(lists, LISTED)}
+            listed = {*found_in(lists, LISTED)}
             said |= listed if listed & known else set()  # else it is a table of something else
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            known = parameters(node)
         wrong += [f"{path.relative_to(ROOT)}:{node.lineno} {name}" for name in sorted(said - known)]
     assert not wrong
