@@ -64,8 +64,10 @@ def short(adding: AddingTrainer) -> AddingTrainer:
     return replace(adding, steps=25)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("peers", "fault"), [(8, "cut:1+2"), (16, "freeze:1")])
+@pytest.mark.parametrize(
+    ("peers", "fault"),
+    [pytest.param(8, "cut:1+2", marks=pytest.mark.slow), pytest.param(16, "freeze:1", marks=pytest.mark.soak)],
+)
 def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(peers: int, fault: str) -> None:
     """In a ring with one exchange, who is a round behind takes part in nothing, and learns late how far others are.
 
