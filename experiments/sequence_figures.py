@@ -10,9 +10,9 @@
   (`slicing/products.py`).
 
 The global model also has embedding and output, as the papers' perceptrons have inputs and outputs. The partial
-averaging paper names recurrent networks as future work (section VII). The LSTM's optimizer and rate were chosen from the
-lowest and the highest level with other seeds, the transformer's are usual ones; the claims were written down before any
-run of the levels between.
+averaging paper names recurrent networks as future work (section VII). The LSTM's optimizer and rate were chosen from
+the lowest and the highest level with other seeds, the transformer's are usual ones; the claims were written down
+before any run of the levels between.
 """
 
 from __future__ import annotations
