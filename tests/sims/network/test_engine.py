@@ -123,6 +123,18 @@ def test_a_slow_peer_makes_a_synchronous_round_wait_and_nothing_else() -> None:
         assert longer[5] == pytest.approx(0.0, abs=0.03)
 
 
+def test_a_slow_peer_is_not_left_behind_where_a_round_ends_without_an_averaging() -> None:
+    """All its neighbors are in the next round, in which they wait for it, when it has trained in the one before."""
+    made = worlds.world(worlds.federation(gossip__every=2, learning__rounds=4))
+    slow = Faults(paces=(("peer3", 300.0),))
+    with worlds.engine(made) as vector, network(made, faults=slow) as nodes:
+        for _ in range(4):
+            vector.step()
+            nodes.step()
+        nodes.evaluate()
+        assert relative(nodes.x_Pn, vector.x_Pn) <= 1e-5
+
+
 def test_slow_peers_take_longer_and_the_others_do_not_where_nobody_waits() -> None:
     made = worlds.world(worlds.federation(learning__mode="asynchronous", learning__steps_between_averaging=100))
     with network(made, faults=Faults(paces=(("peer2", 10.0), ("peer5", 10.0)))) as nodes:
