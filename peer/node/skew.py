@@ -29,7 +29,7 @@ its number while none of the others is present.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import networkx as nx
 
@@ -88,21 +88,26 @@ def left_behind(state: NodeState) -> bool:
     So many others as are followed are further than they can be while somebody waits for this peer; or all of its
     neighbors in a group are further, though it gave them no share of this round yet.
     """
-    round, leads = state.durable.round, leads_of(state)
+    round = state.durable.round
     if not state.in_rounds or furthest(state) <= round:
         return False
-    if followed(state.others.round_of(peer) - leads.get(peer, 0) for peer in _there(state)) > round:
+    rounds, leads = {peer: state.others.round_of(peer) for peer in _there(state)}, leads_of(state)
+    if followed(reached - leads.get(peer, 0) for peer, reached in rounds.items()) > round:
         return True
-    return any(_passed_over(state, group) for group in state.in_rounds)
+    return any(_passed_over(state, group, rounds) for group in state.in_rounds)
 
 
-def _passed_over(state: NodeState, group: str) -> bool:
-    """Return whether all neighbors that are present have begun a later round than this one, which ends with a share."""
+def _passed_over(state: NodeState, group: str, rounds: Mapping[str, int]) -> bool:
+    """Return whether all neighbors that are present are in later rounds than this one, which ends with an averaging.
+
+    Args:
+        rounds: those of the others that are present.
+    """
     round, policy = state.durable.round, state.peer_groups.averaging[group]
     if not (policy.exchanges and mutual(state, group) and policy.due(round - 1)):
         return False
-    there = [peer for peer in neighbors(policy, state.me) if state.others[peer].met and state.others.present(peer)]
-    return bool(there) and all(state.others.round_of(peer) > round for peer in there)
+    reached = [rounds[peer] for peer in neighbors(policy, state.me) if peer in rounds]
+    return bool(reached) and min(reached) > round
 
 
 def finished_without(state: NodeState) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fedpeer.peer.node import rounds
-from fedpeer.peer.node.skew import furthest
+from fedpeer.peer.node.skew import furthest, left_behind
 from fedpeer.peer.state.neighbors import Neighbors
+from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
@@ -84,3 +85,42 @@ def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(
     rounds_of = isolation.rounds_of(cluster.nodes())
     assert max(rounds_of.values()) - min(rounds_of.values()) <= 1
     cluster.judge()
+
+
+#: Rounds that the seven others of a ring of eight are ahead of peer1, by their distance from it; the two neighbors may
+#: differ. Whether peer1, which has just trained, is left behind.
+AHEAD: list[tuple[tuple[int, int], dict[int, int], bool]] = [
+    ((0, 0), {}, False),
+    ((0, 0), {2: 1, 3: 2, 4: 3}, False),  # as far as they can be while the neighbors wait
+    ((0, 0), {2: 1, 3: 3, 4: 3}, False),  # two that say they are further may lie
+    ((0, 0), {2: 1, 3: 3, 4: 4}, True),  # three of seven are a third
+    ((99, 0), {2: 1, 3: 1, 4: 1}, False),  # one that lies
+    ((99, 99), {}, False),  # two that lie, and nobody is where they claim to be
+    ((1, 1), {2: 1, 3: 1, 4: 1}, True),
+]
+
+
+@pytest.fixture(scope="module")
+def ring() -> PeerCluster:
+    """Return a ring of eight with one exchange in each averaging, some rounds old."""
+    made = world(8, gossip__exchanges=1, gossip__topology="ring")
+    cluster = PeerCluster(made, Faults(seed=0, links=LinkRules(delay=0.2)), look_every=50.0)
+    cluster.simulator.start()
+    cluster.run(100.0)
+    return cluster
+
+
+@pytest.mark.parametrize(("neighbors", "distant", "expected"), AHEAD)
+def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
+    ring: PeerCluster,
+    neighbors: tuple[int, int],
+    distant: dict[int, int],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = ring.node("peer1").state
+    leads = {f"peer{1 + k}": distant.get(min(k, 8 - k), 0) for k in range(1, 8)}
+    leads["peer2"], leads["peer8"] = neighbors
+    monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: state.durable.round + leads[peer])
+    assert {peer for peer in state.others if state.others[peer].met} == leads.keys()
+    assert left_behind(state) is expected
