@@ -66,11 +66,8 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> PeerExamp
     if dataset.task == "regression":
         targets = NORMALISERS[normalise](train_y.reshape(-1, 1))
         train_y, test_y, valid_y = map(targets.apply, (train_y, test_y, valid_y))
-    elif dataset.task == "completion":
-        if normalise != "none":
-            raise DataError(f"normalise: {dataset.name} has patterns of 0 and 1, which must not be scaled; write none")
-    elif dataset.task != "multi-label":
-        train_y, test_y, valid_y = (each.astype(np.int64) for each in (train_y, test_y, valid_y))
+    elif dataset.task == "completion" and normalise != "none":
+        raise DataError(f"normalise: {dataset.name} has patterns of 0 and 1, which must not be scaled; write none")
     if normalise != "none" and dataset.input_kind != "tokens":
         inputs = NORMALISERS[normalise](split.inputs(dataset, peer))
     return PeerExamples(

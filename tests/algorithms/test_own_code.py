@@ -52,6 +52,8 @@ def test_labels_have_the_shape_of_the_outputs_and_are_0_and_1() -> None:
     z, y = torch.randn(4, 6, 3), (torch.randn(4, 6, 3) > 0).float()
     torch.testing.assert_close(own(of_marks, "multi-label").value(z, y), LOSSES["multi-label"].value(z, y))
     check_own_loss(own(of_marks, "multi-label"), 3)
+    with pytest.raises(LossError, match="random numbers"):  # which other targets would have hidden
+        check_own_loss(own(lambda z, y: of_marks(z, y) * torch.rand(()), "multi-label"), 3)
 
 
 def test_settings_reach_the_function() -> None:

@@ -311,6 +311,7 @@ def test_arrays_of_true_and_false_are_labels_and_others_are_if_it_is_said(tmp_pa
         path=_npz(tmp_path, x=np.zeros((2, 3)), y=y.astype(np.int64)), task="multi-label", classes=("a", "b", "c")
     )
     assert (guessed.task, guessed.classes) == ("multi-label", ("0", "1", "2"))
+    assert [each.source.endswith("read as 3 labels (guessed)") for each in (guessed, said)] == [True, False]
     assert (said.task, said.classes) == ("multi-label", ("a", "b", "c"))
     for each in (guessed, said):
         assert each.y.dtype == np.float32
