@@ -2,7 +2,7 @@
 
 If a head is trained differently from the rest (by another rule, as a distribution), the rest needs two things: the
 features before the head, and local steps along a gradient given there. There are two ways with the same results: closed
-gradients for stacks of linear layers under SGD, and autograd for any module with any optimiser. Clients are trained one
+gradients for stacks of linear layers under SGD, and autograd for any module with any optimizer. Clients are trained one
 after the other: their heads train on data sets of different sizes, which cannot be batched.
 """
 
@@ -37,7 +37,7 @@ class Base(Protocol):
         ...
 
     def train(self, x_n: Tensor, batches: Batches, slopes: Slopes, key: int) -> Tensor:
-        """Return the parameters (n,) after a step of a fresh optimiser on each batch; those of the head are unchanged.
+        """Return the parameters (n,) after a step of a fresh optimizer on each batch; those of the head are unchanged.
 
         Args:
             slopes: gradient of a batch's mean loss at its features.
@@ -71,7 +71,7 @@ class StackBase:
 
 @dataclass(frozen=True)
 class ModuleBase:
-    """Any module, by autograd and torch's own optimiser.
+    """Any module, by autograd and torch's own optimizer.
 
     head   name of the module's last layer, which is linear
     """

@@ -1,7 +1,7 @@
 """Training a Bayesian network: (mu, rho) against the data and a Gaussian reference, in one of two ways.
 
 What is trained is a posterior N(mu, softplus(rho)^2) over a network's parameters, so that it is a distribution whatever
-a gradient does. A step is one of the optimiser's on
+a gradient does. A step is one of the optimizer's on
 
     mean loss of the batch, averaged over draws of the weights  +  strength * KL(posterior || reference)
 
@@ -75,7 +75,7 @@ class BayesianTraining(Protocol):
     def __call__(
         self, start: Posterior, reference: Gaussian, strength: Tensor, batches: Batches, keys: Sequence[int]
     ) -> Posterior:
-        """Return the posterior after the batches, trained by a fresh optimiser.
+        """Return the posterior after the batches, trained by a fresh optimizer.
 
         Args:
             start: (..., n).
@@ -89,7 +89,7 @@ class BayesianTraining(Protocol):
 
 
 def training_of(context: TrainingContext, *, estimator: Estimator, samples: int) -> BayesianTraining:
-    """Return the fastest way for this network and optimiser.
+    """Return the fastest way for this network and optimizer.
 
     Args:
         samples: draws of the weights in each step, >= 1.
@@ -136,7 +136,7 @@ class _Stack:
 
 
 class _Loop:
-    """Autograd and torch's own optimiser on a Bayesian network whose tensors are made views of a client's row."""
+    """Autograd and torch's own optimizer on a Bayesian network whose tensors are made views of a client's row."""
 
     def __init__(self, context: TrainingContext, estimator: Estimator, samples: int) -> None:
         try:

@@ -1,7 +1,7 @@
 """The contract of training: what one peer does in a round, whatever then combines the results of all peers.
 
 An algorithm is a class of pure functions over frozen dataclasses of tensors (`leaves.py`). It is built on a
-`TrainingContext` (network, loss, local optimiser), and its keyword-only parameters are the settings that users write.
+`TrainingContext` (network, loss, local optimizer), and its keyword-only parameters are the settings that users write.
 One round of one peer is one call:
 
     client, sent = algorithm.train(client, received, batches, keys)

@@ -49,7 +49,7 @@ def base_alone(network: NetworkMap, head: Sequence[str] = ()) -> tuple[PartialMo
 class DFedAlt(Algorithm[TrainingState, ServerModel, ServerModel]):
     """The base is averaged and each peer keeps its own head; the head is trained first, and then the base under it.
 
-    The optimiser's state is dropped after each round.
+    The optimizer's state is dropped after each round.
 
     Args:
         head: names of the modules that stay with the peer; default: the last module that has parameters.

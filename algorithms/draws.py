@@ -44,7 +44,7 @@ def branch(key: int, number: int) -> int:
 def guarded(key: int) -> Iterator[None]:
     """Seed torch's global generator from `key` inside, and restore it afterwards.
 
-    For library code that draws from it (`nn.Dropout`, the modules' own initialisation): the one exception to "nothing
+    For library code that draws from it (`nn.Dropout`, the modules' own initialization): the one exception to "nothing
     seeds a global generator". CUDA devices have generators of their own, which are seeded and restored likewise.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []

@@ -1,4 +1,4 @@
-"""The gradient of a batch's loss as a flat vector, for algorithms whose steps are not an optimiser's.
+"""The gradient of a batch's loss as a flat vector, for algorithms whose steps are not an optimizer's.
 
 In closed form for stacks of linear layers; with autograd, one peer after the other, for everything else. Local steps
 along the gradient itself are in `steppers.py`.

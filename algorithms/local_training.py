@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class TrainingState:
     """State that a peer keeps between rounds and never sends.
 
-    optimizer_k   (..., k) state of the optimiser
+    optimizer_k   (..., k) state of the optimizer
     trained       (...) bool, whether the peer has trained, so that `optimizer_k` is a state
     """
 
@@ -110,9 +110,9 @@ class Pooled(LocalTraining):
 def fresh_steps(
     stepper: Stepper, start_n: Tensor, batches: Batches, keys: Sequence[int], correction: Correction | None = None
 ) -> Tensor:
-    """Return the parameters (..., n) after a round's steps from start_n (..., n), with a fresh optimiser.
+    """Return the parameters (..., n) after a round's steps from start_n (..., n), with a fresh optimizer.
 
-    The optimiser's state is dropped afterwards. Clients of a server train like this: a state they remembered would
+    The optimizer's state is dropped afterwards. Clients of a server train like this: a state they remembered would
     belong to a model that they no longer hold.
 
     Args:
@@ -131,7 +131,7 @@ def _steps(
     keys: Sequence[int],
     correction: Correction | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return parameters and optimiser state after the steps, in new tensors; one peer is trained as a block of one."""
+    """Return parameters and optimizer state after the steps, in new tensors; one peer is trained as a block of one."""
     trained_n, optimizer_k = start_n.clone(), optimizer_k.clone()
     if start_n.dim() == 1:
         correction = correction and correction.block()

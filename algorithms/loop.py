@@ -1,4 +1,4 @@
-"""Local steps of any module with any of torch's optimisers: a plain loop with autograd, one peer after the other.
+"""Local steps of any module with any of torch's optimizers: a plain loop with autograd, one peer after the other.
 
 A `Stepper` (see `steppers.py`). The module's own tensors are made views of a peer's row, so that a step writes straight
 into it.
@@ -25,7 +25,7 @@ AT_ONCE = 500
 
 
 class Loop:
-    """A plain loop over peers and steps, with autograd and torch's own optimiser."""
+    """A plain loop over peers and steps, with autograd and torch's own optimizer."""
 
     def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
         self._module = copied(module)

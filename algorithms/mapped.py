@@ -1,8 +1,8 @@
-"""Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimiser for all of them.
+"""Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimizer for all of them.
 
 A `Stepper` (see `steppers.py`). The gradient is traced once for each shape of a block and a batch, as the list of
 operations that vmap and grad come to, and that list is run from then on: the same operations with the same bits, at a
-third of the time for small networks, where finding the list is most of it. The optimiser holds the block's parameters
+third of the time for small networks, where finding the list is most of it. The optimizer holds the block's parameters
 as one (B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block, is in every
 row.
 """
@@ -28,7 +28,7 @@ Gradient = Callable[..., Tensor]
 
 
 class Mapped:
-    """A block of peers as one program: vmap of the gradient, an elementwise optimiser on all of x_Bn."""
+    """A block of peers as one program: vmap of the gradient, an elementwise optimizer on all of x_Bn."""
 
     def __init__(self, module: nn.Module, layout: FlatLayout, loss: Loss, optimizer: OptimizerChoice) -> None:
         self._module = copied_for_block(module)
@@ -99,7 +99,7 @@ class Mapped:
         return self._answer(x_Bn, inputs)
 
     def _block_state(self, peers: int) -> StateLayout:
-        """Return the layout of one row for an optimiser that holds `peers` peers in (B, n) tensors."""
+        """Return the layout of one row for an optimizer that holds `peers` peers in (B, n) tensors."""
         entries = tuple(
             (number, key, (peers, *shape[1:]) if shape else ()) for number, key, shape in self._state.entries
         )

@@ -1,7 +1,7 @@
-"""Torch's optimisers by name, or a user's own, and their state as plain tensors that can be kept and saved.
+"""Torch's optimizers by name, or a user's own, and their state as plain tensors that can be kept and saved.
 
-A peer's optimiser lives for one round of local steps. Between rounds its state (momentum, Adam's moments, step counts)
-is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimiser state.
+A peer's optimizer lives for one round of local steps. Between rounds its state (momentum, Adam's moments, step counts)
+is a flat row of numbers, so that a peer's memory is two tensors: parameters and optimizer state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class OptimizerError(ValueError):
-    """The optimiser or one of its settings cannot be used; the message gives the reason and the way out."""
+    """The optimizer or one of its settings cannot be used; the message gives the reason and the way out."""
 
 
 #: They need sparse gradients, a closure or several passes a step: not a function of (parameters, gradient, state).
@@ -28,7 +28,7 @@ ELEMENTWISE = frozenset(
 
 
 def names() -> dict[str, str]:
-    """Return lower-case name -> torch's class name, of every optimiser that can be used."""
+    """Return lower-case name -> torch's class name, of every optimizer that can be used."""
     found = {
         name.lower(): name
         for name, kind in vars(torch.optim).items()
@@ -39,7 +39,7 @@ def names() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """A torch optimiser by its class name and its keyword settings, or a user's own.
+    """A torch optimizer by its class name and its keyword settings, or a user's own.
 
     own   (parameters, **settings) -> a torch.optim.Optimizer over them, a class or a function; None: torch's
     """
@@ -74,7 +74,7 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        """The learning rate, checked as torch does, for steps without a torch optimiser.
+        """The learning rate, checked as torch does, for steps without a torch optimizer.
 
         Raises:
             OptimizerError: it is below 0.
@@ -85,7 +85,7 @@ class OptimizerChoice:
         return lr
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return a fresh optimiser over these parameters.
+        """Return a fresh optimizer over these parameters.
 
         Raises:
             OptimizerError: unknown name or setting, or a value that torch refuses, in torch's own words.
@@ -120,7 +120,7 @@ class OptimizerChoice:
 
 
 def _elementwise(choice: OptimizerChoice) -> bool:
-    """Try whether an optimiser treats one tensor of two vectors as it treats the pieces of each by themselves.
+    """Try whether an optimizer treats one tensor of two vectors as it treats the pieces of each by themselves.
 
     Norms of whole tensors, or of all of them, would mix the peers of a block.
     """
@@ -152,7 +152,7 @@ def _stepped(choice: OptimizerChoice, start: list[Tensor], gradients: list[list[
 
 @dataclass(frozen=True)
 class StateLayout:
-    """The place of each number of an optimiser's state in a flat row.
+    """The place of each number of an optimizer's state in a flat row.
 
     entries   (number of the parameter, key in its state, shape), in order
     size      k, length of the row
@@ -163,7 +163,7 @@ class StateLayout:
 
     @classmethod
     def probe(cls, choice: OptimizerChoice, parameters: list[nn.Parameter]) -> StateLayout:
-        """Return the layout of this optimiser's state, found by a step with zero gradients on copies."""
+        """Return the layout of this optimizer's state, found by a step with zero gradients on copies."""
         copies = [nn.Parameter(p.detach().clone()) for p in parameters]
         optimizer = choice.build(copies)
         for p in copies:
@@ -187,7 +187,7 @@ class StateLayout:
         return cls(tuple(entries), sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def load(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Set the optimiser's state from this row (k,), as copies."""
+        """Set the optimizer's state from this row (k,), as copies."""
         parameters = optimizer.param_groups[0]["params"]
         at = 0
         for number, key, shape in self.entries:
@@ -199,7 +199,7 @@ class StateLayout:
             at += length
 
     def save(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Write the optimiser's state into this row (k,)."""
+        """Write the optimizer's state into this row (k,)."""
         parameters = optimizer.param_groups[0]["params"]
         at = 0
         for number, key, shape in self.entries:

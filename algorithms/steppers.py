@@ -2,12 +2,12 @@
 
 - `SingleSample`: a stack of linear layers, plain SGD, one example an update, on the CPU: one compiled loop;
 - `Stack`: a stack of linear layers, SGD with or without momentum, any batch: closed gradients, batched over a block;
-- `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimisers: one program
+- `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimizers: one program
   for a block of peers;
-- `Loop`: any module and any optimiser, one peer after the other, with autograd;
+- `Loop`: any module and any optimizer, one peer after the other, with autograd;
 - `OwnRule`: a module with its own learning rule and without gradients, which none of the others could train.
 
-Each takes a block of peers: parameters x_Bn (parameters first, then averaged buffers), optimiser state s_Bk, and the
+Each takes a block of peers: parameters x_Bn (parameters first, then averaged buffers), optimizer state s_Bk, and the
 batches of the round. It changes x_Bn and s_Bk in place, and keeps no state between calls.
 """
 
@@ -38,7 +38,7 @@ class Stepper(Protocol):
 
     @property
     def state_size(self) -> int:
-        """Number of scalars of optimiser state that a peer keeps between rounds."""
+        """Number of scalars of optimizer state that a peer keeps between rounds."""
         ...
 
     def train(
@@ -54,8 +54,8 @@ class Stepper(Protocol):
 
         Args:
             x_Bn: (B, n) parameters and averaged buffers, changed.
-            s_Bk: (B, k) optimiser state, changed.
-            fresh: there is no optimiser state yet, or it is not to be used.
+            s_Bk: (B, k) optimizer state, changed.
+            fresh: there is no optimizer state yet, or it is not to be used.
             batches: those of the round.
             keys: one for each peer, for dropout.
             correction: (B, n), added to the gradient of every step.
@@ -155,7 +155,7 @@ def choose(
         example: a batch of inputs and targets, for the probe of `vmap`.
 
     Raises:
-        OptimizerError: the optimiser is more than a rate, and the module has its own learning rule.
+        OptimizerError: the optimizer is more than a rate, and the module has its own learning rule.
     """
     if device == "cpu":
         block = min(max(1, _CACHED_SCALARS // max(1, layout.n)), math.ceil(peers / _BLOCKS_LEAST))
@@ -194,7 +194,7 @@ def build_stepper(way: Way, module: nn.Module, layout: FlatLayout, loss: Loss, o
 
 
 def closed(loss: Loss, optimizer: OptimizerChoice) -> bool:
-    """Return whether steps of a stack of linear layers on this loss with this optimiser have closed gradients."""
+    """Return whether steps of a stack of linear layers on this loss with this optimizer have closed gradients."""
     return optimizer.momentum is not None and optimizer.lr >= 0 and loss.delta is not None
 
 

@@ -38,14 +38,14 @@ class TrainingContext:
     module           the network; only its structure is used, never its own tensors
     layout           where each tensor is in the flat vector x_n
     loss             the loss of the network's outputs
-    optimizer        the local optimiser, as the user chose it
-    stepper          takes the local steps of the whole network with that optimiser
+    optimizer        the local optimizer, as the user chose it
+    stepper          takes the local steps of the whole network with that optimizer
     clients          N, number of clients that may take part, >= 1; default 1
     examples_max     largest number of examples of one client in this context; default 0
     examples         number of examples of all N clients together; 0 (default) where unknown
     draw             name -> (n,) further initial parameters, one draw for each name; by default there are none
     mean             combines the updates of a round into one; default `weighted_mean`
-    optimizer_state  whether peers without a server "keep" (default) or "reset" their optimiser's state between rounds
+    optimizer_state  whether peers without a server "keep" (default) or "reset" their optimizer's state between rounds
     rounds           number of rounds of the run, for algorithms without a server; default 1
     outer            outer steps after averagings, for algorithms without a server; default None: there are none
     """
@@ -80,7 +80,7 @@ class TrainingContext:
         """The local learning rate, for an algorithm whose steps are x <- x - lr * gradient.
 
         Raises:
-            AlgorithmError: the optimiser takes other steps.
+            AlgorithmError: the optimizer takes other steps.
         """
         if not self.optimizer.plain_sgd:
             raise AlgorithmError(

@@ -31,7 +31,7 @@ from fedpeer.networks.registry import NETWORKS
 from fedpeer.runs.trackers.registry import TRACKERS
 from fedpeer.topology.graphs import GRAPHS
 
-#: Torch's optimisers and their settings, so that a file is checked without importing torch. A test compares the table
+#: Torch's optimizers and their settings, so that a file is checked without importing torch. A test compares the table
 #: with torch.
 OPTIMIZERS = {
     "adadelta": "lr rho eps weight_decay maximize",

@@ -286,7 +286,7 @@ class LearningSettings(Strict):
     )
     start: ChoiceField | None = Field(
         default=None,
-        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own initialisation; "
+        description="initial weights: uniform:0.5 (default of a sigmoid mlp), torch (the modules' own initialization; "
         "default of fedpeer's other networks), built (unchanged; default of your own network), file:model.safetensors "
         "(written by fedpeer export)",
     )

@@ -112,7 +112,7 @@ class Assembly:
     federation    the federation with network (this peer's own, if it has one), loss, start and partial models filled in
     module        the network; its parameters are used by `start: built` only
     criterion     the loss of its outputs
-    optimizer     the local optimiser
+    optimizer     the local optimizer
     """
 
     options: FederationSettings

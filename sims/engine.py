@@ -91,7 +91,7 @@ class Engine(ABC):
 
     @abstractmethod
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the input of `restore`: tensors, not copied, and a small JSON-serialisable state."""
+        """Return the input of `restore`: tensors, not copied, and a small JSON-serializable state."""
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

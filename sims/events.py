@@ -1,4 +1,4 @@
-"""Progress events of a simulation: small frozen records without behaviour.
+"""Progress events of a simulation: small frozen records without behavior.
 
 The command line draws them, tests collect them. They report what has happened, never what to do.
 """

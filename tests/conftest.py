@@ -1,6 +1,6 @@
 """Settings for all tests.
 
-There is one fork server that has everything preloaded, as a run with torch's optimisers would have it. Hypothesis
+There is one fork server that has everything preloaded, as a run with torch's optimizers would have it. Hypothesis
 examples have no deadline, because the speed of a busy machine says nothing about the code. Where several workers share
 the tests, files with slow tests come first, so that no worker is left with a minute's work when the others are done.
 """
@@ -32,7 +32,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """Start the fork server with the preloads of a run with torch's optimisers.
+    """Start the fork server with the preloads of a run with torch's optimizers.
 
     The first run in a process decides what its fork server preloads, and tests of all kinds share this process.
     """

@@ -63,8 +63,8 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
     Args:
         zeta: weight of the divergence, > 0; default 1.0.
         sigma: standard deviation of all weights at the start, > 0, in units of the weights; default 0.1.
-        personal_steps: optimiser steps on each batch, >= 1; default 5.
-        global_lr: rate > 0 of the plain step by which w follows q_i after each batch; default: the optimiser's rate.
+        personal_steps: optimizer steps on each batch, >= 1; default 5.
+        global_lr: rate > 0 of the plain step by which w follows q_i after each batch; default: the optimizer's rate.
         server_rate: beta > 0, weight of the clients' mean in the server's next distribution; default 1.0.
         estimator: how weights are drawn: "local" (default), "flipout" or "weights" (`networks/bayesian.py`).
         samples: draws of the weights in each step, >= 1; default 1.

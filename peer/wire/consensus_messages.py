@@ -1,4 +1,4 @@
-"""Consensus values: what voters sign, the messages between them, their durable state and their effects. No behaviour.
+"""Consensus values: what voters sign, the messages between them, their durable state and their effects. No behavior.
 
 Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
 *acceptance* (this proposal). A majority of votes is a `LeaderCertificate`, a majority of acceptances a `Certificate`;

@@ -58,7 +58,7 @@ class EventTriggered:
                     self.x_Pn[row, index_D] = x_Pn[row, index_D]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state beside `x_Pn`, JSON-serialisable."""
+        """Return the state beside `x_Pn`, JSON-serializable."""
         return {group: [each.tolist() for each in active] for group, active in self.active.items()}
 
     def restore(self, x_Pn: Tensor, state: Mapping[str, Sequence[Sequence[bool]]]) -> None:

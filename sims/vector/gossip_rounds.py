@@ -137,7 +137,7 @@ class GossipRounds:
                 stored = tensors.get(_stored(number, name))
                 if (
                     stored is None
-                ):  # releases before 0.4 kept whether there is a state of the optimiser as the round's number
+                ):  # releases before 0.4 kept whether there is a state of the optimizer as the round's number
                     leaf.fill_(begun)
                 else:
                     leaf.copy_(stored)

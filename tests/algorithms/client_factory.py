@@ -1,4 +1,4 @@
-"""Helpers for the tests of local training: modules, batches, and plain loops over torch's own optimisers."""
+"""Helpers for the tests of local training: modules, batches, and plain loops over torch's own optimizers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def in_torch(
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     layout: FlatLayout | None = None,
 ) -> Tensor:
-    """Return one peer's parameters after these rounds of batches, trained by one uninterrupted torch optimiser.
+    """Return one peer's parameters after these rounds of batches, trained by one uninterrupted torch optimizer.
 
     `layout`: that of the module before some of its parameters were frozen.
     """

@@ -71,7 +71,7 @@ def under_its_own(context: TrainingContext, x_n: Tensor, head: str) -> Slopes:
 
 
 def looped(module: nn.Module, x_n: Tensor, one: Batches, head: str, kind: str, settings: dict[str, Any]) -> Tensor:
-    """Train in plain torch on the loss of the whole network, without the head's parameters in the optimiser."""
+    """Train in plain torch on the loss of the whole network, without the head's parameters in the optimizer."""
     context, module = bench_of(module), copy.deepcopy(module)
     module.load_state_dict({**module.state_dict(), **{k: v.clone() for k, v in context.layout.unflatten(x_n).items()}})
     module.train()
@@ -108,7 +108,7 @@ def test_closed_gradients_and_autograd_give_what_torch_gives(
 @pytest.mark.parametrize(
     ("kind", "settings"), [("SGD", {"lr": 0.1, "nesterov": True, "momentum": 0.5}), ("Adam", {"lr": 0.01})]
 )
-def test_any_module_is_trained_by_any_optimiser_as_torch_does_it(kind: str, settings: dict[str, Any]) -> None:
+def test_any_module_is_trained_by_any_optimizer_as_torch_does_it(kind: str, settings: dict[str, Any]) -> None:
     """Dropout draws from the key's stream, running statistics are learnt, and the head may be at any place."""
     module = Forward()
     module.spare.requires_grad_(False)

@@ -139,7 +139,7 @@ def test_the_gradient_of_a_step_is_that_of_torchs_weighted_loss(module: nn.Modul
 
 
 def test_bayesian_stacks_and_loops_weigh_alike() -> None:
-    """The optimiser of the loop has a momentum of next to nothing, which closed gradients do not take."""
+    """The optimizer of the loop has a momentum of next to nothing, which closed gradients do not take."""
     module = mlp()
     mu_Bn, block = starts(module, 3), weighted(steps=2)
     start, reference = Posterior.around(mu_Bn, 0.1), Gaussian.of(torch.zeros_like(mu_Bn), torch.ones_like(mu_Bn))

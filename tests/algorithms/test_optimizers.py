@@ -1,4 +1,4 @@
-"""Optimisers by name, their refusals, and their state as rows of numbers."""
+"""Optimizers by name, their refusals, and their state as rows of numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parameters() -> list[nn.Parameter]:
         (OptimizerChoice.named("adam", {"fused": True, "foreach": True}), ['"Adam"', "fused"]),
     ],
 )
-def test_a_refusal_names_optimiser_setting_and_way_out(choice: OptimizerChoice, words: list[str]) -> None:
+def test_a_refusal_names_optimizer_setting_and_way_out(choice: OptimizerChoice, words: list[str]) -> None:
     with pytest.raises(OptimizerError) as refusal:
         choice.build(parameters())
     assert all(word in str(refusal.value) for word in words), refusal.value
@@ -105,7 +105,7 @@ def test_state_survives_a_row_of_numbers() -> None:
     assert torch.equal(again, row)
     row.zero_()
     layout.save(first, again)
-    assert bool((again > 0).all()), "the optimiser holds copies, not views of the row"
+    assert bool((again > 0).all()), "the optimizer holds copies, not views of the row"
 
 
 def test_probing_changes_no_parameter() -> None:

@@ -1,4 +1,4 @@
-"""The ways to take a round's steps with autograd, against one uninterrupted torch optimiser."""
+"""The ways to take a round's steps with autograd, against one uninterrupted torch optimizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, 
 LOSS = LOSSES["cross-entropy"]
 SGD = OptimizerChoice("SGD", {"lr": 0.1})
 MOMENTUM = OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
-#: Settings for torch's optimisers that train a network with biases (Muon takes matrices only): they give an optimiser
+#: Settings for torch's optimizers that train a network with biases (Muon takes matrices only): they give an optimizer
 #: all the state that it can have, and a rate at which float32 rounding does not grow within ten steps.
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "SGD": MOMENTUM.settings,
@@ -42,7 +42,7 @@ def two_rounds(loss: str = "cross-entropy", **settings: Any) -> list[Batches]:
 
 
 def played(stepper: Stepper, x_Bn: Tensor, rounds: list[Batches], key: int = 0) -> tuple[Tensor, Tensor]:
-    """Return parameters and optimiser state after these rounds; the state is kept between rounds."""
+    """Return parameters and optimizer state after these rounds; the state is kept between rounds."""
     x_Bn, s_Bk = x_Bn.clone(), x_Bn.new_zeros(len(x_Bn), stepper.state_size)
     for number, block in enumerate(rounds):
         stepper.train(x_Bn, s_Bk, number == 0, block, [key_of(key, number, p) for p in range(len(x_Bn))])
@@ -68,7 +68,7 @@ def mapped_of(module: nn.Module, optimizer: OptimizerChoice = SGD, loss: Loss = 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda choice: choice.kind)
-def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: OptimizerChoice) -> None:
+def test_the_loop_is_one_uninterrupted_run_of_torchs_optimizer(optimizer: OptimizerChoice) -> None:
     module, rounds = mlp(), two_rounds()
     x_Bn = starts(module, 3)
     found, _ = played(loop_of(module, optimizer), x_Bn, rounds)
@@ -80,7 +80,7 @@ def test_the_loop_is_one_uninterrupted_run_of_torchs_optimiser(optimizer: Optimi
 
 @pytest.fixture(scope="module")
 def written() -> dict[tuple[object, ...], Gradient]:
-    """Return the cache for the gradients of the test below, which do not depend on the optimiser."""
+    """Return the cache for the gradients of the test below, which do not depend on the optimizer."""
     return {}
 
 
@@ -143,7 +143,7 @@ def shifted(block: Batches) -> Batches:
 @pytest.mark.parametrize("peers", [1, 3])
 @pytest.mark.parametrize("loss", ["cross-entropy", "binary"])
 def test_closed_gradients_with_momentum_are_the_loop(loss: str, peers: int) -> None:
-    """Velocities agree as well, over two rounds; a fresh optimiser ignores the numbers in its row."""
+    """Velocities agree as well, over two rounds; a fresh optimizer ignores the numbers in its row."""
     module, optimizer = mlp(bias=peers > 1), OptimizerChoice("SGD", {"lr": 0.1, "momentum": 0.9})
     x_Bn, rounds = starts(module, peers), two_rounds(loss, peers=peers)
     steppers: list[Stepper] = [

@@ -37,7 +37,7 @@ STREAMS_MAX = 16
 REQUESTS_MAX = 64
 #: Most bytes of a request's body; no request needs one.
 _BODY_BYTES_MAX = 1024
-#: Seconds between two events: a person can follow that, and serialising a large federation's status stays cheap.
+#: Seconds between two events: a person can follow that, and serializing a large federation's status stays cheap.
 EVERY_S = 1.0
 #: Seconds that a client may take to read an event before it is disconnected, so that no events pile up in memory.
 PATIENCE_S = 10.0
