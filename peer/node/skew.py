@@ -37,8 +37,7 @@ from fedpeer.gossip.averaging import neighbors
 from fedpeer.peer.state.node_state import NodeState
 
 #: Rounds by which news of a peer may be late along directed phases and matchings, where an exchange does not go both
-#: ways:
-#: a peer without a partner in one round has one in the next.
+#: ways: a peer without a partner in one round has one in the next.
 _ONE_WAY_ROUNDS = 2
 #: A peer follows this part of the others to a later round, and at least so many.
 _FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
