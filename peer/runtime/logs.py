@@ -30,6 +30,9 @@ WINDOW_S = 10.0
 LINES_MAX = 10
 #: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
 _ROUTINE = {"round"}
+#: Names of lines that say in which state a peer is: one that came before is logged again if another came in between, or
+#: who reads "peer2 is dead" would believe it until the window ends.
+_STATES = {"membership"}
 #: Most characters of one line's text: more than any sentence of ours, and a bound for a stranger's.
 TEXT_MAX = 400
 #: Most characters of a name that a sender claims for itself; ids of a roster have at most 63.
@@ -96,13 +99,17 @@ class _Window:
 
     began     its start
     lines     lines logged since, by text
-    again     how often each of these came again
+    again     how often each of these came again without being logged
+    logged    number of lines logged since
+    newest    text of the line that came last
     crowded   last line that was held back because there were too many, with the number of those before it
     """
 
     began: float
-    lines: dict[str, LogLine]
-    again: dict[str, int]
+    lines: dict[str, LogLine] = field(default_factory=dict)
+    again: dict[str, int] = field(default_factory=dict)
+    logged: int = 0
+    newest: str = ""
     crowded: LogLine | None = None
 
 
@@ -139,11 +146,14 @@ class Log:
         window = self._windows.get(line.what)
         if window is None or self._over(window):
             self._end(line.what)
-            window = self._windows[line.what] = _Window(self._ticking(), {}, {})
-        if line.text in window.lines:
+            window = self._windows[line.what] = _Window(self._ticking())
+        changed = line.what in _STATES and line.text != window.newest
+        window.newest = line.text
+        if line.text in window.lines and not changed:
             window.again[line.text] = window.again.get(line.text, 0) + 1
-        elif len(window.lines) < (1 if line.what in _ROUTINE else LINES_MAX):
+        elif window.logged < (1 if line.what in _ROUTINE else LINES_MAX):
             window.lines[line.text] = line
+            window.logged += 1
             self._out(line)
         else:
             window.crowded = replace(line, more=window.crowded.more + 1 if window.crowded else 0)

@@ -75,6 +75,21 @@ def test_every_line_is_told_or_counted_and_the_rate_is_bounded(said: list[tuple[
     assert most <= 2 * (2 * LINES_MAX + 1)
 
 
+def test_a_state_that_comes_back_is_told_at_once() -> None:
+    told = Told()
+    for text in ("peer2 is alive", "peer2 is dead", "peer2 is alive", "peer2 is alive"):
+        told.note(text, what="membership")
+        told.now += 0.1
+    assert [line.text for line in told.lines] == ["peer2 is alive", "peer2 is dead", "peer2 is alive"]
+    told.log.close()
+    assert [(line.text, line.more) for line in told.lines[3:]] == [("peer2 is alive", 0)], "the last one came twice"
+    for number in range(500):
+        told.note(f"peer2 is {number % 2}", what="membership")
+    told.log.close()
+    assert len(told.lines) == 4 + LINES_MAX + 1
+    assert sum(1 + line.more for line in told.lines) == 4 + 500
+
+
 def test_many_different_lines_of_one_name_end_in_one_with_their_number() -> None:
     told = Told()
     for number in range(500):
