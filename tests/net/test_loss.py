@@ -24,7 +24,7 @@ pytestmark = pytest.mark.soak
 
 Made = Callable[..., dict[str, Peer]]
 #: Rounds of the start, which are left out; rounds that are timed under loss, and afterwards without. Under loss a few
-#: rounds wait for many seconds until TCP repeats what was lost: the mean of a hundred varies by a sixth from run to run,
+#: rounds wait for many seconds until TCP repeats what was lost: the mean of a hundred varies by a sixth between runs,
 #: that of 24 by a third.
 FIRST, TIMED, CALM = 2, 96, 12
 #: Exchanges of `floor`: as many as timed rounds.
