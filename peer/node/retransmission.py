@@ -3,6 +3,9 @@
 A transfer is repeated until it is acknowledged. The wait follows from how long acknowledgements took lately (Jacobson
 and Karels 1988, as in RFC 6298); it is doubled after a repeat, and bounded at both ends. Timers are forgotten at a
 restart: all open transfers are sent again then.
+
+A transfer that came before the one before it is rejected, and is due as soon as that one is acknowledged. If it waited
+for its own timer, the next one would come too early in its turn, and each round would take a wait, for good.
 """
 
 from __future__ import annotations
@@ -22,10 +25,21 @@ _Key = tuple[str, str, int]
 
 @dataclass
 class _Timer:
+    """Timer of one transfer.
+
+    first, last   ticks at which it was sent first and last
+    wait          ticks after `last` at which it is due
+    repeats       how often it was sent again
+    early         its neighbor rejected what was sent last, because the one before it was missing
+    overdue       it was early, and the one before it is there now
+    """
+
     first: int
     last: int
     wait: float
     repeats: int = 0
+    early: bool = False
+    overdue: bool = False
 
 
 @dataclass
@@ -51,12 +65,17 @@ class Retransmissions:
         if timer is None:
             self.timers[key] = _Timer(now, now, self.wait(key[0]))
         else:
-            most = min(_GROWTH_MAX * self.wait(key[0]), WAIT_MAX)
-            timer.last, timer.wait, timer.repeats = now, min(2 * timer.wait, most), timer.repeats + 1
+            if not timer.overdue:
+                timer.wait = min(2 * timer.wait, _GROWTH_MAX * self.wait(key[0]), WAIT_MAX)
+            timer.last, timer.repeats, timer.early, timer.overdue = now, timer.repeats + 1, False, False
 
     def answered(self, peer: str, group: str, taken: int, now: int) -> None:
-        """Remove the timers up to number `taken`; learn how long answers take from transfers that were sent once."""
-        for key in [key for key in self.timers if key[0] == peer and key[1] == group and key[2] <= taken]:
+        """Remove the timers up to number `taken`; the next transfer is due at once if it came before this one.
+
+        How long answers take is learned from transfers that were sent once.
+        """
+        closed = [key for key in self.timers if key[0] == peer and key[1] == group and key[2] <= taken]
+        for key in closed:
             timer = self.timers.pop(key)
             if timer.repeats:
                 continue
@@ -66,12 +85,17 @@ class Retransmissions:
             else:
                 self.varies[peer] += (abs(took - self.smoothed[peer]) - self.varies[peer]) / 4
                 self.smoothed[peer] += (took - self.smoothed[peer]) / 8
+        following = self.timers.get((peer, group, taken + 1))
+        if closed and following is not None:
+            following.overdue = following.early
 
     def missed(self, peer: str, group: str, seq: int) -> None:
-        """Shorten the waits of transfers to a peer that has received this later one: the link works, they were lost."""
+        """Shorten the waits of transfers to a peer that has rejected this later one: the link works, they were lost."""
         for key, timer in self.timers.items():
             if key[:2] == (peer, group) and key[2] < seq:
                 timer.wait = min(timer.wait, self.wait(peer))
+        if (peer, group, seq) in self.timers:
+            self.timers[peer, group, seq].early = True
 
     def drop(self, key: _Key) -> None:
         """Remove the timer of a transfer that is not open any more."""
@@ -84,4 +108,4 @@ class Retransmissions:
 
     def due(self, now: int) -> list[_Key]:
         """Return the transfers that are to be sent again now, lowest number first."""
-        return sorted(key for key, timer in self.timers.items() if now - timer.last >= timer.wait)
+        return sorted(key for key, timer in self.timers.items() if timer.overdue or now - timer.last >= timer.wait)
