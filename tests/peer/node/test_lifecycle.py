@@ -102,7 +102,7 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
 @pytest.mark.slow
 def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
     """The values that remain are rounding errors as well: an estimate made of them would be rejected."""
-    cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=1, links=LinkRules(delay=0.2, loss=0.1)))
+    cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=2, links=LinkRules(delay=0.2, loss=0.1)))
     simulator = cluster.simulator
     simulator.start()
     (group,) = cluster.groups
