@@ -38,6 +38,8 @@ _AHEAD_PARTS = 10
 _ACK_PARTS = 2
 #: Ticks between two pushes of an asynchronous peer: an acknowledgement takes a few, and the channel rests until then.
 _PUSH_EVERY = 4
+#: Part of the deadline within which a neighbor has to be heard whose share was waited for during all of it.
+_HEARD_PARTS = 2
 #: Deadlines for which the averaging of one round may last before the peer logs that rounds have stalled.
 _STALLED_DEADLINES = 2
 #: Range of the weight at the end of a round, in units of this peer's start weight; outside of it the peer logs that
@@ -56,7 +58,9 @@ class RoundProgress:
     late         members that this round goes on without, and since which tick; while nothing comes from one, the next
                  rounds go on without it, too
     silent       by group, neighbors whose share did not arrive, and since which tick it was expected; until they
-                 acknowledge ours
+                 acknowledge ours, and have been heard
+    unheard      by group, those whose share was waited for during a deadline, and the tick since which they have to be
+                 heard: half a deadline before the end of this wait
     further      by group, neighbors that were in a later round and gave no share of an exchange, and the place of their
                  last share; until another one comes, or this peer catches up
     skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
@@ -76,6 +80,7 @@ class RoundProgress:
     opened_at: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     silent: dict[str, dict[str, int]] = field(default_factory=dict)
+    unheard: dict[str, dict[str, int]] = field(default_factory=dict)
     further: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     skipped: dict[str, set[str]] = field(default_factory=dict)
     missed: dict[str, set[str]] = field(default_factory=dict)
@@ -286,6 +291,8 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
         # A peer that is past this exchange is not silent: it waits for our share of the one that it is in.
         silent = [peer for peer in gone if not _is_past(holding, peer)]
         rounds.silent[group] = dict.fromkeys(silent, since) | rounds.silent.get(group, {})
+        lately = state.now - state.deadline(group, _HEARD_PARTS)
+        rounds.unheard.setdefault(group, {}).update((peer, lately) for peer in silent if peer in missing)
         further = (peer for peer in silent if peer in state.others and state.others.round_of(peer) > round)
         rounds.further.setdefault(group, {}).update((peer, _last_place(holding, peer)) for peer in further)
 
@@ -419,18 +426,24 @@ def _turn(state: NodeState, policy: Averaging, exchange: int) -> Turn:
 
 
 def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, int]:
-    """Return the neighbors whose share did not arrive and that have not acknowledged ours, and since which tick."""
-    holding = state.durable.groups[group]
-    silent = rounds.silent.get(group, {})
-    rounds.silent[group] = {p: since for p, since in silent.items() if holding.out.get(p, Outgoing()).open}
+    """Return the neighbors whose share did not arrive and that may not have ours, and since which tick.
+
+    One that acknowledged ours in the moment before a cut was not heard since.
+    """
+    holding, unheard = state.durable.groups[group], rounds.unheard.get(group, {})
+    rounds.silent[group] = {
+        p: since
+        for p, since in rounds.silent.get(group, {}).items()
+        if holding.out.get(p, Outgoing()).open or (p in unheard and not state.others.received_since(p, unheard[p]))
+    }
     return rounds.silent[group]
 
 
 def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collection[str]) -> set[str]:
     """Return the peers that get no share now: they may be on the other side of a partition, or are not in step.
 
-    A partition may last for hours, and mass under way to its other side is missed on this one: a silent peer that has
-    not acknowledged the last share gets no second one, and a peer that may be on the same side as it gets no first one.
+    A partition may last for hours, and mass under way to its other side is missed on this one: a silent peer gets no
+    second share, and a peer that may be on the same side as it gets no first one.
     A neighbor that went on to a later round without this peer gets none until it gives one: it would only take.
     """
     silent, holding = _silent(state, rounds, group), state.durable.groups[group]

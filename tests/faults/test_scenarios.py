@@ -28,7 +28,8 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "killed": ((111,), (99,)),
     "neighbours_killed": ((0,), ()),
     "forgotten": ((0,), ()),
-    "cut": ((1,), ()),
+    # A peer alone on its side, whose last shares were acknowledged in the moment before.
+    "cut": ((1, 3), (67,)),
     "stumbling": ((0,), ()),
     "pausing": ((0,), ()),
     "trusting": ((1,), ()),
