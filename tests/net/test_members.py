@@ -90,9 +90,9 @@ def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path
     done = {peer.id: peer.done for peer in rest}
     for peer in rest:
         peer.reaches(done[peer.id] + 2)
+    assert gone.ended() == 2, "they tell it before they are killed"
     for peer in rest:
         peer.kill()
-    assert gone.ended() == 2
     for peer in rest:
         for group, holding in state_in(peer.file).groups.items():
             assert not {gone.id} & {*holding.out, *holding.into}, f"{peer.id} has a lane with {gone.id} in {group}"
