@@ -44,6 +44,18 @@ def test_what_came_too_early_is_due_once_the_one_before_it_is_there() -> None:
     repeats.missed("peer2", "everyone", 2)
     repeats.answered("peer2", "everyone", 1, 5)
     assert repeats.due(5) == [], "who says both again and again is sent it once"
+    assert repeats.due(19) == []
+    assert repeats.due(20) == [("peer2", "everyone", 2)], "it was not lost, so its wait is the usual one"
+
+
+def test_what_was_sent_again_since_is_not_sent_a_third_time() -> None:
+    repeats = Retransmissions()
+    for seq in (1, 2):
+        repeats.sent(("peer2", "everyone", seq), 0)
+    repeats.missed("peer2", "everyone", 2)
+    repeats.sent(("peer2", "everyone", 2), 16)
+    repeats.answered("peer2", "everyone", 1, 17)
+    assert repeats.due(17) == []
 
 
 @pytest.mark.parametrize("seed", range(2))

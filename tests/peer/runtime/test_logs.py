@@ -90,6 +90,15 @@ def test_a_state_that_comes_back_is_told_at_once() -> None:
     assert sum(1 + line.more for line in told.lines) == 4 + 500
 
 
+def test_other_lines_that_take_turns_are_counted() -> None:
+    told = Told()
+    for number in range(6):
+        told.note(f"peer{number % 2} repeats itself", what="repeated")
+    assert len(told.lines) == 2
+    told.log.close()
+    assert [line.more for line in told.lines] == [0, 0, 1, 1]
+
+
 def test_many_different_lines_of_one_name_end_in_one_with_their_number() -> None:
     told = Told()
     for number in range(500):
