@@ -1,10 +1,11 @@
 """A segmentation network of MONAI in a federation of hospitals that mark different structures.
 
 Each hospital has volumes with the same three structures, and masks of two of them: which two is its label set. All
-share the U-Net; the layer on top of it, with an output for each marked structure, is shared by the hospitals with the
+share the U-Net; the head on top of it, with an output for each marked structure, is shared by the hospitals with the
 same label set.
 
-The volumes are synthetic: a bright ellipsoid, a dim ball, and a tube, on noise.
+The volumes are synthetic: a bright ellipsoid, a dark ball, and a tube that is brighter still, on noise; what is named
+later covers the others.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ OUTPUTS = MARKED * EDGE**3
 
 
 class Segmenter(nn.Module):
-    """A small U-Net, and a layer with an output per voxel for each structure of the label set."""
+    """A small U-Net, and a head with an output per voxel for each structure of the label set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = UNet(
             spatial_dims=3, in_channels=1, out_channels=8, channels=(8, 16, 32), strides=(2, 2), norm="instance"
         )
-        self.head = nn.Conv3d(8, MARKED, kernel_size=1)
+        self.head = nn.Sequential(
+            nn.Conv3d(8, 8, kernel_size=3, padding=1), nn.ReLU(), nn.Conv3d(8, MARKED, kernel_size=1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map volumes, (B, 1, E, E, E), to logits of each voxel of each structure, (B, 2 * E^3)."""
@@ -84,7 +87,7 @@ def _volume(draws: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np
     ball = ((place - middle[1]) ** 2).sum(-1) < draws.uniform(2, 3) ** 2
     along = draws.integers(3)
     tube = (np.delete(place - middle[2], along, -1) ** 2).sum(-1) < draws.uniform(1, 1.6) ** 2
-    x = draws.normal(0, 0.35, (EDGE,) * 3)
-    for mask, bright in ((ellipsoid, 1.0), (ball, 0.6), (tube, 1.4)):
-        x[mask] += bright
-    return x, np.stack([ellipsoid, ball, tube])
+    x, marked = draws.normal(0, 0.3, (EDGE,) * 3), np.zeros((EDGE,) * 3, dtype=int)
+    for number, (inside, bright) in enumerate(((ellipsoid, 1.0), (ball, -1.0), (tube, 2.0)), 1):
+        x[inside], marked[inside] = draws.normal(bright, 0.3, inside.sum()), number
+    return x, np.stack([marked == number for number in (1, 2, 3)])

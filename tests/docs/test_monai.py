@@ -1,4 +1,4 @@
-"""A segmentation network of MONAI with a last layer for each label set: the example's parts, and its federation."""
+"""A segmentation network of MONAI with a head for each label set: the example's parts, and its federation."""
 
 from __future__ import annotations
 
