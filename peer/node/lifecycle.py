@@ -14,7 +14,7 @@ from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.retransmission import Retransmissions
 from fedpeer.peer.node.rounds import RoundProgress
-from fedpeer.peer.node.skew import finished_without, followed, furthest
+from fedpeer.peer.node.skew import finished_without, followed, followed_count, furthest
 from fedpeer.peer.state.durable_state import NOTHING_HELD
 from fedpeer.peer.state.entries import Adopted, Left, MaskedShares, Opened, RealShares
 from fedpeer.peer.state.node_state import NodeState
@@ -84,15 +84,16 @@ def await_others(work: NodeParts) -> None:
     """Wait for the others for a while; then begin, or first fetch the values of peers that are further."""
     state = work.state
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
-    patience = round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
+    over = state.waited() >= _patience(state)
     # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
-    begun = _furthest_begun(state, state.group_peers)
-    if absent and state.waited() < patience and begun < 1:
+    if absent and not over and _furthest_begun(state, state.group_peers) < 1:
         return
-    if begun > 1 and any(_has_missed(state, group) for group in state.durable.groups):
-        state.enter("joining")
+    if any(_has_missed(state, group) for group in state.durable.groups):
+        # Nobody goes beyond the first round alone, so others are to be met that have begun, too, unless they are away.
+        if over or _furthest_begun(state, state.group_peers, met=False) > 1:
+            state.enter("joining")
         return
-    if absent and begun < 1:
+    if absent and over:
         text = f"beginning without {', '.join(absent)}, after {state.setup.federation.gossip.gather:g} s"
         state.note("info", "went_on_without", text, without=absent)
     state.enter("learning")
@@ -100,11 +101,22 @@ def await_others(work: NodeParts) -> None:
     state.advertise()
 
 
-def _furthest_begun(state: NodeState, peers: Collection[str]) -> int:
-    """Return the furthest round that these peers have begun, as far as this one has met them; 0: none."""
-    others = {peer: state.others[peer] for peer in peers}
-    stated = followed(state.others.round_of(peer) if other.met else 0 for peer, other in others.items())
-    seen = [other.round for other in others.values() if other.met and other.begun and other.round > 1]
+def _patience(state: NodeState) -> int:
+    """Return the ticks for which a peer waits for others at its beginning."""
+    return state.setup.ticks(state.setup.federation.gossip.gather)
+
+
+def _furthest_begun(state: NodeState, peers: Collection[str], *, met: bool = True) -> int:
+    """Return the furthest round that so many of these peers as are followed have begun; 0: none.
+
+    `met`: as long as fewer have been met that have not begun, one that has is enough: a peer may meet it first.
+    """
+    others = {peer: state.others[peer] for peer in peers if state.others[peer].met}
+    stated = followed(state.others.round_of(peer) if peer in others else 0 for peer in peers)
+    unbegun = sum(not state.others.begun(peer) for peer in others)
+    if not met or unbegun >= followed_count(len(peers)):
+        return stated
+    seen = [other.round for other in others.values() if other.begun and other.round > 1]
     return max([stated, *seen])
 
 
@@ -121,6 +133,8 @@ def _has_missed(state: NodeState, group: str) -> bool:
 def join_late(work: NodeParts) -> None:
     """Ask three members of each group for its value; begin in their round when all have arrived, or time is up.
 
+    So it does not begin with the value of the first one that it meets, who may lie, while others are there.
+
     The median of each coordinate is taken over. Beside two values the third is this peer's own, so that neither of the
     two alone moves it beyond the range of the other and its own; a single value is taken as it is.
     """
@@ -128,18 +142,19 @@ def join_late(work: NodeParts) -> None:
     over = state.waited() >= state.setup.ticks(JOIN_S)
     complete = True
     for group in state.durable.groups:
-        givers = [
+        asked = [
             p for p in state.peer_groups.groups[group].members
-            if p != state.me and state.others.available(p, group)
-            and state.others.begun(p) and (group, p) not in lifecycle.doubted
-        ][:_ASKED_FOR_VALUE]  # fmt: skip
+            if p != state.me and state.membership.status(p) != "left" and (group, p) not in lifecycle.doubted
+        ]  # fmt: skip
+        givers = [p for p in asked if state.others.available(p, group) and state.others.begun(p)][:_ASKED_FOR_VALUE]
         got = lifecycle.values.setdefault(group, {})
         for peer in givers:
             options = lifecycle.asked_at.get((group, peer))
             if peer not in got and (options is None or state.now - options >= work.repeats.wait(peer)):
                 lifecycle.asked_at[group, peer] = state.now
                 state.send(peer, ValueRequest(group=group))
-        complete &= bool(givers) and all(peer in got for peer in givers)
+        wanted = max(1, min(_ASKED_FOR_VALUE, len(asked)))
+        complete &= len(givers) >= wanted and all(peer in got for peer in givers)
     complete &= _means_there(state) or not finished_without(state)
     if not complete and not over:
         return

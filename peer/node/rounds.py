@@ -23,7 +23,17 @@ from fedpeer.gossip.transfers import Incoming, Outgoing, exhausted, overdrawn, r
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.node.channels import fitting, ship
 from fedpeer.peer.node.retransmission import Retransmissions
-from fedpeer.peer.node.skew import ahead, behind, finished_without, furthest, in_step, left_behind, may_begin, mutual
+from fedpeer.peer.node.skew import (
+    ahead,
+    behind,
+    finished_without,
+    furthest,
+    in_step,
+    left_behind,
+    may_begin,
+    mutual,
+    on_ones_word,
+)
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
 from fedpeer.peer.state.events import Train, Trained
@@ -109,7 +119,7 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
     """Begin a round: the averages go into the parameters, which are evaluated if due and trained on."""
     durable, learning = state.durable, state.setup.federation.learning
     state.write(Began(round=round))
-    rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
+    _forgive_late(state, rounds)
     rounds.training, rounds.trained_at, rounds.stalled_noted = False, None, False
     done = round - 1
     state.averages |= {
@@ -138,6 +148,11 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
         state.snapshot()
         return
     train_round(state, rounds)
+
+
+def _forgive_late(state: NodeState, rounds: RoundProgress) -> None:
+    """Wait for late peers again, as far as anything came from them since."""
+    rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
 
 
 def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str, float]) -> None:
@@ -185,9 +200,14 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     """Return whether this peer has to stay in its round because nobody else has come as far (`skew.py`).
 
     It then trains on under the same number, up to `learning.alone_rounds` times, once that lasts. After
-    `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself.
+    `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself. Where one other alone
+    states that it has come as far, and gives no shares, this peer goes on once in a deadline.
     """
-    if may_begin(state, state.durable.round + 1):
+    next_round = state.durable.round + 1
+    if may_begin(state, next_round):
+        rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
+        if on_ones_word(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
+            return True
         if rounds.alone_noted:
             state.note(
                 "info", "company", f"no longer alone, after {rounds.alone} trainings in round {state.durable.round}"
@@ -233,6 +253,7 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
         # since it was alone as for any other: else it would be through that round before the others begin it.
         rounds.silent.clear()
         rounds.further.clear()
+        _forgive_late(state, rounds)  # they were late in the round that it leaves
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
     rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
@@ -555,9 +576,9 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
         # moved past the others by that: if training goes far from where it began, peers swing about the mean, further
         # each time.
         free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbors))) if idle else ((), 0.0)
-        tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(
-            holding.held, holding.out.values()
-        )
+        # What is under way to peers that are gone for good would otherwise end all averaging with those that are there.
+        channels = [channel for peer, channel in holding.out.items() if state.others.expected(peer, group)]
+        tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(holding.held, channels)
         if not free or tired:
             continue
         if policy.drift is not None and not _worth_telling(state, rounds, group, policy.drift):

@@ -6,13 +6,15 @@ no use: its peer would wait for all others, and they for it. Two rules bound the
 **No peer runs ahead.** A peer begins the next round only if some other peer was seen in the last one (`may_begin`). So
 every number is at most one above the largest number of another peer, and a peer that nobody answers keeps its number.
 It goes on training under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number
-never blocks the others: they have seen it, so they may come up to it, and then it has seen them.
+never blocks the others: they have seen it, so they may come up to it, and then it has seen them. Where only one other
+states such a number and gives no shares, a peer goes on slowly (`on_ones_word`).
 
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
-one that is present), counts its training for the round after that (`furthest`). So many are required because a liar
-might state anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. Where
-exchanges are few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a
-peer's neighbors in a later round have gone on without it (`left_behind`).
+one), counts its training for the round after that (`furthest`). So many are required because a liar might state
+anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. All others count,
+also those that are away (`_reached`), or a liar would be followed by a peer that meets nobody else. Where exchanges are
+few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a peer's
+neighbors in a later round have gone on without it (`left_behind`).
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
 (`in_step`). A peer that took shares and gave none back would end up with the weight of all; so a peer that is behind
@@ -34,6 +36,7 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 
 from fedpeer.gossip.averaging import neighbors
+from fedpeer.peer.state.neighbors import DOUBT_TICKS
 from fedpeer.peer.state.node_state import NodeState
 
 #: Rounds by which news of a peer may be late along directed phases and matchings, where an exchange does not go both
@@ -41,6 +44,8 @@ from fedpeer.peer.state.node_state import NodeState
 _ONE_WAY_ROUNDS = 2
 #: A peer follows this part of the others to a later round, and at least so many.
 _FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
+#: With so many others no liar is tolerated (one of four is), and one that is there is believed while the other is away.
+_BELIEVED_OTHERS = 2
 
 
 def may_begin(state: NodeState, round: int) -> bool:
@@ -56,9 +61,35 @@ def may_begin(state: NodeState, round: int) -> bool:
         return accompanied(state)
     if not state.in_rounds:
         return True
+    if not any(map(state.others.present, peers)):  # nobody is there to go on with, whatever one of them stated before
+        return _seen_by_several(state, round)
+    return round <= latest(map(state.others.round_of, peers), _slack(state))
+
+
+def on_ones_word(state: NodeState, round: int) -> bool:
+    """Return whether this peer may begin a round by the word of one other alone, from which no share of late came.
+
+    Whoever goes on with this peer gives it shares. One that only states rounds, while nobody else is there, would take
+    this peer through all of them as fast as it trains.
+    """
+    # Heard by this peer itself: whoever is there alone may pass on that others are alive, to which it has no way.
+    lately = state.now - max(DOUBT_TICKS, state.longest_deadline)
+    heard = sum(state.others.received_since(peer, lately) for peer in state.round_peers)
+    if not state.in_rounds or heard >= followed_count(len(state.round_peers)) or _seen_by_several(state, round):
+        return False
+    places = (channel.place[0] for group in state.in_rounds for channel in state.durable.groups[group].into.values())
+    return max(places, default=0) + _slack(state) < round
+
+
+def _seen_by_several(state: NodeState, round: int) -> bool:
+    """Return whether so many others as are followed have come far enough for this peer to begin a round."""
+    return round <= followed(_reached(state).values()) + _slack(state)
+
+
+def _slack(state: NodeState) -> int:
+    """Return how many rounds a peer may go beyond the largest number of another one."""
     slack = max([1, *(_ONE_WAY_ROUNDS for group in state.in_rounds if not mutual(state, group))])
-    every = _every(state, state.peer_groups.gossip.keys() - state.peer_groups.asynchronous)
-    return round <= latest(map(state.others.round_of, peers), slack * every)
+    return slack * _every(state, state.peer_groups.gossip.keys() - state.peer_groups.asynchronous)
 
 
 def accompanied(state: NodeState) -> bool:
@@ -68,17 +99,24 @@ def accompanied(state: NodeState) -> bool:
 
 
 def furthest(state: NodeState) -> int:
-    """Return the round that enough of the others that are present have reached to be followed.
+    """Return the round that enough of the others have reached to be followed.
 
     If shares are exchanged in rounds, that is about those who exchange them: to a coordinator numbers mean nothing.
     """
-    return min(followed(map(state.others.round_of, _there(state))), state.setup.federation.learning.rounds)
+    return min(followed(_reached(state).values()), state.setup.federation.learning.rounds)
 
 
-def _there(state: NodeState) -> list[str]:
-    """Return the others that are present and whose rounds count."""
+def _reached(state: NodeState) -> dict[str, int]:
+    """Return the last known rounds of the others that count.
+
+    Those that are away or were not met yet count, too: else one that lies would be followed by a peer that meets nobody
+    else. Where there are one or two others, the one that is there is believed.
+    """
     peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
-    return [peer for peer in peers & state.others.keys() if state.others[peer].met and state.others.present(peer)]
+    counted = [peer for peer in peers & state.others.keys() if state.membership.status(peer) != "left"]
+    if len(counted) <= _BELIEVED_OTHERS:
+        counted = [peer for peer in counted if state.others[peer].met and state.others.present(peer)]
+    return {peer: state.others.round_of(peer) for peer in counted}
 
 
 def left_behind(state: NodeState) -> bool:
@@ -90,10 +128,11 @@ def left_behind(state: NodeState) -> bool:
     round = state.durable.round
     if not state.in_rounds or furthest(state) <= round:
         return False
-    rounds, leads = {peer: state.others.round_of(peer) for peer in _there(state)}, leads_of(state)
+    rounds, leads = _reached(state), leads_of(state)
     if followed(reached - leads.get(peer, 0) for peer, reached in rounds.items()) > round:
         return True
-    return any(_passed_over(state, group, rounds) for group in state.in_rounds)
+    there = {peer: reached for peer, reached in rounds.items() if state.others.present(peer)}
+    return any(_passed_over(state, group, there) for group in state.in_rounds)
 
 
 def _passed_over(state: NodeState, group: str, rounds: Mapping[str, int]) -> bool:
@@ -110,12 +149,15 @@ def _passed_over(state: NodeState, group: str, rounds: Mapping[str, int]) -> boo
 
 
 def finished_without(state: NodeState) -> bool:
-    """Return whether all others that are present have finished, and this peer is too far behind to be in step."""
+    """Return whether all others that are present have finished, and this peer is too far behind to be in step.
+
+    So many as are followed have to have come to the end, or one that lies would end this peer's training.
+    """
     if not state.in_rounds or any(map(state.others.unfinished, state.round_peers)):
         return False  # without exchanges in rounds the last mean of each group is the result
     finished = any(state.membership.status(peer) == "finished" for peer in state.round_peers)
-    lead = max(leads_of(state).values(), default=0)
-    return finished and state.durable.round + lead < state.setup.federation.learning.rounds
+    lead, last = max(leads_of(state).values(), default=0), state.setup.federation.learning.rounds
+    return finished and state.durable.round + lead < last == furthest(state)
 
 
 def latest(others: Iterable[int], slack: int = 1) -> int:
@@ -129,8 +171,12 @@ def followed(others: Iterable[int]) -> int:
     0: there are no others.
     """
     rounds = sorted(others, reverse=True)
-    wanted = max(_FOLLOWED_MIN, math.ceil(len(rounds) / _FOLLOWED_PARTS))
-    return rounds[min(wanted, len(rounds)) - 1] if rounds else 0
+    return rounds[followed_count(len(rounds)) - 1] if rounds else 0
+
+
+def followed_count(others: int) -> int:
+    """Return how many of so many others a peer follows."""
+    return min(others, max(_FOLLOWED_MIN, math.ceil(others / _FOLLOWED_PARTS)))
 
 
 def in_step(state: NodeState, group: str, peer: str) -> bool:

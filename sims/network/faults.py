@@ -31,7 +31,19 @@ from fedpeer.sims.network.links import Cut, LinkRules, partition
 Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
 
 #: The ways in which a peer can lie; `lies.py` describes each.
-LIE_NAMES = ("life", "duplicate", "weight", "exchange", "value", "verdict", "contract", "roster", "term", "silent")
+LIE_NAMES = (
+    "life",
+    "duplicate",
+    "weight",
+    "exchange",
+    "value",
+    "verdict",
+    "contract",
+    "roster",
+    "term",
+    "silent",
+    "ahead",
+)
 
 #: Most ticks for which a drawn fault keeps a process down, pauses it, leaps its clock or fills its disk: half a minute.
 TICKS_MAX = 1200.0

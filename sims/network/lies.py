@@ -8,6 +8,7 @@ codec and the admission policy of the recipient.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -80,8 +81,17 @@ def lives(me: Node, to: Node, number: int) -> Iterator[Send]:
         yield _send(me, to, _hello(me, to, version, taken=1 + number), version=version)
 
 
-def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = None, taken: int = 0) -> Hello:
+def _hello(
+    me: Node,
+    to: Node,
+    version: int,
+    *,
+    known_generation: int | None = None,
+    taken: int = 0,
+    round: int | None = None,
+) -> Hello:
     state, other = me.state, to.state.me
+    round = state.durable.round if round is None else round
     groups = tuple(id for id, group in state.peer_groups.groups.items() if other in group.members)
     return Hello(
         generation=state.durable.generation,
@@ -90,8 +100,8 @@ def _hello(me: Node, to: Node, version: int, *, known_generation: int | None = N
         contract=state.setup.contract,
         groups=tuple((group, state.digest_of(group)) for group in groups),
         channels=tuple(_channel_state(me, to, group, taken) for group in groups),
-        round=state.durable.round,
-        begun=state.durable.round > 0,
+        round=round,
+        begun=round > 0,
         roster=state.peer_groups.roster.number,
         answer=True,
         capabilities=CAPABILITIES if version > 1 else (),
@@ -122,6 +132,29 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
     for version in VERSIONS:
         reject = RejectMessage(code="duplicate_peer", group="", seq=0, text="a later process has your identity")
         yield _send(me, to, reject, version=version)
+
+
+# ------------------------------------------------------------------------------------------------------------- rounds
+
+
+def ahead(me: Node, to: Node, number: int) -> Iterator[Send]:
+    """State that it is in the last round, or has finished: in Hellos, acknowledgements and statements."""
+    last = me.state.setup.federation.learning.rounds
+    for version in VERSIONS:
+        yield _send(me, to, _hello(me, to, version, round=last), version=version)
+    for group in _shared(me, to):
+        yield _send(me, to, Ack(group=group, taken=0, round=last + 1, total=0.0, signature=b""))
+    state: State = ("alive", "finished")[number % 2]
+    known = to.state.membership.last_statement(me.state.me) or me.state.membership.statement
+    assert known.advert is not None, "a statement has an advert"
+    advert = replace(known.advert, round=last + 1, begun=True)
+    yield _send(me, to, Ping(number=number, claims=(_signed(me, replace(known, advert=advert, state=state)),)))
+
+
+def _signed(me: Node, last: Claim) -> Claim:
+    """Return the liar's next statement about itself, signed."""
+    unsigned = replace(last, version=last.version + 1, signature=b"")
+    return replace(unsigned, signature=me.state.sign(claim_text(me.state.peer_groups.roster.federation_id, unsigned)))
 
 
 # ------------------------------------------------------------------------------------------------------------- shares
@@ -292,6 +325,7 @@ LIES: Mapping[str, Lie] = {
     "roster": rosters,
     "term": terms,
     "silent": nothing,
+    "ahead": ahead,
 }
 assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 

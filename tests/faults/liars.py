@@ -10,18 +10,20 @@ peers without a server.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from fedpeer.gossip.transfers import Incoming
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.wire.rejections import REJECTIONS
-from fedpeer.sims.network.faults import Faults, Lying
+from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.lies import LIES
-from fedpeer.sims.network.links import LinkRules
+from fedpeer.sims.network.links import LinkRules, partition
+from fedpeer.sims.network.node_factory import STEP_S
 from tests.faults.group_cluster import GroupCluster
 from tests.faults.group_cluster import world as guild_world
 from tests.faults.isolation import Watch
-from tests.faults.peer_cluster import EXACT, PeerCluster, world
+from tests.faults.peer_cluster import EXACT, STEPS, PeerCluster, world
 from tests.reference import audit, judges
 
 #: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last, half as many
@@ -41,8 +43,14 @@ PATIENCE = 400.0
 #: Lies that no honest peer can send: in the end honest peers do not listen to a peer that sends them.
 PROVABLE = ("life", "weight", "exchange", "value", "contract", "roster")
 
-#: Lies by the number of a seed, of all lies among peers without a server.
-SAID: tuple[tuple[str, ...], ...] = (*((lie,) for lie in LIES if lie != "term"), tuple(LIES))
+#: Lies by the number of a seed, of all lies among peers without a server. The lie `ahead` has a scenario of its own.
+SAID: tuple[tuple[str, ...], ...] = (*((lie,) for lie in LIES if lie not in ("term", "ahead")), tuple(LIES))
+
+#: How one honest peer of `liars_ahead` comes to be in the company of the liar alone, and the graphs.
+LONE, GRAPHS = ("from the start", "after a restart", "in a cut"), ("complete", "ring")
+#: Ticks for which it is, and how much faster than usual it may be in the second half of them. Without a bound it
+#: averages with nobody, and is up to 2.7 times as fast.
+COMPANY, PACE = 500.0, 1.5
 
 
 def liars(seed: int) -> None:
@@ -69,6 +77,40 @@ def liars_soon(seed: int) -> None:
     nodes = [run.cluster.node(peer) for peer in run.honest]
     begun = run.cluster.run(run.end + AFTERWARDS, lambda: all(node.durable.round >= DONE for node in nodes))
     assert begun, run.cluster.phases()
+
+
+def liars_ahead(seed: int) -> None:
+    """One member's word of its round takes nobody there: not a peer that has met only that member, at its start, after
+    a restart or in a cut, and nobody else afterwards."""
+    lone, graph = LONE[seed % len(LONE)], GRAPHS[seed // len(LONE) % len(GRAPHS)]
+    made = world(4, gossip__topology=graph, gossip__gather=2.0)
+    victim, *others, liar = made.peers
+    begin = 0.0 if lone == "from the start" else BEGIN + seed // 6
+    cuts = partition(begin, begin + COMPANY, [victim], others)
+    acts = (Act(begin, "kill", victim, 20.0 + seed % 7),) if lone == "after a restart" else ()
+    lying = (Lying(0.0, math.inf, liar, ("ahead",)),)
+    links = LinkRules(delay=0.2, jitter=0.2 + seed % 5 / 4)
+    faults = Faults(seed=seed, links=links, cuts=cuts, acts=acts, liars=lying)
+    cluster = PeerCluster(made, faults, forgetful=True)
+    watch = Watch(cluster.simulator)
+    cluster.simulator.start()
+    honest, end = made.peers[:-1], begin + COMPANY
+    cluster.run(end)
+    quickest = cluster.simulator.now / (STEPS * STEP_S / made.federation.gossip.tick)
+    assert max(_rounds_of(cluster, honest)) <= quickest, f"no other way leads so far: {cluster.phases()}"
+    cluster.run(end + AFTERWARDS)
+    begun = cluster.simulator.now
+    cluster.run(begun + BEGIN - MEASURED)
+    assert max(_rounds_of(cluster, honest)) - min(_rounds_of(cluster, honest)) <= 1, cluster.phases()
+    assert {cluster.node(peer).phase for peer in honest} == {"learning"}, cluster.phases()
+    after = watch.rate(begun, cluster.simulator.now, honest)
+    alone, together = (watch.rate(begin + COMPANY / 2, end, peers) for peers in ([victim], others))
+    assert alone <= PACE * after, f"{victim} was {alone / after:.2f} times as fast in the liar's company as later"
+    assert after >= RATE * together, f"afterwards {after / together:.2f} of the others' rate before"
+
+
+def _rounds_of(cluster: PeerCluster, peers: Sequence[str]) -> list[int]:
+    return [cluster.node(peer).durable.round for peer in peers]
 
 
 class _Run:
@@ -196,4 +238,4 @@ def _rounds(cluster: GroupCluster, liar: str) -> dict[tuple[str, str], int]:
 
 
 #: Scenarios by name.
-LIARS = {each.__name__: each for each in (liars, liars_soon)}
+LIARS = {each.__name__: each for each in (liars, liars_soon, liars_ahead)}

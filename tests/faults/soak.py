@@ -28,6 +28,7 @@ OTHERWISE = {
     "isolated_coordinated": 20,
     "liars": 24,
     "liars_soon": 2_000,
+    "liars_ahead": 30,
     "killed": LATER // 3,
     "coordinator_killed": ROUND,
     "client_killed": 100,

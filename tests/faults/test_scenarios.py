@@ -72,6 +72,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
     "liars_soon": (range(24), ()),
+    "liars_ahead": (range(3), ()),
     # To int8; from push-pull.
     "amended": ((1, 7), ()),
     "readmitted": ((0,), ()),

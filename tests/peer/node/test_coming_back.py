@@ -13,6 +13,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
+from tests.faults.scenarios import CALM
 
 #: Rounds by which a peer's news of the others is old when it comes back; on real links, until answers arrive again.
 OLD_ROUNDS = 1
@@ -124,3 +125,21 @@ def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
     monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: state.durable.round + leads[peer])
     assert {peer for peer in state.others if state.others[peer].met} == leads.keys()
     assert left_behind(state) is expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [3, 4])
+def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_gone(gone: int) -> None:
+    """What is under way to them is never acknowledged, and is no reason to give nothing to those that are there."""
+    made = world(6, learning__mode="asynchronous", gossip__topology="complete")
+    cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)))
+    simulator, left = cluster.simulator, made.peers[:-gone]
+    simulator.start()
+    cluster.run(CALM)
+    for peer in made.peers[-gone:]:
+        simulator.kill(peer)
+    cluster.run(simulator.now + 600.0)
+    since = simulator.now
+    cluster.run(since + 100.0)
+    gave = {(row[4], row[2]) for row in simulator.rows if row[0] > since and row[1] == "heard" and row[3] == "Transfer"}
+    assert gave == {(one, other) for one in left for other in left if one != other}
