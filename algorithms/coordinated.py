@@ -115,6 +115,13 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
         """
         return trained
 
+    def running_statistics(self) -> Tensor | None:
+        """Return which numbers of each leaf in `moved` are running statistics, (D,) bool; None (default): none.
+
+        They are averaged as they are (`running_statistics.py`), so no change of them is sent or gets noise.
+        """
+        return None
+
     def server_fault(self, server: Server) -> Rejection | None:
         """Return why a server state that another peer claims to have computed is invalid; None where it is valid.
 

@@ -54,6 +54,9 @@ class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
     def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
         return self.inner.settle(before, trained, server, counted)
 
+    def running_statistics(self) -> Tensor | None:
+        return self.inner.running_statistics()
+
     def server_fault(self, server: Any) -> Rejection | None:
         return self.inner.server_fault(server)
 

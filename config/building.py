@@ -65,7 +65,9 @@ def algorithm_of(
     if not method_of(choice).served:
         context = replace(context, optimizer_state=learning.optimizer_state, rounds=learning.rounds)
         equals: AnyAlgorithm = make(context)
-        return equals if context.outer is None else OuterSteps(equals, context.outer)
+        if context.outer is None:
+            return equals
+        return OuterSteps(equals, context.outer.of_parameters(context.layout.n_parameters))
     rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
     participants = min(participants, learning.aggregation_goal or participants)
     if not begun:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.fedavgm import stepped
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
@@ -43,4 +43,4 @@ class FedProx(FedAvg):
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         mean_n = super().close(server, updates).model_n
         model_n = torch.lerp(server.model_n, mean_n, self.server_lr)  # a rate of 1 takes the mean itself
-        return ServerModel(stepped(model_n, mean_n, self.context.layout.n_parameters))
+        return ServerModel(with_statistics(model_n, mean_n, self.context.layout))

@@ -16,6 +16,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
@@ -23,6 +24,9 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 @dataclass(frozen=True)
 class PFedMe(FedAvg):
     """Personal models by Moreau envelopes: a client keeps its personal model theta_i and sends its local model w_i.
+
+    Running statistics of normalization go over from theta_i to w_i, and from the clients' mean to the server, as they
+    are: a rate above 1 could make a variance negative.
 
     Args:
         strength: lambda > 0, strength of the pull of theta_i towards w_i; default 15.0.
@@ -46,8 +50,11 @@ class PFedMe(FedAvg):
             same = batches.taking([step] * self.solving_steps)
             envelope = Correction.towards(local_n, self.strength)
             theta_n = fresh_steps(self.context.stepper, theta_n, same, [branch(key, step) for key in keys], envelope)
-            local_n = local_n - self.lr * self.strength * (local_n - theta_n)
+            nearer_n = local_n - self.lr * self.strength * (local_n - theta_n)
+            local_n = with_statistics(nearer_n, theta_n, self.context.layout)
         return Local(theta_n, client.examples), Local(local_n, client.examples)
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        return ServerModel(torch.lerp(server.model_n, super().close(server, updates).model_n, self.server_rate))
+        mean_n = super().close(server, updates).model_n
+        model_n = torch.lerp(server.model_n, mean_n, self.server_rate)
+        return ServerModel(with_statistics(model_n, mean_n, self.context.layout))
