@@ -68,8 +68,7 @@ def algorithm_of(
         if context.outer is None:
             return equals
         return OuterSteps(equals, context.outer.of_parameters(context.layout.n_parameters))
-    rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
-    participants = min(participants, learning.aggregation_goal or participants)
+    rule, participants = aggregation_of(learning.aggregation), updates_awaited(learning, context.clients)
     if not begun:
         rule.check(participants)
     algorithm = make(replace(context, mean=rule))
@@ -115,6 +114,12 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
         return made  # type: ignore[no-any-return]
 
     return built
+
+
+def updates_awaited(learning: LearningSettings, clients: int) -> int:
+    """Return for how many updates a round of an algorithm with a server waits; it may close with fewer."""
+    participants = taking_part(clients, learning.participation)
+    return min(participants, learning.aggregation_goal or participants)
 
 
 def left_out(

@@ -399,10 +399,9 @@ def _liars(options: Combination) -> Iterator[_Broken]:
         yield {"why": error}
 
 
-def _noise_in_a_sum(options: Combination) -> list[_Broken]:
+def _noise_in_a_sum(options: Combination, condition: object, **facts: object) -> list[_Broken]:
     privacy: Privacy | None = call_choice(options.learning.privacy, PRIVACIES, "privacy")()
-    rule = options.learning.aggregation.name
-    return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
+    return _when(privacy is not None and privacy.where == "sum" and condition, **facts)
 
 
 def _models(options: Combination) -> Iterator[_Broken]:
@@ -971,7 +970,16 @@ RULES: tuple[Rule, ...] = (
         ("learning.privacy", "learning.aggregation"),
         "the clients' noise suffices only in a sum, which {rule} does not compute; write where=client, or "
         "{put[learning.aggregation=mean]}",
-        _noise_in_a_sum,
+        lambda options: _noise_in_a_sum(
+            options, options.learning.aggregation.name != "mean", rule=options.learning.aggregation.name
+        ),
+    ),
+    Rule(
+        "noise for a sum of updates and a bound on updates",
+        ("learning.privacy", "learning.farthest"),
+        "the clients' noise suffices only in a sum, from which an update that is left out takes its share of it away; "
+        "write where=client, or leave {name[learning.farthest]} out",
+        lambda options: _noise_in_a_sum(options, options.learning.farthest is not None),
     ),
     *(
         Rule(

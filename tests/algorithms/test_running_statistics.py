@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.buffered import Buffered
 from fedpeer.algorithms.choco import ChocoSgd
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.local_training import FullAveraging
 from fedpeer.algorithms.noloco import NoLoCo
 from fedpeer.algorithms.outer_optimizers import outer_nesterov, outer_sgd
 from fedpeer.algorithms.outer_steps import OuterRule, OuterRules
+from fedpeer.algorithms.private import protected
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedavgm import FedAvgM
 from fedpeer.algorithms.servers.fedbn import FedBN
@@ -35,7 +37,7 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.pfedme import PFedMe
 from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.algorithms.training_context import TrainingContext
-from fedpeer.config.building import algorithm_of
+from fedpeer.config.building import algorithm_of, privacy_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.slicing.flat import FlatLayout, gather_group
@@ -201,3 +203,18 @@ def test_a_difference_has_as_many_numbers_with_statistics_as_without() -> None:
     algorithm, x_Pn = ChocoSgd(bench(), share=0.5), begun().expand(PEERS, -1)
     _, sent = algorithm.train(algorithm.start_client(x_Pn, EXAMPLES), ServerModel(x_Pn), WORK, (1, 2, 3))
     assert ((sent.model_n != x_Pn).sum(-1) == math.ceil(0.5 * LAYOUT.n)).all()
+
+
+def test_statistics_cannot_be_made_private_and_the_way_out_is_named() -> None:
+    privacy = privacy_of(parse_choice("gaussian"))
+    for kind in (FedAvg, FedPer):
+        with pytest.raises(AlgorithmError, match=r"running statistics, .* \(norm=none\), or fedbn"):
+            protected(kind(bench()), privacy, participants=3)
+    algorithm = protected(FedBN(bench()), privacy, participants=3)
+    _, sent = algorithm.train(
+        algorithm.start_client(begun().expand(PEERS, -1), EXAMPLES),
+        algorithm.open(algorithm.start_server(begun()), 1),
+        WORK,
+        (1, 2, 3),
+    )
+    assert sent.model_n.isfinite().all()

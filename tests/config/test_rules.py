@@ -56,6 +56,8 @@ def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place
         ),  # the number of participants is known only with the data
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian"}}, "privacy"),
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian,where=client"}}, None),
+        ({"learning": {"farthest": 3.0, "privacy": "gaussian"}}, "privacy"),
+        ({"learning": {"farthest": 3.0, "privacy": "gaussian,where=client"}}, None),
     ],
 )
 def test_who_may_lie_and_what_is_hidden(settings: dict[str, Any], place: str | None) -> None:
@@ -216,6 +218,10 @@ BREAKING: dict[str, dict[str, Any]] = {
     },
     "noise for a sum of updates and an aggregation rule without a sum": {
         "learning": {"aggregation": "median", "privacy": "gaussian"},
+        "methods": ["fedavg"],
+    },
+    "noise for a sum of updates and a bound on updates": {
+        "learning": {"farthest": 3.0, "privacy": "gaussian"},
         "methods": ["fedavg"],
     },
     "an aggregation rule without a server": {"learning": {"aggregation": "median"}},
