@@ -37,6 +37,7 @@ from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.virtual import Exponent, Positivity
 from fedpeer.networks.bayesian import Estimator
 from fedpeer.networks.lateral import LateralMLP
+from fedpeer.rejection import Rejection
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
@@ -306,6 +307,13 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
             where(counted, stored.chi_D, before.factor.chi_D), where(counted, stored.xi_D, before.factor.xi_D)
         )
         return replace(trained, factor=factor)
+
+    def server_fault(self, server: VirtualServer) -> Rejection | None:
+        if not bool((server.posterior.xi_D > 0).all()):
+            return Rejection("bad_precision", "a precision of the server's posterior is not above 0")
+        if not bool(((server.taken_D >= 0) & (server.taken_D <= 1)).all()):
+            return Rejection("bad_precision", "the part that was taken of a delta is not between 0 and 1")
+        return None
 
     def server_model(self, server: VirtualServer) -> Tensor | None:
         """Return the means; None with lateral connections, where the server's part alone predicts nothing."""
