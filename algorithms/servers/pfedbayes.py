@@ -22,6 +22,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import branch
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, inverse_softplus
 from fedpeer.rejection import Rejection
@@ -82,6 +83,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
     estimator: Estimator = "local"
     samples: int = 1
     bayesian = True
+    moved = ("mu_n",)
     positive = ("sigma_n",)
 
     def __post_init__(self) -> None:
@@ -124,10 +126,11 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         )
 
     def close(self, server: PFedBayesServer, updates: PFedBayesUpdate) -> PFedBayesServer:
-        mu_n, sigma_n = (self.context.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
+        sent = PFedBayesServer(updates.mu_n, updates.sigma_n)
+        mean = divided(server, self.context.mean(combined(sent), updates.examples))
         return PFedBayesServer(
-            torch.lerp(server.mu_n, mu_n, self.server_rate),
-            torch.lerp(server.sigma_n, sigma_n, min(self.server_rate, 1.0)),
+            torch.lerp(server.mu_n, mean.mu_n, self.server_rate),
+            torch.lerp(server.sigma_n, mean.sigma_n, min(self.server_rate, 1.0)),
         )
 
     def server_fault(self, server: PFedBayesServer) -> Rejection | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, where
 from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.training_context import TrainingContext
@@ -82,11 +83,11 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     def close(self, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
         took_part = len(updates.model_n) / self.context.clients
         alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
-        change_n = self.context.mean(updates.model_n, alike_K)
-        model_n, mean_n = server.model_n + self.global_lr * change_n, server.model_n + change_n
+        mean = divided(server, self.context.mean(combined(updates), alike_K))
+        model_n, mean_n = server.model_n + self.global_lr * mean.model_n, server.model_n + mean.model_n
         return ControlledModel(
             with_statistics(model_n, mean_n, self.context.layout),
-            server.control_n + took_part * self.context.mean(updates.control_n, alike_K),
+            server.control_n + took_part * mean.control_n,
         )
 
     def settle(

@@ -32,6 +32,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.virtual import Exponent, Positivity
@@ -288,7 +289,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         Their product is taken as A times their mean, so that a robust rule can replace the mean.
         """
         count, same = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
-        mean = Gaussian(self.context.mean(updates.chi_D, same), self.context.mean(updates.xi_D, same))
+        mean = divided(server.posterior, self.context.mean(combined(updates), same))
         power = 1 / count if self.gamma is None else 1.0
         after = virtual.applied(
             server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr
