@@ -68,6 +68,16 @@ def taking_part(clients: int, share: float) -> int:
     return max(1, int(share * clients + 0.5))
 
 
+def updates_awaited(clients: int, share: float, goal: int | None) -> int:
+    """Return for how many updates a round of an algorithm with a server waits; it may close with fewer.
+
+    Args:
+        goal: the aggregation goal; None: the round waits for all that take part.
+    """
+    participants = taking_part(clients, share)
+    return min(participants, goal or participants)
+
+
 class _Algorithms(Mapping[str, Callable[..., Any]]):
     """Mapping from an algorithm's name to its class, which is imported on access."""
 

@@ -48,6 +48,9 @@ class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
     def rebased(self, server: Any, updates: Any, round: int, age_K: Tensor) -> Any:
         return self.inner.rebased(server, updates, round, age_K)
 
+    def changes(self, broadcast: Any, updates: Any) -> Mapping[str, Tensor]:
+        return self.inner.changes(broadcast, updates)
+
     def close(self, server: Any, updates: Any) -> Any:
         return self.inner.close(server, updates)
 

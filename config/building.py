@@ -19,7 +19,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
-from fedpeer.algorithms.registry import ALGORITHMS, taking_part
+from fedpeer.algorithms.registry import ALGORITHMS, updates_awaited
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.updates import strayed
 from fedpeer.config.choice import Choice, ChoiceError, call_choice, own_function, plain_value
@@ -68,7 +68,8 @@ def algorithm_of(
         if context.outer is None:
             return equals
         return OuterSteps(equals, context.outer.of_parameters(context.layout.n_parameters))
-    rule, participants = aggregation_of(learning.aggregation), updates_awaited(learning, context.clients)
+    rule = aggregation_of(learning.aggregation)
+    participants = updates_awaited(context.clients, learning.participation, learning.aggregation_goal)
     if not begun:
         rule.check(participants)
     algorithm = make(replace(context, mean=rule))
@@ -116,25 +117,13 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
     return built
 
 
-def updates_awaited(learning: LearningSettings, clients: int) -> int:
-    """Return for how many updates a round of an algorithm with a server waits; it may close with fewer."""
-    participants = taking_part(clients, learning.participation)
-    return min(participants, learning.aggregation_goal or participants)
-
-
 def left_out(
     algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
 ) -> list[Rejection | None]:
     """Return for each of a round's updates, (K, ...), why `learning.farthest` leaves it out; None if it does not."""
     if learning.farthest is None:
         return [None] * len(next(iter(leaves_of(updates).values())))
-    return strayed(
-        leaves_of(updates),
-        leaves_of(algorithm.open(server, round)),
-        learning.farthest,
-        moved=algorithm.moved,
-        besides=(*algorithm.counts, *algorithm.positive),
-    )
+    return strayed(algorithm.changes(algorithm.open(server, round), updates), learning.farthest)
 
 
 def aggregation_of(choice: Choice) -> Aggregation:

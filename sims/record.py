@@ -16,7 +16,8 @@ import torch
 from fedpeer.algorithms.answer_metrics import AnswerMetric, answer_scores, confusion, reliability
 from fedpeer.algorithms.coordinated import same_draws
 from fedpeer.algorithms.privacy import epsilon
-from fedpeer.config.building import privacy_of, updates_awaited
+from fedpeer.algorithms.registry import updates_awaited
+from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.held import PeerExamples
 from fedpeer.data.splits import summary as split_summary
@@ -313,7 +314,7 @@ def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     rounds = range(1, learning.rounds + 1)
     draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
     most = max(Counter(client for clients in draws for client in clients).values())
-    awaited = updates_awaited(learning, peers)
+    awaited = updates_awaited(peers, learning.participation, learning.aggregation_goal)
     # Where there is time, a round closes at its deadline with what came, and this peer's may be all.
     certain = awaited if simulation.request.engine in ("vector", "ray") else 1
     noise = options.multiplier(awaited, certain)

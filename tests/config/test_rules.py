@@ -57,6 +57,12 @@ def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian"}}, "privacy"),
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian,where=client"}}, None),
         ({"learning": {"farthest": 3.0, "privacy": "gaussian"}}, "privacy"),
+        ({"learning": {"farthest": 3.0}, "simulation": {"peers": 2}}, "farthest"),
+        ({"learning": {"farthest": 3.0}, "simulation": {"peers": 3}}, None),
+        ({"learning": {"farthest": 3.0, "participation": 0.3}, "simulation": {"peers": 8}}, "farthest"),
+        ({"learning": {"farthest": 3.0, "participation": 0.3125}, "simulation": {"peers": 8}}, None),
+        ({"learning": {"farthest": 3.0, "aggregation_goal": 2}, "simulation": {"peers": 8}}, "farthest"),
+        ({"learning": {"farthest": 3.0, "aggregation_goal": 3}, "simulation": {"peers": 8}}, None),
         ({"learning": {"farthest": 3.0, "privacy": "gaussian,where=client"}}, None),
     ],
 )
@@ -215,6 +221,11 @@ BREAKING: dict[str, dict[str, Any]] = {
         "learning": {"aggregation": "krum:2"},
         "methods": ["fedavg"],
         "simulation": {"peers": 6},
+    },
+    "a bound on updates among fewer than three": {
+        "learning": {"farthest": 3.0, "participation": 0.25},
+        "methods": ["fedavg"],
+        "simulation": {"peers": 8},
     },
     "noise for a sum of updates and an aggregation rule without a sum": {
         "learning": {"aggregation": "median", "privacy": "gaussian"},
