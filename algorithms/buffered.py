@@ -1,4 +1,4 @@
-"""Buffered aggregation (FedBuff): any algorithm whose clients send a model, in rounds that wait for some of them only.
+"""Buffered aggregation (FedBuff): any algorithm that averages models, in rounds that wait for some of the clients only.
 
 A round closes when a number of updates have come, the aggregation goal. Whoever is slower goes on with its training,
 and its update counts in a later round, once, with less weight the older it is. So a client sends how its training
@@ -24,7 +24,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
-from fedpeer.algorithms.registry import SEND_A_MODEL
+from fedpeer.algorithms.registry import AVERAGE_MODELS
 from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 
@@ -37,17 +37,18 @@ class Buffered(Wrapper):
             name: of the algorithm, for the user.
 
         Raises:
-            AlgorithmError: its clients send more than a model (raised by the first training, too).
+            AlgorithmError: its clients send more than a model (raised by the first training, too), or the server takes
+                no mean of the models, so that a change of one says nothing about another.
         """
         super().__init__(inner)
         self._name = name
-        if not inner.moved:
+        if not (inner.moved and inner.takes_mean):
             raise self._mistake()
 
     def _mistake(self) -> AlgorithmError:
         return AlgorithmError(
             f"learning.aggregation_goal: an update of {self._name} belongs to one round; leave it out, or take one of "
-            f"{', '.join(SEND_A_MODEL)}"
+            f"{', '.join(AVERAGE_MODELS)}"
         )
 
     def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:

@@ -53,11 +53,14 @@ _CLASSES: Mapping[str, str] = {
     "minibatch-sgd": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSgd",
 }
 
-#: Algorithms whose clients send a model alone, so that their updates can be made private and can be buffered.
-SEND_A_MODEL = (
+#: Algorithms whose clients send a model alone, of which the server takes the mean, so that a change of an old one can
+#: be added to a later one.
+AVERAGE_MODELS = (
     *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedper", "fedbn", "fedrep"),
-    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala", "flexlora"),
+    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala"),
 )
+#: Algorithms whose clients send a model alone, so that their updates can be made private.
+SEND_A_MODEL = (*AVERAGE_MODELS, "flexlora")
 
 
 def taking_part(clients: int, share: float) -> int:
