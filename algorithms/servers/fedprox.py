@@ -34,6 +34,8 @@ class FedProx(FedAvg):
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise AlgorithmError(f"mu = {self.mu:g}: write 0 or more")
         if not self.server_lr > 0:
             raise AlgorithmError(f"server_lr = {self.server_lr:g}: write a number above 0")
 

@@ -13,6 +13,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.local_training import fresh_steps
@@ -30,10 +31,10 @@ class PFedMe(FedAvg):
 
     Args:
         strength: lambda > 0, strength of the pull of theta_i towards w_i; default 15.0.
-        lr: eta, rate with which w_i moves towards theta_i (line 8); default 0.01.
-        solving_steps: K, number of the stepper's steps on one batch that solve for theta (equation 7), each solution
-            starting from the one before; default 5.
-        server_rate: beta, weight of the clients' mean in the server's next model; default 1.0.
+        lr: eta > 0, rate with which w_i moves towards theta_i (line 8); default 0.01.
+        solving_steps: K >= 1, number of the stepper's steps on one batch that solve for theta (equation 7), each
+            solution starting from the one before; default 5.
+        server_rate: beta > 0, weight of the clients' mean in the server's next model; default 1.0.
     """
 
     _: KW_ONLY
@@ -41,6 +42,13 @@ class PFedMe(FedAvg):
     lr: float = 0.01
     solving_steps: int = 5
     server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("strength", "lr", "server_rate"):
+            if not getattr(self, name) > 0:
+                raise AlgorithmError(f"{name} = {getattr(self, name):g}: write a number above 0")
+        if self.solving_steps < 1:
+            raise AlgorithmError(f"solving_steps = {self.solving_steps}: write 1 or more")
 
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, where
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.local_training import fresh_steps
@@ -48,7 +48,7 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     Running statistics of normalization take the clients' mean, and have no control variates: no gradient moves them.
 
     Args:
-        global_lr: eta_g, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
+        global_lr: eta_g > 0, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
     """
 
     context: TrainingContext
@@ -56,7 +56,13 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        assert self.context.lr > 0, "the control variates are gradients, computed from steps"
+        if not self.context.lr > 0:
+            raise AlgorithmError(
+                f"the control variates are gradients, computed from steps, and learning.optimizer has lr = "
+                f"{self.context.lr:g}; write a number above 0"
+            )
+        if not self.global_lr > 0:
+            raise AlgorithmError(f"global_lr = {self.global_lr:g}: write a number above 0")
 
     def start_server(self, values_n: Tensor) -> ControlledModel:
         return ControlledModel(values_n, torch.zeros_like(values_n))
