@@ -1,8 +1,11 @@
-"""Buffered aggregation (FedBuff): any algorithm whose clients send a model, in rounds that wait for some of them only.
+"""Buffered aggregation (FedBuff): any algorithm that averages models, in rounds that wait for some of the clients only.
 
 A round closes when a number of updates have come, the aggregation goal. Whoever is slower goes on with its training,
 and its update counts in a later round, once, with less weight the older it is. So a client sends how its training
 changed the broadcast that it had; the server applies the change to the broadcast of its own round.
+
+Running statistics of normalization are sent as they are, and the server's go that much of the way to them. A variance
+that fell in training and has fallen at the server meanwhile would be negative if both changes were added.
 
 Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, Federated Learning with Buffered Asynchronous Aggregation,
 2022, Algorithm 1. The discount (1 + age) ** -a with a = 1/2 is the polynomial one of Xie, Koyejo, Gupta, Asynchronous
@@ -14,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.precision import widest
-from fedpeer.algorithms.registry import SEND_A_MODEL
+from fedpeer.algorithms.registry import AVERAGE_MODELS
 from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 
@@ -33,17 +37,18 @@ class Buffered(Wrapper):
             name: of the algorithm, for the user.
 
         Raises:
-            AlgorithmError: its clients send more than a model (raised by the first training, too).
+            AlgorithmError: its clients send more than a model (raised by the first training, too), or the server takes
+                no mean of the models, so that a change of one says nothing about another.
         """
         super().__init__(inner)
         self._name = name
-        if not inner.moved:
+        if not (inner.moved and inner.takes_mean):
             raise self._mistake()
 
     def _mistake(self) -> AlgorithmError:
         return AlgorithmError(
             f"learning.aggregation_goal: an update of {self._name} belongs to one round; leave it out, or take one of "
-            f"{', '.join(SEND_A_MODEL)}"
+            f"{', '.join(AVERAGE_MODELS)}"
         )
 
     def train(self, client: Any, broadcast: Any, batches: Batches, keys: Sequence[int]) -> tuple[Any, Any]:
@@ -51,14 +56,23 @@ class Buffered(Wrapper):
         if self.besides_a_model(update):
             raise self._mistake()
         sent, was = leaves_of(update), leaves_of(broadcast)
-        changes = {name: (_wide(sent[name]) - was[name]).to(sent[name].dtype) for name in self.moved}
+        changes = {name: self._averaged_only(sent[name], _wide(sent[name]) - was[name]) for name in self.moved}
         return trained, rebuilt(update, {**sent, **changes})
 
     def rebased(self, server: Any, updates: Any, round: int, age_K: Tensor) -> Any:
         sent, now = leaves_of(updates), leaves_of(self.inner.open(server, round))
         weight_K1 = discount(age_K).unsqueeze(-1)
-        moved = {name: (now[name] + _wide(sent[name]) * weight_K1).to(sent[name].dtype) for name in self.moved}
+        moved = {}
+        for name in self.moved:
+            was, came = _wide(now[name]).expand_as(sent[name]), _wide(sent[name])
+            between = torch.lerp(was, came, weight_K1).to(sent[name].dtype)
+            moved[name] = self._averaged_only(between, was + came * weight_K1)
         return rebuilt(updates, {**sent, **moved})
+
+    def _averaged_only(self, statistics: Tensor, others: Tensor) -> Tensor:
+        """Return the first (..., D) at the running statistics, and the second, in its type, at all other places."""
+        found, others = self.running_statistics(), others.to(statistics.dtype)
+        return others if found is None else torch.where(found.to(others.device), statistics, others)
 
 
 def discount(age: Tensor) -> Tensor:

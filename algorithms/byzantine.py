@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: From this many updates on, one Byzantine client cannot choose their median.
+JUDGES = 3
+
 
 class RobustError(ValueError):
     """A rule cannot tolerate so many Byzantine clients among so few updates; the message names both and the way out."""

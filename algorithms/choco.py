@@ -10,6 +10,9 @@ peer keeps x and x_hat alone, and W may be another matrix in each round. What Q 
 rounds. The mean of the models takes the mean local step, as the columns of W sum to one. x_hat begins at the start x_0,
 which everybody knows; the papers let it begin at 0 (`from_zero`), and then the first rounds send the start itself.
 
+Running statistics of normalization are sent whole, and averaged as they are (`running_statistics.py`): Q keeps as many
+parameters fewer.
+
 A channel that packs differences to what it sent before has nothing to send but Q(y - x_hat): with `gossip.wire:
 top-k:SHARE,pace=1` 8 bytes for each number that changes. Other encodings send all of x_hat. (Under `gossip.wire:
 top-k:SHARE,pace=GAMMA` even `full-averaging` is CHOCO-SGD: there the references of the channels are the public copies.)
@@ -34,6 +37,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.contract import Algorithm, Method, Sharing
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 
@@ -100,16 +104,24 @@ class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
         copy_n = client.copy_n
         if self.from_zero:
             copy_n = torch.where(client.inner.trained.unsqueeze(-1), copy_n, 0)
-        copy_n = copy_n + _largest(trained.model_n - copy_n, self.share)
+        copy_n = copy_n + self._kept(trained.model_n - copy_n)
+        copy_n = with_statistics(copy_n, trained.model_n, self.context.layout)
         return PublicCopy(inner, trained.model_n, copy_n), ServerModel(copy_n)
 
     def derived_model(self, client: PublicCopy, averaged: ServerModel) -> Tensor:
         """Return the model (..., n) after the gossip step, x+."""
-        return client.model_n + self._gamma * (averaged.model_n - client.copy_n)
+        model_n = client.model_n + self._gamma * (averaged.model_n - client.copy_n)
+        return with_statistics(model_n, averaged.model_n, self.context.layout)
+
+    def _kept(self, apart_n: Tensor) -> Tensor:
+        """Return Q(y - x_hat), (..., n); with the statistics, which it leaves out, it is the share of n numbers."""
+        layout = self.context.layout
+        statistics = layout.n - layout.n_parameters
+        apart_n = with_statistics(apart_n, torch.zeros_like(apart_n), layout)
+        return _largest(apart_n, max(1, math.ceil(self.share * layout.n) - statistics))
 
 
-def _largest(values_n: Tensor, share: float) -> Tensor:
-    """Return values (..., n) in which all but the share largest in magnitude, one at least, are zero."""
-    count = max(1, math.ceil(share * values_n.shape[-1]))
+def _largest(values_n: Tensor, count: int) -> Tensor:
+    """Return values (..., n) in which all but this many, the largest in magnitude, are zero."""
     places = values_n.abs().topk(count, dim=-1, sorted=False).indices
     return torch.zeros_like(values_n).scatter(-1, places, values_n.gather(-1, places))

@@ -18,6 +18,7 @@ of the peers' ids, and they are summed one after the other in float64 (`weighted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.contract import Algorithm, Sharing
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.registry import taking_part
 from fedpeer.rejection import Rejection
@@ -99,6 +101,20 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
         """
         return updates
 
+    def changes(self, broadcast: Any, updates: Update) -> Mapping[str, Tensor]:
+        """Return how the clients of updates moved, (K, ...) by leaf; `learning.farthest` compares their lengths.
+
+        By default these are the leaves in `moved` less the broadcast's, and all others as they are, except integers,
+        counts and precisions.
+        """
+        was, sent = leaves_of(broadcast), leaves_of(updates)
+        others = (*self.counts, *self.positive)
+        found = {name: leaf for name, leaf in sent.items() if leaf.is_floating_point() and name not in others}
+        return {
+            name: leaf.to(widest(leaf.device)) - was[name] if name in self.moved else leaf
+            for name, leaf in found.items()
+        }
+
     def close(self, server: Server, updates: Update) -> Server:
         """Return the server's state after the round, from the K >= 1 updates that came, (K, ...) in order of peers."""
         ...
@@ -114,6 +130,13 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
                 server's has to stay as it was `before` where it is not.
         """
         return trained
+
+    def running_statistics(self) -> Tensor | None:
+        """Return which numbers of each leaf in `moved` are running statistics, (D,) bool; None (default): none.
+
+        They are averaged as they are (`running_statistics.py`), so no change of them is sent or gets noise.
+        """
+        return None
 
     def server_fault(self, server: Server) -> Rejection | None:
         """Return why a server state that another peer claims to have computed is invalid; None where it is valid.

@@ -13,6 +13,8 @@ gamma Delta, so peers send z alone, which is half as much as phi and Delta:
 The mean over the peers takes the outer step of their mean, since W conserves it. With gamma = beta, as in the authors'
 program, z is theta, and the steps are those of `learning.outer: sgd,lr=BETA,momentum=ALPHA` (`outer_steps.py`).
 
+Running statistics of normalization are averaged as they are (`running_statistics.py`).
+
 Differences between many peers die out where gamma < 2 (1 - alpha^2). This bound is ours, for peers that do not train
 and pairs that are drawn anew each time, from the second moments of phi and delta; a test plays both sides of it.
 
@@ -35,6 +37,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.contract import Algorithm, Method, Sharing
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.local_training import LocalTraining, TrainingState
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 
@@ -101,6 +104,7 @@ class NoLoCo(Algorithm[SlowWeights, ServerModel, ServerModel]):
         slow_n, momentum_n = self._outer_step(client, received)
         inner, fast = self._local.train(client.inner, ServerModel(slow_n), batches, keys)
         sent_n = slow_n + self.outer_lr / self._gamma * (fast.model_n - slow_n)
+        sent_n = with_statistics(sent_n, fast.model_n, self.context.layout)
         return SlowWeights(inner, slow_n, momentum_n), ServerModel(sent_n)
 
     def derived_model(self, client: SlowWeights, averaged: ServerModel) -> Tensor:
@@ -111,4 +115,4 @@ class NoLoCo(Algorithm[SlowWeights, ServerModel, ServerModel]):
         """Return the next slow weights and their change, (..., n) each."""
         pull_n = self._gamma * (averaged.model_n - client.slow_n)
         momentum_n = self.momentum * client.momentum_n + pull_n
-        return client.slow_n + momentum_n, momentum_n
+        return with_statistics(client.slow_n + momentum_n, averaged.model_n, self.context.layout), momentum_n

@@ -14,6 +14,8 @@ the step is part of the peer's own change, like its training.
 Each slice may have its own optimizer and its own number of rounds between two averagings, so that a parameter's step
 depends on its peer. A step follows the last round before an averaging, by number, whether or not it came about: a peer
 that was alone then takes the step with its own change.
+
+Running statistics of normalization take none (`running_statistics.py`): a peer goes on from their average.
 """
 
 from __future__ import annotations
@@ -61,6 +63,12 @@ class OuterRules:
         """Return the rules of this peer, for itself."""
         kind = int(self.kind_P[number])
         return replace(self, rule_Cn=self.rule_Cn[kind : kind + 1], kind_P=torch.zeros(1, dtype=torch.int64))
+
+    def of_parameters(self, count: int) -> OuterRules:
+        """Return the rules of the first `count` numbers; those after them, running statistics, take no outer steps."""
+        rule_Cn = self.rule_Cn.clone()
+        rule_Cn[:, count:] = -1
+        return replace(self, rule_Cn=rule_Cn)
 
     def to(self, device: str) -> OuterRules:
         return replace(self, rule_Cn=self.rule_Cn.to(device), kind_P=self.kind_P.to(device))

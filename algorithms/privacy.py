@@ -16,9 +16,13 @@ Who is protected against whom:
 
 With `sum` every peer but the coordinator of the round sees the sum only, and the coordinator must be trusted not to
 look at single updates. The K clients make the noise together: if only k of them answer, or all but k are curious and
-subtract their own share of the noise, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). With `client` no
-peer needs to be trusted, and the model has sqrt(K) times the noise. A rule that picks updates out of the sum reveals
-them nearly as they are, so `sum` works with the plain mean only.
+subtract their own share of the noise, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). Real peers and the
+engines with time close a round at its deadline with the updates that came, be it one, and under an aggregation goal the
+others' noise shrinks with the age of their updates. So what is told of them counts on a client's own share of the noise
+alone. Nor may updates be left out of the sum after they were seen (`learning.farthest`): it would have less noise, and
+one client could decide who counts beside it. With `client` no peer needs to be trusted, and the model has sqrt(K) times
+the noise. A rule that picks updates out of the sum reveals them nearly as they are, so `sum` works with the plain mean
+only.
 
 Not protected: that a client took part, in which rounds, and what it reports elsewhere (such as its scores). Real
 numbers in floating point leak a little more than the theory says (Mironov 2012).

@@ -42,7 +42,7 @@ def protected(algorithm: Inner, privacy: Privacy | None, *, participants: int, s
         secret: of the client, or of all clients that are simulated in one place.
 
     Raises:
-        AlgorithmError: its clients send more than a model.
+        AlgorithmError: its clients send more than a model, or running statistics of normalization.
     """
     return algorithm if privacy is None else Private(algorithm, privacy, participants=participants, secret=secret)
 
@@ -54,6 +54,12 @@ class Private(Wrapper):
         super().__init__(inner)
         if not inner.moved:
             raise _not_private(f"protects changes of a model, but clients of {_name(inner)} do not send a model alone")
+        statistics = inner.running_statistics()
+        if statistics is not None and statistics.any():
+            raise AlgorithmError(
+                "learning.privacy: the network keeps running statistics, whose variances could be negative with noise "
+                "and are not private without; take a network without them (norm=none), or fedbn: its clients keep them"
+            )
         assert participants >= 1, "a round has a participant"
         self.privacy, self.participants_count, self.secret = privacy, participants, secret
 

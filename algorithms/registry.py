@@ -53,11 +53,14 @@ _CLASSES: Mapping[str, str] = {
     "minibatch-sgd": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSgd",
 }
 
-#: Algorithms whose clients send a model alone, so that their updates can be made private and can be buffered.
-SEND_A_MODEL = (
+#: Algorithms whose clients send a model alone, of which the server takes the mean, so that a change of an old one can
+#: be added to a later one.
+AVERAGE_MODELS = (
     *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedper", "fedbn", "fedrep"),
-    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala", "flexlora"),
+    *("per-fedavg", "pfedme", "ditto", "apfl", "fedala"),
 )
+#: Algorithms whose clients send a model alone, so that their updates can be made private.
+SEND_A_MODEL = (*AVERAGE_MODELS, "flexlora")
 
 
 def taking_part(clients: int, share: float) -> int:
@@ -66,6 +69,16 @@ def taking_part(clients: int, share: float) -> int:
     A half is rounded up; Python's own `round` rounds it to the even number.
     """
     return max(1, int(share * clients + 0.5))
+
+
+def updates_awaited(clients: int, share: float, goal: int | None) -> int:
+    """Return for how many updates a round of an algorithm with a server waits; it may close with fewer.
+
+    Args:
+        goal: the aggregation goal; None: the round waits for all that take part.
+    """
+    participants = taking_part(clients, share)
+    return min(participants, goal or participants)
 
 
 class _Algorithms(Mapping[str, Callable[..., Any]]):

@@ -17,15 +17,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from fedpeer.algorithms.byzantine import JUDGES
 from fedpeer.algorithms.precision import widest
 from fedpeer.rejection import Rejection
 
 #: The most examples that a client may report: more than any device holds, and few enough that the sum over 100,000
 #: clients is a whole number in float64.
 EXAMPLES_MAX = 10**10
-
-#: From this many updates on, one Byzantine client cannot choose their median.
-_JUDGES = 3
 
 #: Most characters of a name from the wire that a message repeats.
 _SHOWN = 60
@@ -105,42 +103,15 @@ def _first(leaf: Tensor) -> float:
     return float(leaf.flatten()[0])
 
 
-def length(
-    update: Mapping[str, Tensor],
-    broadcast: Mapping[str, Tensor],
-    *,
-    moved: Sequence[str] = (),
-    besides: Sequence[str] = ("examples",),
-) -> float:
-    """Return the Euclidean length of a client's change: its leaves of floating-point numbers as one vector.
-
-    Args:
-        moved: leaves that replace the broadcast's leaf of the same name, which is subtracted first.
-        besides: leaves that are not changes, such as counts and precisions.
-    """
-    square = 0.0
-    for name, leaf in update.items():
-        if leaf.is_floating_point() and name not in besides:
-            wide = leaf.to(widest(leaf.device))
-            square += float((wide - broadcast[name] if name in moved else wide).square().sum())
-    return math.sqrt(square)
+def length(change: Mapping[str, Tensor]) -> float:
+    """Return the Euclidean length of a client's change, all of its leaves as one vector."""
+    return math.sqrt(sum(float(leaf.to(widest(leaf.device)).square().sum()) for leaf in change.values()))
 
 
-def strayed(
-    updates: Mapping[str, Tensor],
-    broadcast: Mapping[str, Tensor],
-    limit: float,
-    *,
-    moved: Sequence[str] = (),
-    besides: Sequence[str] = ("examples",),
-) -> list[Rejection | None]:
-    """Return a rejection for each update (K, ...) that moved further than `limit` times the round's median, else None.
-
-    See `length` for the other arguments.
-    """
-    count = len(next(iter(updates.values())))
-    each = ({name: leaf[row] for name, leaf in updates.items()} for row in range(count))
-    return too_far([length(update, broadcast, moved=moved, besides=besides) for update in each], limit=limit)
+def strayed(changes: Mapping[str, Tensor], limit: float) -> list[Rejection | None]:
+    """Return a rejection for each change (K, ...) that is longer than `limit` times the round's median, else None."""
+    count = len(next(iter(changes.values())))
+    return too_far([length({name: leaf[row] for name, leaf in changes.items()}) for row in range(count)], limit=limit)
 
 
 def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]:
@@ -149,7 +120,7 @@ def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]
     Nobody is rejected in a round of fewer than three updates, whose median a single client could choose, or if most
     updates have not moved at all.
     """
-    middle = statistics.median(lengths) if len(lengths) >= _JUDGES else 0.0
+    middle = statistics.median(lengths) if len(lengths) >= JUDGES else 0.0
     if middle == 0:
         return [None] * len(lengths)
     return [

@@ -48,11 +48,17 @@ class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
     def rebased(self, server: Any, updates: Any, round: int, age_K: Tensor) -> Any:
         return self.inner.rebased(server, updates, round, age_K)
 
+    def changes(self, broadcast: Any, updates: Any) -> Mapping[str, Tensor]:
+        return self.inner.changes(broadcast, updates)
+
     def close(self, server: Any, updates: Any) -> Any:
         return self.inner.close(server, updates)
 
     def settle(self, before: Any, trained: Any, server: Any, counted: Tensor) -> Any:
         return self.inner.settle(before, trained, server, counted)
+
+    def running_statistics(self) -> Tensor | None:
+        return self.inner.running_statistics()
 
     def server_fault(self, server: Any) -> Rejection | None:
         return self.inner.server_fault(server)

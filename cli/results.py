@@ -101,6 +101,8 @@ def private(summary: Mapping[str, Any]) -> str | None:
     if spent["epsilon"] is None:
         return "Updates are clipped but have no noise, so there is no privacy guarantee."
     promise = f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}, with at most {spent['rounds']} rounds each"
+    if "noise" in spent:  # earlier runs do not say it
+        promise += f" and noise of {spent['noise']:.3g} times the clip for certain"
     return f"Differential privacy of the peers against anyone who sees the models: {promise}."
 
 

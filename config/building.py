@@ -19,7 +19,7 @@ from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
 from fedpeer.algorithms.private import protected
-from fedpeer.algorithms.registry import ALGORITHMS, taking_part
+from fedpeer.algorithms.registry import ALGORITHMS, updates_awaited
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.updates import strayed
 from fedpeer.config.choice import Choice, ChoiceError, call_choice, own_function, plain_value
@@ -65,9 +65,11 @@ def algorithm_of(
     if not method_of(choice).served:
         context = replace(context, optimizer_state=learning.optimizer_state, rounds=learning.rounds)
         equals: AnyAlgorithm = make(context)
-        return equals if context.outer is None else OuterSteps(equals, context.outer)
-    rule, participants = aggregation_of(learning.aggregation), taking_part(context.clients, learning.participation)
-    participants = min(participants, learning.aggregation_goal or participants)
+        if context.outer is None:
+            return equals
+        return OuterSteps(equals, context.outer.of_parameters(context.layout.n_parameters))
+    rule = aggregation_of(learning.aggregation)
+    participants = updates_awaited(context.clients, learning.participation, learning.aggregation_goal)
     if not begun:
         rule.check(participants)
     algorithm = make(replace(context, mean=rule))
@@ -121,13 +123,7 @@ def left_out(
     """Return for each of a round's updates, (K, ...), why `learning.farthest` leaves it out; None if it does not."""
     if learning.farthest is None:
         return [None] * len(next(iter(leaves_of(updates).values())))
-    return strayed(
-        leaves_of(updates),
-        leaves_of(algorithm.open(server, round)),
-        learning.farthest,
-        moved=algorithm.moved,
-        besides=(*algorithm.counts, *algorithm.positive),
-    )
+    return strayed(algorithm.changes(algorithm.open(server, round), updates), learning.farthest)
 
 
 def aggregation_of(choice: Choice) -> Aggregation:

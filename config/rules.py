@@ -22,10 +22,10 @@ import numpy as np
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
 from fedpeer.algorithms.assignment import AssignmentError
-from fedpeer.algorithms.byzantine import RobustError
+from fedpeer.algorithms.byzantine import JUDGES, RobustError
 from fedpeer.algorithms.contract import Method
 from fedpeer.algorithms.privacy import PRIVACIES, Privacy
-from fedpeer.algorithms.registry import taking_part
+from fedpeer.algorithms.registry import updates_awaited
 from fedpeer.config import contract
 from fedpeer.config.capacity import capacity_problem
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings, call_choice
@@ -393,16 +393,22 @@ def _liars(options: Combination) -> Iterator[_Broken]:
     rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
         if peers is not None:
-            taking = taking_part(peers, learning.participation)
-            rule.check(min(taking, learning.aggregation_goal or taking))
+            rule.check(updates_awaited(peers, learning.participation, learning.aggregation_goal))
     except RobustError as error:
         yield {"why": error}
 
 
-def _noise_in_a_sum(options: Combination) -> list[_Broken]:
+def _too_few_to_judge(options: Combination) -> list[_Broken]:
+    learning, peers = options.learning, options.federation.simulation.peers
+    if learning.farthest is None or peers is None:
+        return []
+    updates = updates_awaited(peers, learning.participation, learning.aggregation_goal)
+    return _when(updates < JUDGES, updates=updates, judges=JUDGES)
+
+
+def _noise_in_a_sum(options: Combination, condition: object, **facts: object) -> list[_Broken]:
     privacy: Privacy | None = call_choice(options.learning.privacy, PRIVACIES, "privacy")()
-    rule = options.learning.aggregation.name
-    return _when(privacy is not None and privacy.where == "sum" and rule != "mean", rule=rule)
+    return _when(privacy is not None and privacy.where == "sum" and condition, **facts)
 
 
 def _models(options: Combination) -> Iterator[_Broken]:
@@ -967,11 +973,27 @@ RULES: tuple[Rule, ...] = (
         _liars,
     ),
     Rule(
+        "a bound on updates among fewer than three",
+        ("learning.farthest", "learning.participation", "simulation.peers"),
+        "in a round of {updates} nobody can tell who goes too far; let {judges} or more take part, or leave "
+        "{name[learning.farthest]} out",
+        _too_few_to_judge,
+    ),
+    Rule(
         "noise for a sum of updates and an aggregation rule without a sum",
         ("learning.privacy", "learning.aggregation"),
         "the clients' noise suffices only in a sum, which {rule} does not compute; write where=client, or "
         "{put[learning.aggregation=mean]}",
-        _noise_in_a_sum,
+        lambda options: _noise_in_a_sum(
+            options, options.learning.aggregation.name != "mean", rule=options.learning.aggregation.name
+        ),
+    ),
+    Rule(
+        "noise for a sum of updates and a bound on updates",
+        ("learning.privacy", "learning.farthest"),
+        "the clients' noise suffices only in a sum, from which an update that is left out takes its share of it away; "
+        "write where=client, or leave {name[learning.farthest]} out",
+        lambda options: _noise_in_a_sum(options, options.learning.farthest is not None),
     ),
     *(
         Rule(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
@@ -24,7 +25,9 @@ class FedExP(FedAvg):
     epsilon: float = 1e-3
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        mean_n = super().close(server, updates).model_n - server.model_n
-        change_Kn = updates.model_n - server.model_n
-        further = change_Kn.square().sum(-1).mean() / (2 * (mean_n.square().sum() + self.epsilon))
-        return ServerModel(server.model_n + further.clamp(min=1) * mean_n)
+        mean_n, layout = super().close(server, updates).model_n, self.context.layout
+        change_n, change_Kn = (model_n - server.model_n for model_n in (mean_n, updates.model_n))
+        length, length_K = (each[..., : layout.n_parameters].square().sum(-1) for each in (change_n, change_Kn))
+        further = length_K.mean() / (2 * (length + self.epsilon))
+        # Running statistics of normalization take the mean itself: beyond it a variance may be negative.
+        return ServerModel(with_statistics(server.model_n + further.clamp(min=1) * change_n, mean_n, layout))

@@ -16,6 +16,7 @@ import torch
 from fedpeer.algorithms.answer_metrics import AnswerMetric, answer_scores, confusion, reliability
 from fedpeer.algorithms.coordinated import same_draws
 from fedpeer.algorithms.privacy import epsilon
+from fedpeer.algorithms.registry import updates_awaited
 from fedpeer.config.building import privacy_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.held import PeerExamples
@@ -302,7 +303,10 @@ def _linear(simulation: Simulation) -> dict[str, Any] | None:
 
 
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
-    """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates."""
+    """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates.
+
+    It counts on no noise of peers that a round may close without.
+    """
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
     options = privacy_of(learning.privacy)
     if options is None:
@@ -310,5 +314,10 @@ def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     rounds = range(1, learning.rounds + 1)
     draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
     most = max(Counter(client for clients in draws for client in clients).values())
-    reached = epsilon(rounds=most, noise=options.noise, delta=options.delta)
-    return {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}
+    awaited = updates_awaited(peers, learning.participation, learning.aggregation_goal)
+    # Where there is time, a round closes at its deadline with what came, and this peer's may be all.
+    certain = awaited if simulation.request.engine in ("vector", "ray") else 1
+    noise = options.multiplier(awaited, certain)
+    reached = epsilon(rounds=most, noise=noise, delta=options.delta)
+    told = {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}
+    return {**told, "noise": noise}

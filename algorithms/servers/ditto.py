@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -27,6 +28,10 @@ class Ditto(FedAvg):
 
     _: KW_ONLY
     strength: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise AlgorithmError(f"strength = {self.strength:g}: write 0 or more")
 
     def train(
         self, client: Local, broadcast: ServerModel, batches: Batches, keys: Sequence[int]

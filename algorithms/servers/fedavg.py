@@ -16,6 +16,7 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.running_statistics import running_statistics
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 
@@ -50,6 +51,9 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         return ServerModel(self.context.mean(updates.model_n, updates.examples))
+
+    def running_statistics(self) -> Tensor | None:
+        return running_statistics(self.context.layout)
 
     def server_model(self, server: ServerModel) -> Tensor | None:
         return server.model_n

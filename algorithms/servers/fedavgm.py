@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
@@ -60,13 +61,4 @@ class FedAvgM(FedAvg):
         # A rate of 1 takes the mean itself, and not the model plus a difference, which is rounded.
         model_n = torch.lerp(server.model_n, mean_n, self.server_lr) + self.server_lr * kept_n
         velocity_n = kept_n + (mean_n - server.model_n)
-        return MovingModel(stepped(model_n, mean_n, self.context.layout.n_parameters), velocity_n)
-
-
-def stepped(model_n: Tensor, mean_n: Tensor, parameters: int) -> Tensor:
-    """Return the model after a server's step, (n,), with the running statistics of the clients' mean.
-
-    Args:
-        parameters: number of parameters, which come first in both.
-    """
-    return torch.cat([model_n[:parameters], mean_n[parameters:]])
+        return MovingModel(with_statistics(model_n, mean_n, self.context.layout), velocity_n)

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.fedavgm import stepped
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.rejection import Rejection
 
@@ -75,7 +75,7 @@ class AdaptiveServer(FedAvg):
         first_n = self.beta1 * server.first_n + (1 - self.beta1) * change_n
         second_n = self.second(server.second_n, change_n.square())
         model_n = server.model_n + self.server_lr * first_n / (second_n.sqrt() + self.tau)
-        return ServerMoments(stepped(model_n, mean_n, self.context.layout.n_parameters), first_n, second_n)
+        return ServerMoments(with_statistics(model_n, mean_n, self.context.layout), first_n, second_n)
 
     @abstractmethod
     def second(self, second_n: Tensor, square_n: Tensor) -> Tensor:

@@ -50,6 +50,10 @@ class PartOfFedAvg(FedAvg):
         """Return the whole network after the local steps, (..., n)."""
         return fresh_steps(self.context.stepper, start_n, batches, keys)
 
+    def running_statistics(self) -> Tensor | None:
+        found = super().running_statistics()
+        return None if found is None else gather_group(found, self.base_D)
+
     def server_model(self, server: ServerModel) -> None:
         """Return None: a part of a network predicts nothing."""
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.servers.fedavg import FedAvg
-from fedpeer.algorithms.servers.fedavgm import stepped
 from fedpeer.algorithms.servers.models import Local, ServerModel
 
 
@@ -34,6 +34,8 @@ class FedProx(FedAvg):
     server_lr: float = 1.0
 
     def __post_init__(self) -> None:
+        if not self.mu >= 0:
+            raise AlgorithmError(f"mu = {self.mu:g}: write 0 or more")
         if not self.server_lr > 0:
             raise AlgorithmError(f"server_lr = {self.server_lr:g}: write a number above 0")
 
@@ -43,4 +45,4 @@ class FedProx(FedAvg):
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
         mean_n = super().close(server, updates).model_n
         model_n = torch.lerp(server.model_n, mean_n, self.server_lr)  # a rate of 1 takes the mean itself
-        return ServerModel(stepped(model_n, mean_n, self.context.layout.n_parameters))
+        return ServerModel(with_statistics(model_n, mean_n, self.context.layout))

@@ -22,6 +22,9 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.slicing.network import TensorSpec
 
+#: A singular value is rounding up to this part of the largest one: it is what factors in float32 leave.
+_NO_VALUE = 1e-7
+
 
 @dataclass(frozen=True)
 class Factors:
@@ -81,7 +84,9 @@ class FlexLora(FedAvg):
 def best_factors(shares_K: Tensor, left_KOr: Tensor, right_KrF: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors (O, r) and (r, F) of the best approximation of rank r of sum_k share_k left_k right_k.
 
-    Both factors have the same singular values, the square roots of those of the product.
+    Both factors have the same singular values, the square roots of those of the product. Where it has none, since few
+    examples have been seen, the right factor has 1, so that these dimensions can still learn: with both factors 0
+    neither would ever have a gradient.
     """
     rank = left_KOr.shape[-1]
     stacked_left = (shares_K[:, None, None] * left_KOr).movedim(0, 1).flatten(1)
@@ -89,5 +94,6 @@ def best_factors(shares_K: Tensor, left_KOr: Tensor, right_KrF: Tensor) -> tuple
     left_basis, left_rest = torch.linalg.qr(stacked_left)
     right_basis, right_rest = torch.linalg.qr(stacked_right.mT)
     u, values, vt = torch.linalg.svd(left_rest @ right_rest.mT, full_matrices=False)
-    roots_r = values[:rank].sqrt()
-    return left_basis @ (u[:, :rank] * roots_r), (roots_r[:, None] * vt[:rank]) @ right_basis.mT
+    values_r = values[:rank]
+    right_r = torch.where(values_r > _NO_VALUE * values_r[0], values_r.sqrt(), 1.0)
+    return left_basis @ (u[:, :rank] * (values_r / right_r)), (right_r[:, None] * vt[:rank]) @ right_basis.mT

@@ -85,6 +85,10 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
             totals.append(torch.stack(losses).sum(0))
         return torch.stack(totals).argmin(0).reshape(batches.index.shape[:-2])
 
+    def changes(self, broadcast: Models, updates: Estimated) -> dict[str, Tensor]:
+        last = len(broadcast.model_Cn) - 1  # whoever names another model is not averaged, and is compared with some
+        return {"model_n": updates.model_n - broadcast.model_Cn[updates.cluster.clamp(0, last)]}
+
     def close(self, server: Models, updates: Estimated) -> Models:
         model_Cn = server.model_Cn.clone()
         for cluster in range(len(model_Cn)):

@@ -14,6 +14,7 @@ from functools import cached_property
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import branch
 from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -27,17 +28,24 @@ class PerFedAvg(FedAvg):
     The context's stepper adapts the server's model to the client, with all of the round's batches.
 
     Args:
-        beta: learning rate of the meta-model; default 0.01.
-        alpha: step size of the inner step, whose gradient the meta-model follows; default 0.01.
-        delta: half-width of the difference (gradient(x + delta v) - gradient(x - delta v)) / (2 delta) that replaces
-            the product of the Hessian and a gradient v; default 1e-2. At 1e-2 it is exact to 2e-5 in float32; a smaller
-            one is lost in rounding, a larger one in curvature.
+        beta: learning rate of the meta-model, >= 0; default 0.01.
+        alpha: step size >= 0 of the inner step, whose gradient the meta-model follows; default 0.01.
+        delta: half-width > 0 of the difference (gradient(x + delta v) - gradient(x - delta v)) / (2 delta), which
+            replaces the product of the Hessian and a gradient v; default 1e-2. At 1e-2 it is exact to 2e-5 in float32;
+            a smaller one is lost in rounding, a larger one in curvature.
     """
 
     _: KW_ONLY
     beta: float = 0.01
     alpha: float = 0.01
     delta: float = 1e-2
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "alpha"):
+            if not getattr(self, name) >= 0:
+                raise AlgorithmError(f"{name} = {getattr(self, name):g}: write 0 or more")
+        if not self.delta > 0:
+            raise AlgorithmError(f"delta = {self.delta:g}: write a number above 0, such as 0.01")
 
     @cached_property
     def _gradient(self) -> Gradient:

@@ -22,8 +22,10 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm
 from fedpeer.algorithms.draws import branch
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, inverse_softplus
+from fedpeer.rejection import Rejection
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,8 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         sigma: standard deviation of all weights at the start, > 0, in units of the weights; default 0.1.
         personal_steps: optimizer steps on each batch, >= 1; default 5.
         global_lr: rate > 0 of the plain step by which w follows q_i after each batch; default: the optimizer's rate.
-        server_rate: beta > 0, weight of the clients' mean in the server's next distribution; default 1.0.
+        server_rate: beta > 0, weight of the clients' mean in the server's next distribution; default 1.0. Standard
+            deviations go no further than to their mean: beyond it they could be negative.
         estimator: how weights are drawn: "local" (default), "flipout" or "weights" (`networks/bayesian.py`).
         samples: draws of the weights in each step, >= 1; default 1.
     """
@@ -80,6 +83,8 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
     estimator: Estimator = "local"
     samples: int = 1
     bayesian = True
+    moved = ("mu_n",)
+    positive = ("sigma_n",)
 
     def __post_init__(self) -> None:
         for name in ("zeta", "sigma", "server_rate", "global_lr"):
@@ -121,10 +126,16 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         )
 
     def close(self, server: PFedBayesServer, updates: PFedBayesUpdate) -> PFedBayesServer:
-        mu_n, sigma_n = (self.context.mean(each, updates.examples) for each in (updates.mu_n, updates.sigma_n))
+        sent = PFedBayesServer(updates.mu_n, updates.sigma_n)
+        mean = divided(server, self.context.mean(combined(sent), updates.examples))
         return PFedBayesServer(
-            torch.lerp(server.mu_n, mu_n, self.server_rate), torch.lerp(server.sigma_n, sigma_n, self.server_rate)
+            torch.lerp(server.mu_n, mean.mu_n, self.server_rate),
+            torch.lerp(server.sigma_n, mean.sigma_n, min(self.server_rate, 1.0)),
         )
+
+    def server_fault(self, server: PFedBayesServer) -> Rejection | None:
+        negative = not bool((server.sigma_n > 0).all())
+        return Rejection("bad_precision", "a standard deviation is not above 0") if negative else None
 
     def server_model(self, server: PFedBayesServer) -> Tensor:
         return server.mu_n

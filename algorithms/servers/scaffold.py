@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
-from fedpeer.algorithms.coordinated import CoordinatedAlgorithm, where
+from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.correction import Correction
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.local_training import fresh_steps
+from fedpeer.algorithms.running_statistics import with_statistics
 from fedpeer.algorithms.training_context import TrainingContext
 
 
@@ -43,8 +45,10 @@ class ScaffoldUpdate:
 class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, ControlledModel, ScaffoldUpdate]):
     """FedAvg with control variates against client drift; local steps are plain SGD.
 
+    Running statistics of normalization take the clients' mean, and have no control variates: no gradient moves them.
+
     Args:
-        global_lr: eta_g, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
+        global_lr: eta_g > 0, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
     """
 
     context: TrainingContext
@@ -52,7 +56,13 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
     global_lr: float = 1.0
 
     def __post_init__(self) -> None:
-        assert self.context.lr > 0, "the control variates are gradients, computed from steps"
+        if not self.context.lr > 0:
+            raise AlgorithmError(
+                f"the control variates are gradients, computed from steps, and learning.optimizer has lr = "
+                f"{self.context.lr:g}; write a number above 0"
+            )
+        if not self.global_lr > 0:
+            raise AlgorithmError(f"global_lr = {self.global_lr:g}: write a number above 0")
 
     def start_server(self, values_n: Tensor) -> ControlledModel:
         return ControlledModel(values_n, torch.zeros_like(values_n))
@@ -71,15 +81,19 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
         trained_n = fresh_steps(self.context.stepper, start_n, batches, keys, drift)
         change_n = trained_n - start_n
         # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
-        control_n = client.control_n - broadcast.control_n - change_n / (batches.steps * self.context.lr)
+        met_n = -change_n / (batches.steps * self.context.lr)
+        met_n = with_statistics(met_n, torch.zeros_like(met_n), self.context.layout)
+        control_n = client.control_n - broadcast.control_n + met_n
         return ControlledModel(trained_n, control_n), ScaffoldUpdate(change_n, control_n - client.control_n)
 
     def close(self, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
         took_part = len(updates.model_n) / self.context.clients
         alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
+        mean = divided(server, self.context.mean(combined(updates), alike_K))
+        model_n, mean_n = server.model_n + self.global_lr * mean.model_n, server.model_n + mean.model_n
         return ControlledModel(
-            server.model_n + self.global_lr * self.context.mean(updates.model_n, alike_K),
-            server.control_n + took_part * self.context.mean(updates.control_n, alike_K),
+            with_statistics(model_n, mean_n, self.context.layout),
+            server.control_n + took_part * mean.control_n,
         )
 
     def settle(

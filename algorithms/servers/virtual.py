@@ -32,11 +32,13 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.bayesian_training import BayesianTraining, Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, where
 from fedpeer.algorithms.gaussian import Gaussian
+from fedpeer.algorithms.leaves import combined, divided
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.algorithms.virtual import Exponent, Positivity
 from fedpeer.networks.bayesian import Estimator
 from fedpeer.networks.lateral import LateralMLP
+from fedpeer.rejection import Rejection
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
@@ -287,7 +289,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         Their product is taken as A times their mean, so that a robust rule can replace the mean.
         """
         count, same = len(updates.chi_D), torch.ones(len(updates.chi_D), device=updates.chi_D.device)
-        mean = Gaussian(self.context.mean(updates.chi_D, same), self.context.mean(updates.xi_D, same))
+        mean = divided(server.posterior, self.context.mean(combined(updates), same))
         power = 1 / count if self.gamma is None else 1.0
         after = virtual.applied(
             server.posterior, mean ** (count * power), positivity=self.positivity, server_lr=self.server_lr
@@ -306,6 +308,13 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
             where(counted, stored.chi_D, before.factor.chi_D), where(counted, stored.xi_D, before.factor.xi_D)
         )
         return replace(trained, factor=factor)
+
+    def server_fault(self, server: VirtualServer) -> Rejection | None:
+        if not bool((server.posterior.xi_D > 0).all()):
+            return Rejection("bad_precision", "a precision of the server's posterior is not above 0")
+        if not bool(((server.taken_D >= 0) & (server.taken_D <= 1)).all()):
+            return Rejection("bad_precision", "the part that was taken of a delta is not between 0 and 1")
+        return None
 
     def server_model(self, server: VirtualServer) -> Tensor | None:
         """Return the means; None with lateral connections, where the server's part alone predicts nothing."""

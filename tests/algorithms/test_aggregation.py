@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist, median
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,16 +23,21 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws
+from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.private import Private
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local
+from fedpeer.algorithms.servers.pfedbayes import PFedBayes
+from fedpeer.algorithms.servers.scaffold import Scaffold
+from fedpeer.algorithms.servers.virtual import Virtual
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.building import Coordinated, aggregation_of, coordinated_of
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.settings import LearningSettings
-from tests.algorithms.client_factory import mlp
+from tests.algorithms.client_factory import batches, mlp
+from tests.algorithms.server_factory import bench_of
 
 ROBUST = (
     "median,liars=2",
@@ -287,3 +293,26 @@ def test_who_expects_no_liars_learns_nothing(text: str, attack: Attack) -> None:
         assert lost(text, attack, range(2)) < 0.02
     else:
         assert lost(text, attack, range(2)) > 0.2
+
+
+@pytest.mark.parametrize("kind", [Virtual, PFedBayes, Scaffold])
+def test_krum_takes_all_of_one_update(kind: Callable[..., Any]) -> None:
+    """Leaf by leaf it would take the first of client 0 and the second of client 1; together client 2 is the best."""
+    context = replace(bench_of("stack"), mean=aggregation_of(parse_choice("krum,liars=1")))
+    algorithm, x_n = kind(context), bench_of("stack").draw("")
+    server = algorithm.start_server(x_n)
+    clients = algorithm.start_client(x_n.expand(5, -1), torch.arange(1, 6))
+    _, sent = algorithm.train(clients, algorithm.open(server, 1), batches(peers=5), tuple(range(5)))
+    names = [name for name in leaves_of(sent) if name != "examples"]
+    levels = torch.tensor([[8.0, 9, 4, 1, 7], [8, 7, 4, 6, 1]])
+    told = {name: level[:, None].expand(5, len(x_n)) for name, level in zip(names, levels, strict=True)}
+    after = algorithm.close(server, rebuilt(sent, {**leaves_of(sent), **told}))
+    if kind is Virtual:
+        taken = after.posterior / server.posterior
+        found = [taken.chi_D, taken.xi_D]
+    elif kind is PFedBayes:
+        found = [after.mu_n, after.sigma_n]
+    else:
+        found = [after.model_n - server.model_n, after.control_n]
+    for values_n in found:
+        torch.testing.assert_close(values_n, torch.full_like(x_n, 4.0), rtol=1e-4, atol=1e-4)

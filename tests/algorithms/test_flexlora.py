@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpeer.algorithms.buffered import Buffered
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
@@ -76,6 +77,27 @@ def test_more_clients_than_a_layer_has_rows_are_no_difficulty() -> None:
     u, values, vt = torch.linalg.svd((left @ right).mean(0), full_matrices=False)
     first, second = best_factors(shares, left, right)
     torch.testing.assert_close(first @ second, (u[:, :2] * values[:2]) @ vt[:2])
+
+
+def test_dimensions_that_the_product_does_not_have_can_still_learn() -> None:
+    """Where both factors are 0, neither has a gradient, ever again: as at the start, the right one must not be."""
+    drawn = torch.Generator().manual_seed(3)
+    for kept in (0, 1, 2):
+        left = torch.randn(3, 7, 4, dtype=torch.float64, generator=drawn)
+        right = torch.randn(1, 4, 5, dtype=torch.float64, generator=drawn).expand(3, -1, -1)
+        left[:, :, kept:] = 0  # as in the first round, where left factors are 0 and examples are few
+        shares = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
+        first, second = best_factors(shares, left, right)
+        mean = (shares[:, None, None] * left @ right).sum(0)
+        torch.testing.assert_close(first @ second, mean)
+        assert torch.linalg.matrix_rank(second) == 4, "the gradient of the left factor is that of the product times it"
+        assert torch.linalg.matrix_rank(first, atol=1e-6) == kept
+
+
+def test_updates_of_adapters_belong_to_one_round() -> None:
+    """The server turns the factors in each round, so that a change of old ones is another change of its own."""
+    with pytest.raises(AlgorithmError, match=r"an update of flexlora belongs to one round; .* fedala$"):
+        Buffered(FlexLora(context(adapted())), "flexlora")
 
 
 def test_without_adapters_it_says_what_to_write() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,14 +16,16 @@ from fedpeer.algorithms.gradients import gradient_of
 from fedpeer.algorithms.servers.ditto import Ditto
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedper import FedPer
+from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.fedrep import FedRep
 from fedpeer.algorithms.servers.ifca import Estimated, Ifca, Models
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
+from fedpeer.algorithms.servers.scaffold import Scaffold
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, starts
-from tests.algorithms.server_factory import BASE_D, LAYOUT, LOSS, LR, MODULE, Quadratics, bench_of
+from tests.algorithms.server_factory import BASE_D, LAYOUT, LOSS, LR, MODULE, Algorithm, Quadratics, bench_of
 
 ONE = torch.tensor(1)
 
@@ -239,3 +242,25 @@ def test_a_network_with_running_statistics_has_no_meta_gradient() -> None:
     algorithm, x_n = PerFedAvg(bench_of("loop", module)), starts(module, 1)[0]
     with pytest.raises(AlgorithmError, match="running statistics"):
         algorithm.train(Local(x_n, ONE), ServerModel(x_n), batches(peers=1).peer(0), (0,))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: PFedMe(bench_of("stack"), strength=0.0), "strength = 0: write a number above 0"),
+        (lambda: PFedMe(bench_of("stack"), lr=-0.1), "lr = -0.1: write a number above 0"),
+        (lambda: PFedMe(bench_of("stack"), server_rate=0.0), "server_rate = 0: write a number above 0"),
+        (lambda: PFedMe(bench_of("stack"), solving_steps=0), "solving_steps = 0: write 1 or more"),
+        (lambda: Ditto(bench_of("stack"), strength=-1.0), "strength = -1: write 0 or more"),
+        (lambda: FedProx(bench_of("stack"), mu=-0.5), "mu = -0.5: write 0 or more"),
+        (lambda: PerFedAvg(bench_of("stack"), beta=-0.1), "beta = -0.1: write 0 or more"),
+        (lambda: PerFedAvg(bench_of("stack"), alpha=-0.1), "alpha = -0.1: write 0 or more"),
+        (lambda: PerFedAvg(bench_of("stack"), delta=0.0), "delta = 0: write a number above 0"),
+        (lambda: Scaffold(bench_of("stack"), global_lr=0.0), "global_lr = 0: write a number above 0"),
+        (lambda: Scaffold(bench_of("stack", lr=0.0)), "learning.optimizer has lr = 0; write a number above 0"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(make: Callable[[], Algorithm], says: str) -> None:
+    """Otherwise they divide by zero, push models apart, or never learn."""
+    with pytest.raises(AlgorithmError, match=re.escape(says)):
+        make()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,15 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of, take_rows
+from fedpeer.algorithms.servers.ifca import Estimated, Models
+from fedpeer.algorithms.servers.models import Local, ServerModel
+from fedpeer.algorithms.servers.pfedbayes import PFedBayes, PFedBayesServer, PFedBayesUpdate
+from fedpeer.algorithms.servers.scaffold import ControlledModel, ScaffoldUpdate
 from fedpeer.algorithms.updates import EXAMPLES_MAX, fault, length, strayed, too_far
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
 from tests.algorithms.client_factory import batches, starts
-from tests.algorithms.server_factory import MAKERS, MODULE
+from tests.algorithms.server_factory import MAKERS, MODULE, Algorithm, bench_of
 
 Leaves = dict[str, Tensor]
 
@@ -119,20 +124,30 @@ def test_honest_updates_of_every_algorithm_are_taken(name: str) -> None:
     for row in range(3):
         sent = leaves_of(take_rows(updates, row))
         assert fault(sent, template, counts=algorithm.counts, positive=algorithm.positive) is None
-        lengths.append(length(sent, leaves_of(broadcast), moved=algorithm.moved))
+        lengths.append(length({name: leaf[row] for name, leaf in algorithm.changes(broadcast, updates).items()}))
         broken = sent | {"model_n": sent["model_n"] * torch.nan}
         assert fault(broken, template, counts=algorithm.counts, positive=algorithm.positive) is not None
     assert too_far(lengths, limit=100.0) == [None] * 3
-    found = strayed(leaves_of(updates), leaves_of(broadcast), 1.01, moved=algorithm.moved)
+    found = strayed(algorithm.changes(broadcast, updates), 1.01)
     assert found == too_far(lengths, limit=1.01), "of all at once as of each alone"
 
 
 def test_a_length_is_that_of_the_change_and_not_of_the_model() -> None:
-    broadcast = {"model_n": torch.tensor([100.0, 200.0, 300.0])}
-    sent = {"model_n": torch.tensor([103.0, 200.0, 304.0]), "examples": torch.tensor(40.0)}
-    assert length(sent, broadcast, moved=("model_n",)) == 5
-    both = {"model_n": torch.tensor([2.0, 0.0, 1.0]), "control_n": torch.tensor([2.0]), "cluster": torch.tensor(9)}
-    assert length(both, broadcast) == 3
+    model_n, examples = torch.tensor([100.0, 200.0, 300.0]), torch.tensor([40.0])
+    became_n = torch.tensor([[103.0, 200.0, 304.0]])
+
+    def moved(algorithm: Algorithm, broadcast: Any, sent: Any) -> float:
+        return length({name: leaf[0] for name, leaf in algorithm.changes(broadcast, sent).items()})
+
+    assert moved(MAKERS["fedavg"]("stack"), ServerModel(model_n), Local(became_n, examples)) == 5
+    scaffold = ScaffoldUpdate(torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[2.0]]))
+    assert moved(MAKERS["scaffold"]("stack"), ControlledModel(model_n, model_n), scaffold) == 3
+    models = Models(torch.stack([torch.zeros(3), model_n]))
+    for cluster, expected in ((1, 5.0), (0, float(became_n.norm())), (99, 5.0), (-9, float(became_n.norm()))):
+        estimated = Estimated(became_n, examples, torch.tensor([cluster]))
+        assert moved(MAKERS["ifca"]("stack"), models, estimated) == pytest.approx(expected), "from the model it chose"
+    copy = PFedBayesUpdate(became_n, torch.full((1, 3), 0.1), examples)
+    assert moved(PFedBayes(bench_of("stack")), PFedBayesServer(model_n, 0 * model_n + 9), copy) == 5
 
 
 LENGTHS = some.lists(some.floats(0, 1e6), min_size=1, max_size=9)

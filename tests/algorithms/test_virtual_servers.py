@@ -28,6 +28,7 @@ from fedpeer.algorithms.servers.pfedbayes import PFedBayes, PFedBayesUpdate, _fo
 from fedpeer.algorithms.servers.virtual import Virtual, VirtualServer
 from fedpeer.algorithms.servers.virtual_sequential import SequentialVirtual
 from fedpeer.algorithms.training_context import TrainingContext
+from fedpeer.algorithms.updates import fault
 from fedpeer.networks.registry import lateral_mlp, lstm, mlp
 from tests.algorithms.client_factory import batches, distance, starts
 from tests.algorithms.client_factory import mlp as plain_mlp
@@ -401,6 +402,44 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
     torch.testing.assert_close(sent.mu_n, w.mu_n)
     torch.testing.assert_close(sent.sigma_n, w.sigma_n)
     assert distance(sent.mu_n, x_n) > 1e-4
+
+
+@pytest.mark.parametrize("positivity", ["shrink", "reject"])
+def test_a_server_that_is_no_distribution_is_not_taken_over(positivity: Any) -> None:
+    """Its numbers are finite; who took it over would train towards NaN, and store factors of it."""
+    algorithm = Virtual(bench_of("stack"), beta=0.1, positivity=positivity)
+    server, client, _ = begun(algorithm)
+    assert algorithm.server_fault(server) is None
+    _, sent = algorithm.train(client, algorithm.open(server, 1), batches(), (1, 2, 3))
+    assert algorithm.server_fault(algorithm.close(server, sent)) is None
+    taken_D, posterior = server.taken_D, server.posterior
+    for xi_D, taken in (
+        (-posterior.xi_D, taken_D),
+        (posterior.xi_D * (torch.arange(len(taken_D)) > 0), taken_D),
+        (posterior.xi_D, -0.1 * taken_D),
+        (posterior.xi_D, 1.1 * taken_D),
+    ):
+        found = algorithm.server_fault(VirtualServer(Gaussian(posterior.chi_D, xi_D), taken))
+        assert found is not None
+        assert found.code == "bad_precision"
+
+
+def test_deviations_of_pfedbayes_are_above_0_wherever_they_come_from() -> None:
+    algorithm = PFedBayes(bench_of("stack"), server_rate=1.9)
+    server, client, _ = begun(algorithm)
+    _, sent = algorithm.train(client, algorithm.open(server, 1), batches(), (1, 2, 3))
+    after = algorithm.close(server, replace(sent, sigma_n=0.01 * sent.sigma_n))
+    torch.testing.assert_close(after.sigma_n, (EXAMPLES[:, None] * 0.01 * sent.sigma_n).sum(0) / EXAMPLES.sum())
+    assert algorithm.server_fault(server) is None
+    assert algorithm.server_fault(after) is None
+    for sigma_n in (-server.sigma_n, 0 * server.sigma_n):
+        refused = algorithm.server_fault(replace(server, sigma_n=sigma_n))
+        assert refused is not None
+        assert refused.code == "bad_precision"
+        update = leaves_of(replace(take_rows(sent, 0), sigma_n=sigma_n))
+        refused = fault(update, update, counts=algorithm.counts, positive=algorithm.positive)
+        assert refused is not None
+        assert refused.code == "bad_precision"
 
 
 def test_pfedbayes_server_takes_means_of_means_and_of_deviations() -> None:

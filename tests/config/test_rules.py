@@ -56,6 +56,14 @@ def test_how_peers_take_turns_and_what_they_send(settings: dict[str, Any], place
         ),  # the number of participants is known only with the data
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian"}}, "privacy"),
         ({"learning": {"aggregation": "krum:2", "privacy": "gaussian,where=client"}}, None),
+        ({"learning": {"farthest": 3.0, "privacy": "gaussian"}}, "privacy"),
+        ({"learning": {"farthest": 3.0}, "simulation": {"peers": 2}}, "farthest"),
+        ({"learning": {"farthest": 3.0}, "simulation": {"peers": 3}}, None),
+        ({"learning": {"farthest": 3.0, "participation": 0.3}, "simulation": {"peers": 8}}, "farthest"),
+        ({"learning": {"farthest": 3.0, "participation": 0.3125}, "simulation": {"peers": 8}}, None),
+        ({"learning": {"farthest": 3.0, "aggregation_goal": 2}, "simulation": {"peers": 8}}, "farthest"),
+        ({"learning": {"farthest": 3.0, "aggregation_goal": 3}, "simulation": {"peers": 8}}, None),
+        ({"learning": {"farthest": 3.0, "privacy": "gaussian,where=client"}}, None),
     ],
 )
 def test_who_may_lie_and_what_is_hidden(settings: dict[str, Any], place: str | None) -> None:
@@ -214,8 +222,17 @@ BREAKING: dict[str, dict[str, Any]] = {
         "methods": ["fedavg"],
         "simulation": {"peers": 6},
     },
+    "a bound on updates among fewer than three": {
+        "learning": {"farthest": 3.0, "participation": 0.25},
+        "methods": ["fedavg"],
+        "simulation": {"peers": 8},
+    },
     "noise for a sum of updates and an aggregation rule without a sum": {
         "learning": {"aggregation": "median", "privacy": "gaussian"},
+        "methods": ["fedavg"],
+    },
+    "noise for a sum of updates and a bound on updates": {
+        "learning": {"farthest": 3.0, "privacy": "gaussian"},
         "methods": ["fedavg"],
     },
     "an aggregation rule without a server": {"learning": {"aggregation": "median"}},

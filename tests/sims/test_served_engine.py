@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import round_order
@@ -19,7 +21,9 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.algorithms.servers.models import Local
+from fedpeer.cli.results import private
 from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import EngineName
 from fedpeer.sims import api
 from fedpeer.sims.vector.pool import Stopped
 from fedpeer.sims.vector.server_rounds import _faults
@@ -402,3 +406,33 @@ def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Pa
     assert told["epsilon"] == pytest.approx(epsilon(rounds=most, noise=2.0, delta=1e-5))
     plain = api.simulate(federation=federation(learning__rounds=1), methods=("fedavg",), out=tmp_path)
     assert "privacy" not in plain.summary
+
+
+@pytest.mark.parametrize(
+    ("engine_name", "where", "further", "noise", "known"),
+    [
+        ("vector", "sum", {}, 2.0, 1.99),  # all of a round answer
+        ("network", "sum", {}, 1.0, 4.38),
+        ("network", "sum", {"learning__aggregation_goal": 2}, 2.0 / 2**0.5, 2.95),
+        ("network", "client", {}, 2.0, 1.99),
+    ],
+)
+def test_noise_of_peers_that_may_be_absent_protects_nobody(
+    engine_name: EngineName, where: str, further: dict[str, Any], noise: float, known: float, tmp_path: Path
+) -> None:
+    """Each of four peers makes a quarter of the variance, and a round may close with its update alone."""
+    settings = federation(
+        simulation__peers=4,
+        learning__algorithm="fedavg",
+        learning__privacy=f"gaussian,clip=1,noise=2,delta=1e-5,where={where}",
+        learning__rounds=1,
+        **further,
+    )
+    found = api.simulate(federation=settings, methods=("fedavg",), engine=engine_name, out=tmp_path)
+    told, mu = found.summary["privacy"], 1 / noise
+    reached = told["epsilon"]
+    curve = ndtr(mu / 2 - reached / mu) - math.exp(reached) * ndtr(-mu / 2 - reached / mu)
+    assert curve == pytest.approx(1e-5, rel=1e-6), "Balle and Wang 2018, theorem 8"
+    assert reached == pytest.approx(known, abs=0.01)
+    assert told["noise"] == pytest.approx(noise)
+    assert f"epsilon {reached:.3g} at delta 1e-05" in (private(found.summary) or "")

@@ -203,3 +203,29 @@ def test_a_task_matrix_that_cannot_be_is_refused(method: str, bad: Callable[[Ten
     assert wrong is not None
     assert wrong.code == "bad_task_matrix"
     assert "R15" in REJECTIONS["bad_task_matrix"].ids
+
+
+@pytest.mark.parametrize(
+    ("method", "leaf", "factor"),
+    [
+        ("virtual", "posterior.xi_D", -1.0),
+        ("virtual", "posterior.xi_D", 0.0),
+        ("virtual", "taken_D", 1.5),
+        ("pfedbayes", "sigma_n", -1.0),
+        ("fedadam", "second_n", -1.0),
+    ],
+    ids=["R14-negative", "R14-zero", "R14-part", "R14-deviation", "R14-moment"],
+)
+def test_a_server_that_is_no_distribution_is_refused(method: str, leaf: str, factor: float) -> None:
+    one = side_of(method)
+    good = one.server.leaves(one.spec.server)
+
+    def found(values_n: Tensor) -> Rejection | None:
+        server = rebuilt(one.server.template, {**good, leaf: values_n})
+        return one.spec.model_fault(content_of({}, one.server.written(server)))
+
+    assert found(good[leaf]) is None
+    wrong = found(factor * good[leaf])
+    assert wrong is not None
+    assert wrong.code == "bad_precision"
+    assert "R14" in REJECTIONS["bad_precision"].ids
