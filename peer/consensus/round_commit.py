@@ -11,6 +11,8 @@ anything else: a majority may have accepted it. The votes ensure that its own is
 
 The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
 by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet.
+So no round names an earlier roster than the round before it, and a majority of an earlier one commits nothing. A peer
+that has applied no round yet does not know the round before, and believes a majority of any roster.
 
 Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. Messages about a
 round are fenced by (term, round), and a rejection changes nothing.
@@ -203,7 +205,7 @@ class RoundCommit:
     def _next_roster(self) -> int:
         """Return the number of the newest roster whose voters differ by at most one."""
         now = self.election.voter_set
-        near = (each for each in self.election.known.values() if len(each.voters ^ now.voters) <= 1)
+        near = (each for each in self.election.known.values() if each.near(now))
         return max(each.number for each in near if each.number >= now.number)
 
     # ----------------------------------------------------------------------------------------------------- everybody's
@@ -227,6 +229,8 @@ class RoundCommit:
         if proposal.round > holding.round + 1 or proposal.roster not in self.election.known:
             text = f"a proposal for round {proposal.round} of roster {proposal.roster}; {holding.round} is applied"
             return [Rejection("round_gap", text, sender), self._follow(sender)]
+        if backward := self._goes_back(sender, proposal):
+            return backward
         if self._contradicts(proposal):
             return [Rejection("digest_mismatch", f"two proposals for round {proposal.round} in term {term}", sender)]
         if not self._has(proposal.digest):
@@ -247,6 +251,8 @@ class RoundCommit:
             return [Rejection("digest_mismatch", f"another model for round {proposal.round}", sender)]
         if proposal.round == holding.round:
             return []
+        if backward := self._goes_back(sender, proposal):
+            return backward
         if proposal.roster not in self.election.known:
             text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
@@ -307,6 +313,14 @@ class RoundCommit:
 
     def _acceptors(self, proposal: Proposal) -> frozenset[str]:
         return self.election.known[proposal.roster].voters | self.election.voter_set.voters
+
+    def _goes_back(self, sender: str, proposal: Proposal) -> list[Out]:
+        """Return the rejection of a later round that names an earlier roster than the applied one; else nothing."""
+        now = self.holding.roster
+        if self.holding.round == 0 or proposal.roster >= now:
+            return []
+        text = f"round {proposal.round} under roster {proposal.roster}, after round {self.holding.round} under {now}"
+        return [Rejection("stale_roster", text, sender)]
 
     def _contradicts(self, proposal: Proposal) -> bool:
         """Return whether this is another model for a round that was applied, or accepted in the same term."""

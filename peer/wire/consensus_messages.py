@@ -49,6 +49,10 @@ class VoterSet:
         """Return whether these peers include more than half of the voters."""
         return 2 * len(self.voters.intersection(by)) > len(self.voters)
 
+    def near(self, other: VoterSet) -> bool:
+        """Return whether the two differ by at most one voter: then each majority of one meets each of the other."""
+        return len(self.voters ^ other.voters) <= 1
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

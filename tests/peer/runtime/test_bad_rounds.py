@@ -21,6 +21,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Accept,
     HeartbeatReply,
     Progress,
+    Proposal,
     Propose,
     VoteReply,
     VoteRequest,
@@ -171,6 +172,14 @@ FOLLOWING: dict[str, Case] = {
         "term_jump", lambda bob, term: bob.ballot(HeartbeatReply(term + TERM_JUMP_MAX + 1, Progress()))
     ),
     "R19": received("too_many_terms", lambda bob, term: _again(bob, term)),
+    "R20-lead": received("stale_roster", lambda bob, term: bob.lead("ann", term + 1, "ann", roster=_founded(bob))),
+    "R20-canvass": received(
+        "stale_roster", lambda bob, term: bob.ballot(VoteRequest(term + 1, False, _founded(bob), Progress(9, 9, 9)))
+    ),
+    "R20-commit": received(
+        "stale_roster",
+        lambda bob, term: bob.commit(Proposal(term + 1, 9, _founded(bob), NOBODYS), voters=["ann"]),
+    ),
     "R08": received("already_applied", proposed(1)),
     "R09-propose": received("round_gap", proposed(3)),
     "R09-commit": received("round_gap", lambda bob, term: bob.commit(bob.proposal(term, 3, NOBODYS))),
@@ -185,6 +194,14 @@ FOLLOWING: dict[str, Case] = {
         lambda bob, term: bob.commit(bob.proposal(term, 2, NOBODYS), signed=bob.proposal(term, 2, b"o" * 32)),
     ),
 }
+
+
+def _founded(bob: RoundBob) -> int:
+    """Show bob an earlier roster, in which ann is the only peer; return its number."""
+    people = bob.people
+    alone = sign(replace(people.roster, number=2, entries=(people.roster.by_id["ann"],)), people.key)
+    bob.hears(RosterNews(number=alone.number, text=to_bytes(alone)))
+    return alone.number
 
 
 def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
