@@ -187,7 +187,7 @@ class RoundCommit:
         return [SendConsensus(peer, Propose(self._open)) for peer in sorted(options)]
 
     def _counted(self) -> list[Out]:
-        if self._open is None or not self._carried(self._open, self._accepted):
+        if self._open is None or not self._carried(self._open, self._accepted, after=True):
             return []
         return self._apply(Certificate(self._open, tuple(sorted(self._accepted.items()))))
 
@@ -256,7 +256,7 @@ class RoundCommit:
         if proposal.roster not in self.election.known:
             text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
-        carried = self._carried(proposal, dict(certificate.acceptances))
+        carried = self._carried(proposal, dict(certificate.acceptances), after=proposal.round == holding.round + 1 > 1)
         if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
             return [Rejection("bad_signature", f"round {proposal.round} without a majority's acceptances", sender)]
         if self._has(proposal.digest):
@@ -301,15 +301,15 @@ class RoundCommit:
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
+    def _carried(self, proposal: Proposal, by: Iterable[str], *, after: bool) -> bool:
         """Return whether these acceptances put a proposal in force.
 
-        That takes a majority of the roster it names and of the one in force before. A peer that is further behind does
-        not know the latter, and goes by the former.
+        That takes a majority of the roster it names and of the one in force before. A peer knows the latter if its
+        roster is that (`after`). One that is further behind, or has applied no round and only knows the roster with
+        which it came, goes by the former.
         """
         named, voters = self.election.known[proposal.roster], set(by)
-        in_order = proposal.round == self.holding.round + 1
-        return named.carried(voters) and (not in_order or self.election.voter_set.carried(voters))
+        return named.carried(voters) and (not after or self.election.voter_set.carried(voters))
 
     def _acceptors(self, proposal: Proposal) -> frozenset[str]:
         return self.election.known[proposal.roster].voters | self.election.voter_set.voters

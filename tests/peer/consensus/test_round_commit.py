@@ -150,7 +150,7 @@ def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -
 
 
 class WithoutMajority(RoundCommit):
-    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
+    def _carried(self, proposal: Proposal, by: Iterable[str], *, after: bool) -> bool:
         return True
 
 
@@ -351,6 +351,17 @@ def test_who_was_away_during_several_rosters_comes_back_and_helps_to_elect() -> 
     rounds = cluster.rounds
     assert cluster.run(400, lambda: cluster.rounds >= rounds + 2), "three of five, and one of them was away"
     assert not judge(cluster)
+
+
+def test_who_comes_with_a_later_roster_takes_the_first_round_of_those_who_began() -> None:
+    """It does not blame the sender, who was the only voter then."""
+    began = Commit(certificate(Proposal(1, 1, 1, Y), A))
+    round_commit = machine(C, GROWN, Disk(CommitState(5)), np.random.default_rng(0))
+    round_commit.holds(Y)
+    out = round_commit.received(A, began)
+    assert not first_refusal(out)
+    assert ApplyModel(Proposal(1, 1, 1, Y)) in out
+    assert round_commit.election.voter_set.number == 1
 
 
 def test_who_comes_late_goes_on_from_the_newest_round() -> None:
