@@ -179,6 +179,44 @@ def voters_change(seed: int) -> None:
     consensus_cluster.judge(strangers=[gone, new])
 
 
+def voters_join(seed: int) -> None:
+    """A federation that one peer or three began grows by several members between two rounds: each roster in turn comes
+    into force, a coordinator that is killed just after is replaced, and a peer that was away during all of this, or
+    comes last, takes part."""
+    made = world(6)
+    founders, away = (made.peers[:1], ()) if seed % 2 else (made.peers[:3], (made.peers[seed // 2 % 3],))
+    links = LinkRules(delay=0.2, jitter=0.1 * (1 + seed % 5), loss=0.1 * (seed % 3 == 2))
+    consensus_cluster = ServerCluster(made, Faults(seed=seed, links=links), roster=founders)
+    simulator, last = consensus_cluster.simulator, made.peers[-1]
+    simulator.start(*founders)
+    assert consensus_cluster.reach(2, 2 * CALM), consensus_cluster.rounds()
+    for peer in away:
+        simulator.kill(peer)
+    there = [peer for peer in founders if peer not in away]
+    for count in range(len(founders) + 1, len(made.peers) + 1):
+        roster = consensus_cluster.signed(count - len(founders) + 1, made.peers[:count])
+        consensus_cluster.admit(roster, made.peers[:count])
+        simulator.feed(there[count % len(there)], NewRoster(roster))
+        if made.peers[count - 1] != last:
+            simulator.start(made.peers[count - 1])
+        consensus_cluster.run(simulator.now + seed % 4)
+    newest = len(made.peers) - len(founders) + 1
+    assert consensus_cluster.run(simulator.now + 2000.0, lambda: len(_in_force(consensus_cluster, newest)) > 0)
+    assert consensus_cluster.run(simulator.now + LED_TICKS, lambda: consensus_cluster.leading() is not None)
+    victim, before = consensus_cluster.leading(), max(consensus_cluster.seen.models)
+    assert victim is not None
+    simulator.kill(victim)
+    simulator.start(*away, last)
+    assert consensus_cluster.reach(before + 3, 1000.0), "rounds go on without it"
+    simulator.start(victim)
+    consensus_cluster.settle_down(strangers=made.peers[len(founders) :])  # they speak before all have their roster
+    assert len(_in_force(consensus_cluster, newest)) == len(made.peers)
+    goal = max(consensus_cluster.rounds().values()) + 4
+    for peer in (*away, last):
+        counts = consensus_cluster.run(simulator.now + 600.0, lambda peer=peer: _counts(consensus_cluster, peer, goal))  # type: ignore[misc]
+        assert counts or consensus_cluster.leading() == peer, f"{peer} accepts nothing"
+
+
 def _counts(consensus_cluster: ServerCluster, peer: str, since: int) -> bool:
     """Return whether this peer has accepted anything from this round on."""
     return any(who == peer and round >= since for who, _, round in consensus_cluster.seen.accepted)
@@ -356,6 +394,7 @@ SESSIONS = {
         minority,
         disk_lost,
         voters_change,
+        voters_join,
         coordinator_leaves,
         ending,
         starved,
