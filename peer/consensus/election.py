@@ -59,7 +59,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.candidacies import FailedCandidacies
 from fedpeer.peer.consensus.polls import ElectionTiming, Poll
 from fedpeer.peer.wire.consensus_messages import (
@@ -74,6 +74,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Scope,
     SendConsensus,
     ShortHeartbeat,
+    VerifyUnder,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -106,7 +107,7 @@ class Election:
     progress       of this peer; whoever drives the machine keeps it up to date
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on
-    sign, verify   with this peer's key; with the keys of the roster
+    sign           with this peer's key; `verify_under`: by the keys of a roster
     reads_short    whether a peer reads a `ShortHeartbeat`; earlier releases do not
     """
 
@@ -122,7 +123,7 @@ class Election:
         patience: float,
         draws: np.random.Generator,
         sign: Sign,
-        verify: Verify,
+        verify_under: VerifyUnder,
         reads_short: Callable[[str], bool],
         timing: ElectionTiming | None = None,
     ) -> None:
@@ -136,7 +137,7 @@ class Election:
         self.voter_set = self.known[force]
         self.coordinator: str | None = None
         self._timing = timing or ElectionTiming()
-        self._draws, self._sign, self._verify, self._reads_short = draws, sign, verify, reads_short
+        self._draws, self._sign, self._verify_under, self._reads_short = draws, sign, verify_under, reads_short
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._received = 0  # tick of the last heartbeat; a process that has just started cannot know that there is none
@@ -305,7 +306,7 @@ class Election:
             lost = not poll.pre and not poll.voter_set.carried(poll.voter_set.voters - poll.refused)
             return self._back_off() if lost else []
         text = vote_text(self.scope, sender, poll.term, poll.voter_set.number, self.me)
-        if not poll.pre and not self._verify(sender, text, answer.signature):
+        if not poll.pre and not self._verify_under(poll.voter_set.number)(sender, text, answer.signature):
             return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
         poll.granted[sender] = answer.signature
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
@@ -606,7 +607,7 @@ class Election:
                 "round_gap", f"coordinates under roster {leader_certificate.roster}, which is not known here", sender
             )
         if leader_certificate.candidate != sender or not leader_certificate_holds(
-            self.scope, leader_certificate, voter_set, self._verify
+            self.scope, leader_certificate, voter_set, self._verify_under
         ):
             return Rejection(
                 "bad_signature", f"coordinates in term {leader_certificate.term} without a majority's votes", sender

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX, Election
 from fedpeer.peer.wire.consensus_messages import (
     MODELS_MAX,
@@ -48,6 +48,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Propose,
     SendConsensus,
     ShortHeartbeat,
+    VerifyUnder,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -62,17 +63,17 @@ class RoundCommit:
 
     election       its own, with the same progress as `holding`
     holding        commit state, as it was last made durable
-    sign, verify   with this peer's key; with the keys of the roster
+    sign           with this peer's key; `verify_under`: by the keys of a roster
     late           whether updates of earlier rounds are taken, and those that come while a result is proposed
     """
 
     def __init__(
-        self, election: Election, holding: CommitState, sign: Sign, verify: Verify, *, late: bool = False
+        self, election: Election, holding: CommitState, sign: Sign, verify_under: VerifyUnder, *, late: bool = False
     ) -> None:
         assert election.progress == holding.progress, "an election goes by what its peer holds"
         self.election, self.late = election, late
         self.holding = holding
-        self._sign, self._verify = sign, verify
+        self._sign, self._verify_under = sign, verify_under
         self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
         self._waiting: dict[bytes, tuple[str, Propose | Commit]] = {}  # for the model with this digest
         self._term_led = 0  # while this peer coordinates
@@ -197,7 +198,8 @@ class RoundCommit:
             return []
         if sender not in self._acceptors(proposal):
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {proposal.roster}", sender)]
-        if not self._verify(sender, acceptance_text(self.election.scope, sender, proposal), accept.signature):
+        text = acceptance_text(self.election.scope, sender, proposal)
+        if not self._verify_under(proposal.roster)(sender, text, accept.signature):
             return [Rejection("bad_signature", f"accepts round {proposal.round} with another's signature", sender)]
         self._accepted[sender] = accept.signature
         return self._counted()
@@ -257,7 +259,7 @@ class RoundCommit:
             text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
         carried = self._carried(proposal, dict(certificate.acceptances), after=proposal.round == holding.round + 1 > 1)
-        if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
+        if not carried or not acceptances_hold(self.election.scope, certificate, self._verify_under):
             return [Rejection("bad_signature", f"round {proposal.round} without a majority's acceptances", sender)]
         if self._has(proposal.digest):
             return self._apply(certificate)
