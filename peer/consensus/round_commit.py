@@ -86,6 +86,11 @@ class RoundCommit:
         """True while this peer coordinates a round and has not proposed its result yet."""
         return self.election.leading and self._open is None
 
+    @property
+    def awaited(self) -> Collection[bytes]:
+        """Digests of the models for which a message waits: the last few that were asked for."""
+        return self._waiting.keys()
+
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, now: int, living: Collection[str]) -> list[Out]:

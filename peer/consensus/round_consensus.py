@@ -437,7 +437,8 @@ class RoundConsensus:
                     fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}
                     state.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)
                 case Fetch():
-                    key = (out.holder, out.digest)
+                    key, awaited = (out.holder, out.digest), self.round_commit.awaited
+                    self._wanted = {digest: timer for digest, timer in self._wanted.items() if digest in awaited}
                     if self._wanted.setdefault(out.digest, RetryTimer()).due(key, state.now):
                         state.send(out.holder, ModelRequest(group=self.group, digest=out.digest))
                 case ApplyModel(proposal):

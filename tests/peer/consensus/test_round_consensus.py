@@ -40,6 +40,7 @@ from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.codec import decode
 from fedpeer.peer.wire.consensus_messages import (
+    MODELS_MAX,
     Accept,
     Certificate,
     Commit,
@@ -523,6 +524,25 @@ def test_who_has_another_key_under_a_roster_neither_votes_nor_accepts_nor_stands
     monkeypatch.setattr(RosterKeys, "signs_under", lambda keys, number: False)
     effects = [effect for _ in range(600) for effect in node.step(Tick(node.state.now + 1))]
     assert not [e for e in effects if isinstance(e, Send) and isinstance(e.message, ConsensusMessage)]
+
+
+@pytest.mark.slow
+def test_who_coordinates_and_proposes_many_models_is_asked_for_the_last_few() -> None:
+    """A proposal that is not accepted yet does not bind its coordinator: it may send another, and another."""
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(node for peer, node in consensus_cluster.nodes().items() if peer != leader)
+    consensus = node.consensus_by_group[EVERYONE]
+    term, contents = consensus.round_commit.election.hard_state.term, [bytes(4) + numbers(9, n) for n in range(100)]
+    for content in contents:
+        proposal = Proposal(term, consensus.applied + 1, 1, content_digest(content))
+        told(node, leader, ConsensusMessage(group=EVERYONE, message=Propose(proposal)))
+    assert len(consensus._wanted) <= MODELS_MAX
+    first, last = (ModelReply(group=EVERYONE, digest=content_digest(each), content=each) for each in contents[::99])
+    told(node, leader, first)
+    assert first.digest not in consensus.consensus_state.models
+    told(node, leader, last)
+    assert last.digest in consensus.consensus_state.models
 
 
 @pytest.mark.slow
