@@ -10,7 +10,7 @@ Imports no torch, because files are checked without it. The decoder (`fields.py`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from operator import itemgetter
 
@@ -57,9 +57,24 @@ def hello_bytes(groups: Iterable[str]) -> int:
     """Return the most bytes that the metadata of a Hello about these groups takes.
 
     These are 217 bytes of numbers, digest, capabilities, signature and marks; both ids with 3 bytes of length each; and
-    for each group 81 bytes of numbers and digest, and twice its name.
+    for each group 81 bytes of numbers and digest, and twice its name. Weights from earlier incarnations are not
+    counted: of these a Hello has as many as it has room for.
     """
     return 217 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
+
+
+def weights_in_hello(groups: Iterable[str], weights: Mapping[str, float]) -> Mapping[str, float]:
+    """Return those of the weights, by group, for which a Hello about these groups has room: the largest ones.
+
+    Each takes 13 bytes and its group's name; their array takes 2 more than if it is empty.
+    """
+    room, found = METADATA_BYTES_MAX - hello_bytes(groups) - 2, {}
+    for group, weight in sorted(weights.items(), key=lambda each: (-each[1], each[0])):
+        room -= 13 + len(group.encode())
+        if room < 0:
+            break
+        found[group] = weight
+    return found
 
 
 def capacity_problem(models: Iterable[PartialModel], method: Method) -> ModelMistake | None:

@@ -39,6 +39,12 @@ nobody, and a digest that was made up is worth nothing.
 Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
 for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
+A certificate proves that a majority of *its* roster voted. Once a round is applied, those of an earlier roster that
+differs from the one in force by two voters or more count no longer: a majority of it need not meet one of the roster in
+force, and of a federation that began with one peer that peer alone would be one for ever. A coordinator that was
+elected under such a roster steps down when the round that makes it so comes into force; nobody waits for its lease, and
+it stands again before all others. A peer that has applied no round yet knows no roster that is in force.
+
 With fewer than three voters no majority survives the loss of one, so there is no failover: the lowest living id stands,
 and while the other one of two voters is away, rounds wait.
 
@@ -53,7 +59,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.candidacies import FailedCandidacies
 from fedpeer.peer.consensus.polls import ElectionTiming, Poll
 from fedpeer.peer.wire.consensus_messages import (
@@ -68,6 +74,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Scope,
     SendConsensus,
     ShortHeartbeat,
+    VerifyUnder,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -100,7 +107,7 @@ class Election:
     progress       of this peer; whoever drives the machine keeps it up to date
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on
-    sign, verify   with this peer's key; with the keys of the roster
+    sign           with this peer's key; `verify_under`: by the keys of a roster
     reads_short    whether a peer reads a `ShortHeartbeat`; earlier releases do not
     """
 
@@ -116,7 +123,7 @@ class Election:
         patience: float,
         draws: np.random.Generator,
         sign: Sign,
-        verify: Verify,
+        verify_under: VerifyUnder,
         reads_short: Callable[[str], bool],
         timing: ElectionTiming | None = None,
     ) -> None:
@@ -130,7 +137,7 @@ class Election:
         self.voter_set = self.known[force]
         self.coordinator: str | None = None
         self._timing = timing or ElectionTiming()
-        self._draws, self._sign, self._verify, self._reads_short = draws, sign, verify, reads_short
+        self._draws, self._sign, self._verify_under, self._reads_short = draws, sign, verify_under, reads_short
         self._clock = 0  # ticks in which this process ran
         self._now: int | None = None
         self._received = 0  # tick of the last heartbeat; a process that has just started cannot know that there is none
@@ -144,6 +151,7 @@ class Election:
         self._candidacy: Poll | None = None  # for votes in this term; late ones count, too
         self._tries = 0  # elections since there was a coordinator
         self._certificate: LeaderCertificate | None = None
+        self._elected_under = 0  # number of the roster whose voters elected the coordinator
         self._digest = b""  # of this certificate
         self._next_beat = 0
         self._answered: dict[str, int] = {}
@@ -198,6 +206,11 @@ class Election:
         known = (each.members for each in self.known.values() if each.number >= self.voter_set.number)
         return sorted(frozenset().union(*known) - {self.me})
 
+    def outdated(self, number: int) -> bool:
+        """Return whether nothing counts under this roster: it is an earlier one, and its majorities may miss ours."""
+        named, now = self.known.get(number), self.voter_set
+        return self.progress.applied > 0 and number < now.number and named is not None and not named.near(now)
+
     # ---------------------------------------------------------------------------------------------------- what happens
 
     def tick(self, now: int, living: Collection[str]) -> list[Out]:
@@ -248,6 +261,8 @@ class Election:
         voter_set = self.known.get(vote_request.roster)
         if voter_set is not None and sender not in voter_set.voters:
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {vote_request.roster}", sender)]
+        if self.outdated(vote_request.roster):
+            return [self._of_the_past(sender, "stands", vote_request.roster), self._no(sender, vote_request)]
         able = voter_set is not None and vote_request.progress.at_least(self.progress)
         newer = vote_request.term > self.hard_state.term
         out: list[Out] = []
@@ -291,7 +306,7 @@ class Election:
             lost = not poll.pre and not poll.voter_set.carried(poll.voter_set.voters - poll.refused)
             return self._back_off() if lost else []
         text = vote_text(self.scope, sender, poll.term, poll.voter_set.number, self.me)
-        if not poll.pre and not self._verify(sender, text, answer.signature):
+        if not poll.pre and not self._verify_under(poll.voter_set.number)(sender, text, answer.signature):
             return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
         poll.granted[sender] = answer.signature
         return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
@@ -314,7 +329,8 @@ class Election:
                 return self._end_term(sender, leader_certificate)
             out += self._adopt(leader_certificate.term, sender)
             out += self._seen((author for author, _ in leader_certificate.votes), sender)
-            self.coordinator, self._poll, self._candidacy = sender, None, None
+            self.coordinator, self._elected_under = sender, leader_certificate.roster
+            self._poll = self._candidacy = None
             self._ahead.clear()
             out.append(LeaderChanged(leader_certificate.term, sender))
         self._last, self._received, self._asks = sender, self._clock, self._clock + self._timing.refused
@@ -363,6 +379,10 @@ class Election:
             return []
         self.voter_set = self.known[number]
         self._poll = self._candidacy = None
+        if self._earlier is not None and self.outdated(self._earlier[0].roster):
+            self._earlier = None
+        if self.coordinator is not None and self.outdated(self._elected_under):
+            return self._outlive()
         return self._step_down() if self.leading and self.me not in self.voter_set.voters else []
 
     # ---------------------------------------------------------------------------------------------------- being elected
@@ -417,7 +437,7 @@ class Election:
             poll.term, self.me, poll.voter_set.number, tuple(sorted(poll.granted.items()))
         )
         self._digest, self._replied = certificate_digest(self.scope, self._certificate), {}
-        self.coordinator = self.me
+        self.coordinator, self._elected_under = self.me, poll.voter_set.number
         self._ended_processes -= poll.granted.keys()
         long_ago = self._clock - self._timing.quorum - 1
         there = poll.granted.keys() | self._living
@@ -519,6 +539,14 @@ class Election:
         self._deadline = self._wait()
         return [LeaderChanged(self.hard_state.term, None)]
 
+    def _outlive(self) -> list[Out]:
+        """End a coordinator's term, since its roster counts no longer: it stands at once, and nobody waits for it."""
+        led, down = self.leading, self._step_down()
+        self._received = self._clock - self._timing.longest
+        if led:
+            self._deadline = self._clock
+        return down
+
     def _adopt(self, term: int, voted: str) -> list[Out]:
         """Enter this term durably; within the same term a vote that was given stays."""
         out: list[Out] = []
@@ -568,6 +596,8 @@ class Election:
 
     def _doubted(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
         """Return what is wrong with a leader certificate; None if it is verified, now or before."""
+        if self.outdated(leader_certificate.roster):
+            return self._of_the_past(sender, "coordinates", leader_certificate.roster)
         digest = certificate_digest(self.scope, leader_certificate)
         if digest in self._verified and leader_certificate.candidate == sender:
             return None
@@ -577,7 +607,7 @@ class Election:
                 "round_gap", f"coordinates under roster {leader_certificate.roster}, which is not known here", sender
             )
         if leader_certificate.candidate != sender or not leader_certificate_holds(
-            self.scope, leader_certificate, voter_set, self._verify
+            self.scope, leader_certificate, voter_set, self._verify_under
         ):
             return Rejection(
                 "bad_signature", f"coordinates in term {leader_certificate.term} without a majority's votes", sender
@@ -586,6 +616,10 @@ class Election:
         if len(self._verified) > _VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
         return None
+
+    def _of_the_past(self, sender: str, does: str, roster: int) -> Rejection:
+        text = f"{does} under roster {roster}, and two voters or more have changed until roster {self.voter_set.number}"
+        return Rejection("stale_roster", text, sender)
 
     def _jump(self, sender: str, term: int) -> list[Out]:
         if term <= self.hard_state.term + TERM_JUMP_MAX:

@@ -11,6 +11,8 @@ anything else: a majority may have accepted it. The votes ensure that its own is
 
 The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
 by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet.
+So no round names an earlier roster than the round before it, and a majority of an earlier one commits nothing. A peer
+that has applied no round yet does not know the round before, and believes a majority of any roster.
 
 Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. Messages about a
 round are fenced by (term, round), and a rejection changes nothing.
@@ -25,7 +27,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX, Election
 from fedpeer.peer.wire.consensus_messages import (
     MODELS_MAX,
@@ -46,6 +48,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Propose,
     SendConsensus,
     ShortHeartbeat,
+    VerifyUnder,
     VoteReply,
     VoteRequest,
     VoterSet,
@@ -60,17 +63,17 @@ class RoundCommit:
 
     election       its own, with the same progress as `holding`
     holding        commit state, as it was last made durable
-    sign, verify   with this peer's key; with the keys of the roster
+    sign           with this peer's key; `verify_under`: by the keys of a roster
     late           whether updates of earlier rounds are taken, and those that come while a result is proposed
     """
 
     def __init__(
-        self, election: Election, holding: CommitState, sign: Sign, verify: Verify, *, late: bool = False
+        self, election: Election, holding: CommitState, sign: Sign, verify_under: VerifyUnder, *, late: bool = False
     ) -> None:
         assert election.progress == holding.progress, "an election goes by what its peer holds"
         self.election, self.late = election, late
         self.holding = holding
-        self._sign, self._verify = sign, verify
+        self._sign, self._verify_under = sign, verify_under
         self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
         self._waiting: dict[bytes, tuple[str, Propose | Commit]] = {}  # for the model with this digest
         self._term_led = 0  # while this peer coordinates
@@ -82,6 +85,11 @@ class RoundCommit:
     def gathering(self) -> bool:
         """True while this peer coordinates a round and has not proposed its result yet."""
         return self.election.leading and self._open is None
+
+    @property
+    def awaited(self) -> Collection[bytes]:
+        """Digests of the models for which a message waits: the last few that were asked for."""
+        return self._waiting.keys()
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -185,7 +193,7 @@ class RoundCommit:
         return [SendConsensus(peer, Propose(self._open)) for peer in sorted(options)]
 
     def _counted(self) -> list[Out]:
-        if self._open is None or not self._carried(self._open, self._accepted):
+        if self._open is None or not self._carried(self._open, self._accepted, after=True):
             return []
         return self._apply(Certificate(self._open, tuple(sorted(self._accepted.items()))))
 
@@ -195,7 +203,8 @@ class RoundCommit:
             return []
         if sender not in self._acceptors(proposal):
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {proposal.roster}", sender)]
-        if not self._verify(sender, acceptance_text(self.election.scope, sender, proposal), accept.signature):
+        text = acceptance_text(self.election.scope, sender, proposal)
+        if not self._verify_under(proposal.roster)(sender, text, accept.signature):
             return [Rejection("bad_signature", f"accepts round {proposal.round} with another's signature", sender)]
         self._accepted[sender] = accept.signature
         return self._counted()
@@ -203,7 +212,7 @@ class RoundCommit:
     def _next_roster(self) -> int:
         """Return the number of the newest roster whose voters differ by at most one."""
         now = self.election.voter_set
-        near = (each for each in self.election.known.values() if len(each.voters ^ now.voters) <= 1)
+        near = (each for each in self.election.known.values() if each.near(now))
         return max(each.number for each in near if each.number >= now.number)
 
     # ----------------------------------------------------------------------------------------------------- everybody's
@@ -227,6 +236,8 @@ class RoundCommit:
         if proposal.round > holding.round + 1 or proposal.roster not in self.election.known:
             text = f"a proposal for round {proposal.round} of roster {proposal.roster}; {holding.round} is applied"
             return [Rejection("round_gap", text, sender), self._follow(sender)]
+        if backward := self._goes_back(sender, proposal):
+            return backward
         if self._contradicts(proposal):
             return [Rejection("digest_mismatch", f"two proposals for round {proposal.round} in term {term}", sender)]
         if not self._has(proposal.digest):
@@ -247,11 +258,13 @@ class RoundCommit:
             return [Rejection("digest_mismatch", f"another model for round {proposal.round}", sender)]
         if proposal.round == holding.round:
             return []
+        if backward := self._goes_back(sender, proposal):
+            return backward
         if proposal.roster not in self.election.known:
             text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
-        carried = self._carried(proposal, dict(certificate.acceptances))
-        if not carried or not acceptances_hold(self.election.scope, certificate, self._verify):
+        carried = self._carried(proposal, dict(certificate.acceptances), after=proposal.round == holding.round + 1 > 1)
+        if not carried or not acceptances_hold(self.election.scope, certificate, self._verify_under):
             return [Rejection("bad_signature", f"round {proposal.round} without a majority's acceptances", sender)]
         if self._has(proposal.digest):
             return self._apply(certificate)
@@ -295,18 +308,26 @@ class RoundCommit:
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
+    def _carried(self, proposal: Proposal, by: Iterable[str], *, after: bool) -> bool:
         """Return whether these acceptances put a proposal in force.
 
-        That takes a majority of the roster it names and of the one in force before. A peer that is further behind does
-        not know the latter, and goes by the former.
+        That takes a majority of the roster it names and of the one in force before. A peer knows the latter if its
+        roster is that (`after`). One that is further behind, or has applied no round and only knows the roster with
+        which it came, goes by the former.
         """
         named, voters = self.election.known[proposal.roster], set(by)
-        in_order = proposal.round == self.holding.round + 1
-        return named.carried(voters) and (not in_order or self.election.voter_set.carried(voters))
+        return named.carried(voters) and (not after or self.election.voter_set.carried(voters))
 
     def _acceptors(self, proposal: Proposal) -> frozenset[str]:
         return self.election.known[proposal.roster].voters | self.election.voter_set.voters
+
+    def _goes_back(self, sender: str, proposal: Proposal) -> list[Out]:
+        """Return the rejection of a later round that names an earlier roster than the applied one; else nothing."""
+        now = self.holding.roster
+        if self.holding.round == 0 or proposal.roster >= now:
+            return []
+        text = f"round {proposal.round} under roster {proposal.roster}, after round {self.holding.round} under {now}"
+        return [Rejection("stale_roster", text, sender)]
 
     def _contradicts(self, proposal: Proposal) -> bool:
         """Return whether this is another model for a round that was applied, or accepted in the same term."""

@@ -23,11 +23,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.collected_updates import CollectedUpdates
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import RetryTimer
-from fedpeer.peer.consensus.revoked_keys import attested
+from fedpeer.peer.consensus.roster_keys import RosterKeys, VerifyBy
 from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.consensus.voting import allow_voting, signers, unproven_vote
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -73,10 +73,16 @@ class RoundConsensus:
     """
 
     def __init__(
-        self, state: NodeState, group: str, spec: AlgorithmSpec, draws: np.random.Generator, sign: Sign, verify: Verify
+        self,
+        state: NodeState,
+        group: str,
+        spec: AlgorithmSpec,
+        draws: np.random.Generator,
+        sign: Sign,
+        verify_by: VerifyBy,
     ) -> None:
         self.state, self.group, self.spec = state, group, spec
-        consensus_state, verify = self.consensus_state, attested(state, group, verify)
+        consensus_state, self._keys = self.consensus_state, RosterKeys(state, group, verify_by)
         scope = Scope(state.peer_groups.roster.federation_id, group)
         election = Election(
             state.me,
@@ -88,10 +94,11 @@ class RoundConsensus:
             patience=spec.patience,
             draws=draws,
             sign=sign,
-            verify=verify,
+            verify_under=self._keys.verify_under,
             reads_short=lambda peer: state.others.can(peer, SHORT_HEARTBEATS),
         )
-        self.round_commit = RoundCommit(election, consensus_state.holding, sign, verify, late=spec.goal is not None)
+        verify_under, late = self._keys.verify_under, spec.goal is not None
+        self.round_commit = RoundCommit(election, consensus_state.holding, sign, verify_under, late=late)
         for digest in consensus_state.models:
             self.round_commit.holds(digest)
         self._gathering = CollectedUpdates()
@@ -115,6 +122,16 @@ class RoundConsensus:
     def applied(self) -> int:
         """Number of the round that is in force here."""
         return self.round_commit.holding.round
+
+    def _votes(self, number: int) -> bool:
+        """Return whether this peer may vote under the roster of this number."""
+        return self.consensus_state.votes and self._keys.signs_under(number)
+
+    @property
+    def _accepts(self) -> bool:
+        """True if this peer may accept the proposal that it holds."""
+        accepted = self.consensus_state.holding.accepted
+        return accepted is not None and self._votes(accepted.roster)
 
     @property
     def coordinator(self) -> str | None:
@@ -177,7 +194,7 @@ class RoundConsensus:
         """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
-        if self.consensus_state.votes:
+        if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there))
         if self.coordinator is not None or self._led_at is None:
@@ -197,15 +214,16 @@ class RoundConsensus:
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
         message = ballot.message
-        if isinstance(message, VoteRequest) and not self.consensus_state.votes:
+        if isinstance(message, VoteRequest) and not self._votes(message.roster):
             return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
         if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:
             self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)
         outs = self.round_commit.received(peer, message)
-        if signers(message) - self.state.peer_groups.roster.by_id.keys():
-            # A revoked peer signed it while it was a member. Without its key that proves nothing, and the sender is not
-            # to blame. The next round, and the next coordinator, do without that signature.
+        number, authors = signers(message)
+        if not all(self._keys.is_certain(author, number) for author in authors):
+            # A peer signed it that this roster puts out. Without its key that proves nothing, and the sender is not to
+            # blame. The next round, and the next coordinator, do without that signature.
             outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
         self._do(outs)
 
@@ -405,7 +423,7 @@ class RoundConsensus:
                     state.write(TermChanged(group=self.group, term=hard_state.term, voted=hard_state.voted))
                 case PersistConsensus(CommitState() as holding):
                     state.write(commit_state_changed(self.group, holding))
-                case SendConsensus(_, Accept()) if not self.consensus_state.votes:
+                case SendConsensus(_, Accept()) if not self._accepts:
                     pass
                 case SendConsensus(_, Heartbeat() | ShortHeartbeat() | HeartbeatReply() as message):
                     # It is alive, whatever its disk does.
@@ -419,7 +437,8 @@ class RoundConsensus:
                     fields = {"term": out.term, "coordinator": out.coordinator, "group": self.group}
                     state.note("info", "coordinator", f"{who}{self._named} in term {out.term}", **fields)
                 case Fetch():
-                    key = (out.holder, out.digest)
+                    key, awaited = (out.holder, out.digest), self.round_commit.awaited
+                    self._wanted = {digest: timer for digest, timer in self._wanted.items() if digest in awaited}
                     if self._wanted.setdefault(out.digest, RetryTimer()).due(key, state.now):
                         state.send(out.holder, ModelRequest(group=self.group, digest=out.digest))
                 case ApplyModel(proposal):

@@ -40,14 +40,14 @@ class VotingIn(Protocol):
     def round_commit(self) -> RoundCommit: ...
 
 
-def signers(message: Message) -> frozenset[str]:
-    """Return the peers whose signatures a message carries."""
+def signers(message: Message) -> tuple[int, frozenset[str]]:
+    """Return the peers whose signatures a message carries, and the number of the roster under which they signed."""
     match message:
         case Heartbeat(leader_certificate):
-            return frozenset(author for author, _ in leader_certificate.votes)
+            return leader_certificate.roster, frozenset(author for author, _ in leader_certificate.votes)
         case Commit(certificate):
-            return frozenset(author for author, _ in certificate.acceptances)
-    return frozenset()
+            return certificate.proposal.roster, frozenset(author for author, _ in certificate.acceptances)
+    return 0, frozenset()
 
 
 def unproven_vote(out: Out) -> TypeGuard[Rejection]:

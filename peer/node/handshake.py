@@ -13,6 +13,7 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 
+from fedpeer.config.capacity import weights_in_hello
 from fedpeer.config.contract import contract_digest, differences, differences_text, part
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
 from fedpeer.gossip.proofs import GenerationProof, generation_text
@@ -70,6 +71,9 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
                 taken_weight=own.taken_weight,
             )
         )
+    weights = {g.id: weight for g in shared if (weight := durable.groups[g.id].before.get(peer, 0.0)) > 0}
+    before = weights_in_hello(together, weights)
+    state.others[peer].untold = weights.keys() - before.keys()
     state.send(
         peer,
         Hello(
@@ -86,7 +90,7 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
             left=durable.left,
             capabilities=CAPABILITIES,
             signature=own_signature(state) if state.others.version_of(peer) > 1 else b"",
-            before=tuple((g.id, weight) for g in shared if (weight := durable.groups[g.id].before.get(peer, 0.0)) > 0),
+            before=tuple(sorted(before.items())),
         ),
     )
 

@@ -21,6 +21,7 @@ import numpy as np
 from fedpeer.gossip.claims import Sign, Verify
 from fedpeer.gossip.membership import Advert, Claim, Membership
 from fedpeer.peer.consensus import voting
+from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.admission import policy_of
 from fedpeer.peer.node.amending import goes_over, gone_over, take_over
@@ -114,12 +115,14 @@ class Node:
         draws: np.random.Generator,
         sign: Sign,
         verify: Verify,
+        verify_by: VerifyBy,
         forgot: bool = False,
         renews: bool = False,
         spec_of: Callable[[str, ConsensusGroup], AlgorithmSpec],
     ) -> None:
         self.setup = setup
-        self._spec_of, self._draws, self._sign, self._verify = spec_of, draws, sign, verify
+        self._spec_of, self._draws, self._sign = spec_of, draws, sign
+        self._verify, self._verify_by = verify, verify_by
         self.blank, self._forgot, self._renews = blank, forgot, renews
         advert = Advert(
             address=setup.address,
@@ -215,6 +218,7 @@ class Node:
             draws=self._draws,
             sign=self._sign,
             verify=self._verify,
+            verify_by=self._verify_by,
             forgot=self._forgot and not moment.started,
             spec_of=self._spec_of,
         )
@@ -462,7 +466,7 @@ class Node:
             if group not in self.consensus_by_group:
                 spec = state.specs[group] = self._spec_of(group, consensus_group)
                 self.consensus_by_group[group] = RoundConsensus(
-                    state, group, spec, self._draws, self._sign, self._verify
+                    state, group, spec, self._draws, self._sign, self._verify_by
                 )
                 if self._unreachable:
                     self.consensus_by_group[group].round_commit.election.stand_last()

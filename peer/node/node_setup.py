@@ -52,6 +52,7 @@ from fedpeer.learning.outer import outer_rules, takes_outer_steps
 from fedpeer.learning.wire_forms import form_after, forms_of_slices, succeeding
 from fedpeer.peer.consensus.means import patience_in
 from fedpeer.peer.consensus.means import spec_of as mean_spec
+from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.node.admission import WEIGHT_MAX
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
@@ -296,6 +297,7 @@ def node_of(
     state_size: int,
     sign: Sign,
     verify: Verify,
+    verify_by: VerifyBy,
     spec: AlgorithmSpec | None = None,
     patience: float = 1.0,
 ) -> Node:
@@ -303,6 +305,8 @@ def node_of(
 
     Args:
         start_n: (n,) initial parameters.
+        sign, verify: with this peer's key; by the keys of the newest roster.
+        verify_by: by the key of an entry, of any roster.
         spec: of an algorithm with a server; None: there is none.
         patience: part of the longest wait before it stands for coordinator of a group's averages (`capability.py`).
 
@@ -347,5 +351,6 @@ def node_of(
         draws=draws,
         sign=sign,
         verify=verify,
+        verify_by=verify_by,
         spec_of=spec_of,
     )

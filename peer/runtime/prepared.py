@@ -19,11 +19,12 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.code import imported
-from fedpeer.gossip.claims import Sign, Verify
+from fedpeer.gossip.claims import Sign
 from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import hides_values
 from fedpeer.learning.holdings import Outfit, load_dataset, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
+from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
@@ -33,7 +34,7 @@ from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.secret import secret_in
 from fedpeer.peer.runtime.status import About, Status
-from fedpeer.peer.wire.roster import Roster, RosterError, sign_statement, verify_statement
+from fedpeer.peer.wire.roster import Entry, Roster, RosterError, sign_statement, verify_statement
 from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.version import __version__
 
@@ -162,23 +163,22 @@ def initial_status(prepared: Prepared) -> Status:
     )
 
 
-def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, Verify]:
-    """Return functions that sign our claims and verify others' by the keys of the newest roster.
+def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, VerifyBy]:
+    """Return functions that sign our claims, and verify others' by the key of a roster's entry.
 
     Without identities (plain HTTP) both use a keyed hash that proves nothing.
     """
     if prepared.identity is None:
         me = prepared.file.id
-        return lambda text: _unproven(me, text), lambda author, text, it: hmac.compare_digest(
-            _unproven(author, text), it
+        return lambda text: _unproven(me, text), lambda entry, text, it: hmac.compare_digest(
+            _unproven(entry.id, text), it
         )
-    key = prepared.identity.key
+    key, federation = prepared.identity.key, members.roster.federation_id
 
-    def verify(author: str, text: bytes, signature: bytes) -> bool:
-        entry, federation = members.roster.by_id.get(author), members.roster.federation_id
-        return entry is not None and verify_statement("claim", federation, text, entry.key, signature)
+    def verify_by(entry: Entry, text: bytes, signature: bytes) -> bool:
+        return verify_statement("claim", federation, text, entry.key, signature)
 
-    return lambda text: sign_statement(key, "claim", members.roster.federation_id, text), verify
+    return lambda text: sign_statement(key, "claim", federation, text), verify_by
 
 
 def _unproven(author: str, text: bytes) -> bytes:

@@ -273,7 +273,12 @@ class PeerProcess:
             held=prepared.going.held,
             signed=prepared.going.signed,
         )
-        sign, verify = signatures(prepared, self._members)
+        sign, verify_by = signatures(prepared, self._members)
+
+        def verify(author: str, text: bytes, signature: bytes) -> bool:
+            entry = self._members.roster.by_id.get(author)
+            return entry is not None and verify_by(entry, text, signature)
+
         return node_of(
             replace(setup, reader=trainer, secret=prepared.secret),
             rules_of(assembly.federation, assembly.seed, file.id, trainer.examples, setup.held.text),
@@ -282,6 +287,7 @@ class PeerProcess:
             state_size=trainer.state_size,
             sign=sign,
             verify=verify,
+            verify_by=verify_by,
             spec=trainer.spec,
             patience=prepared.patience,
         )

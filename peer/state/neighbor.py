@@ -4,6 +4,7 @@ round. Forgotten at a restart, and learned again from Hellos.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from fedpeer.gossip.proofs import GenerationProof
@@ -34,6 +35,7 @@ class Neighbor:
     shown                 its incarnation that showed us an earlier start of ours that our disk knows; 0: none did
     before                by group, weight that it states to have got from earlier incarnations of ours beyond what it
                           gave them
+    untold                groups for whose such weight, from its earlier incarnations, our last Hello to it had no room
     begun                 it has begun to learn
     roster                number of the roster it goes by
     made_before           (roster, incarnation) that it stated, and by group the number of the last transfer that it may
@@ -62,6 +64,7 @@ class Neighbor:
     reminded: bool = False
     shown: int = 0
     before: dict[str, float] = field(default_factory=dict)
+    untold: Set[str] = frozenset()
     begun: bool = False
     roster: int = 0
     made_before: tuple[tuple[int, int], dict[str, int]] = field(default_factory=lambda: ((0, 0), {}))

@@ -11,7 +11,7 @@ claim of membership, is worth nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -24,6 +24,9 @@ _TAG = b"fedpeer ballot 1"
 #: Models that a voter may know to be durable: the last round's, the accepted proposal's, that of a new proposal, and
 #: one that is being fetched.
 MODELS_MAX = 4
+
+#: Returns the function that verifies what was signed under the roster of this number, by the keys that it names.
+VerifyUnder = Callable[[int], Verify]
 
 #: (author, its signature), ordered by author.
 Signatures = tuple[tuple[str, bytes], ...]
@@ -48,6 +51,10 @@ class VoterSet:
     def carried(self, by: Iterable[str]) -> bool:
         """Return whether these peers include more than half of the voters."""
         return 2 * len(self.voters.intersection(by)) > len(self.voters)
+
+    def near(self, other: VoterSet) -> bool:
+        """Return whether the two differ by at most one voter: then each majority of one meets each of the other."""
+        return len(self.voters ^ other.voters) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +118,10 @@ def acceptance_text(scope: Scope, author: str, proposal: Proposal) -> bytes:
 
 
 def leader_certificate_holds(
-    scope: Scope, leader_certificate: LeaderCertificate, voter_set: VoterSet, verify: Verify
+    scope: Scope, leader_certificate: LeaderCertificate, voter_set: VoterSet, verify_under: VerifyUnder
 ) -> bool:
     """Return whether a majority of the voters voted and each vote is signed by its author."""
+    verify = verify_under(leader_certificate.roster)
     return voter_set.carried(author for author, _ in leader_certificate.votes) and all(
         verify(
             author,
@@ -132,8 +140,9 @@ def certificate_digest(scope: Scope, leader_certificate: LeaderCertificate) -> b
     return blake2b(text, digest_size=32).digest()
 
 
-def acceptances_hold(scope: Scope, certificate: Certificate, verify: Verify) -> bool:
+def acceptances_hold(scope: Scope, certificate: Certificate, verify_under: VerifyUnder) -> bool:
     """Return whether each acceptance is signed by its author; `round_commit.py` checks that there are enough."""
+    verify = verify_under(certificate.proposal.roster)
     return all(
         verify(author, acceptance_text(scope, author, certificate.proposal), signature)
         for author, signature in certificate.acceptances

@@ -153,7 +153,8 @@ class Hello:
     signature           (64 bytes) by the sender, of its incarnation, generation and nonce (`gossip/proofs.py`); b"":
                         not signed
     before              by group, the net weight received from the recipient's earlier incarnations: what came from
-                        them less what went to them (`gossip/weight_limits.py`); groups where it is 0 are left out
+                        them less what went to them (`gossip/weight_limits.py`); groups where it is 0 are left out,
+                        and those with least, if there is no room for all
     """
 
     spec: ClassVar = MessageSpec(number=1, when="handshake")

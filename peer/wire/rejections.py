@@ -389,6 +389,14 @@ _ROWS = (
         "others have had their turn.",
     ),
     RejectionCode(
+        "stale_roster",
+        ("R20",),
+        "h",
+        "by the majority of an earlier roster that counts no longer",
+        "Since the roster that you go by, a committed round has named a later one: take its certificate from the "
+        "recipient, and continue under that roster.",
+    ),
+    RejectionCode(
         "already_applied",
         ("R08",),
         "h",

@@ -158,6 +158,7 @@ class NodeFactory:
             state_size=trainer.state_size,
             sign=partial(self._sign, peer),
             verify=self._verify,
+            verify_by=_verify_by,
             spec=trainer.spec,
             patience=_patience(trainer.examples),
         )
@@ -216,10 +217,18 @@ class NodeFactory:
         return Rejection("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
 
     def _sign(self, peer: str, text: bytes) -> bytes:
-        return hashlib.blake2b(text, key=self.keys.get(peer) or _key(self.world, peer)).digest()
+        return _signed(text, self.keys.get(peer) or _key(self.world, peer))
 
     def _verify(self, author: str, text: bytes, signature: bytes) -> bool:
         return hmac.compare_digest(self._sign(author, text), signature)
+
+
+def _verify_by(entry: Entry, text: bytes, signature: bytes) -> bool:
+    return hmac.compare_digest(_signed(text, entry.key), signature)
+
+
+def _signed(text: bytes, key: bytes) -> bytes:
+    return hashlib.blake2b(text, key=key).digest()
 
 
 def _patience(examples: int) -> float:

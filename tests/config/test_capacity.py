@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -16,10 +18,11 @@ from fedpeer.config.capacity import (
     capacity_problem,
     hello_bytes,
     statement_bytes,
+    weights_in_hello,
 )
 from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, Advert, Claim
 from fedpeer.gossip.membership import Membership
-from fedpeer.peer.wire.codec import encode
+from fedpeer.peer.wire.codec import HEAD_BYTES, encode
 from fedpeer.peer.wire.framing import pack
 from fedpeer.peer.wire.message_spec import Envelope, layout_of
 from fedpeer.peer.wire.messages import CLAIM, ChannelState, Hello
@@ -36,8 +39,8 @@ ENVELOPE = Envelope(
 )
 
 
-def hello(groups: list[str]) -> Hello:
-    """Return a Hello with the largest numbers."""
+def hello(groups: list[str], before: Mapping[str, float] = {}) -> Hello:
+    """Return a Hello with the largest numbers, and these weights from earlier incarnations."""
     channels = [
         ChannelState(
             group=group, made=NUMBER_MAX, acked=NUMBER_MAX, taken=NUMBER_MAX, made_weight=0.1, taken_weight=0.1
@@ -57,7 +60,30 @@ def hello(groups: list[str]) -> Hello:
         answer=True,
         capabilities=CAPABILITIES,
         signature=bytes(64),
+        before=tuple(sorted(before.items())),
     )
+
+
+@pytest.mark.parametrize("letters", [1, 4, 16, NAME_LETTERS_MAX])
+def test_the_largest_hello_fits_although_each_neighbor_has_lost_its_memory(letters: int) -> None:
+    """The weights that earlier incarnations gave are told as far as there is room, the largest first."""
+    most = max(
+        count
+        for count in range(ARRAY_MAX + 1)
+        if hello_bytes([f"{number:0{letters}}" for number in range(count)]) <= METADATA_BYTES_MAX
+    )
+    for count in range(most + 1):
+        groups = [f"{number:0{letters}}" for number in range(count)]
+        weights = {group: 1.0 + number for number, group in enumerate(groups)}
+        told = weights_in_hello(groups, weights)
+        assert list(told) == list(reversed(groups))[: len(told)]
+        head, _ = encode(ENVELOPE, hello(groups, told))
+        assert len(head) <= HEAD_BYTES + METADATA_BYTES_MAX
+    assert len(told) < most, "there are more than fit"
+    with pytest.raises(AssertionError, match="bytes of metadata in a Hello"):
+        encode(ENVELOPE, hello(groups, weights))
+    few = groups[: len(groups) // 2]
+    assert set(weights_in_hello(few, dict.fromkeys(few, 1.0))) == set(few), "with fewer groups all are told"
 
 
 @pytest.mark.slow

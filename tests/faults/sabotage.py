@@ -127,7 +127,7 @@ def skip_the_finite_check(patch: Patch) -> None:
 
 
 def apply_without_a_majority(patch: Patch) -> None:
-    patch.setattr(RoundCommit, "_carried", lambda self, proposal, by: True)
+    patch.setattr(RoundCommit, "_carried", lambda self, proposal, by, after: True)
 
 
 def forget_the_update_that_was_sent(patch: Patch) -> None:

@@ -337,8 +337,8 @@ class ServerCluster:
             judges.only_harmless(rows, {code: refusal.kind for code, refusal in REJECTIONS.items()}),
         )
 
-    def settle_down(self) -> None:
-        """Run until faults are over and all peers are in one round, and check the run and its law."""
+    def settle_down(self, *, strangers: Sequence[str] = ()) -> None:
+        """Run until faults are over and all peers are in one round, and check the run and its law, as `judge` does."""
         if self.simulator.faults.heal < math.inf:
             self.run(self.simulator.faults.heal)
         goal = max(self.rounds().values(), default=0) + 2
@@ -349,7 +349,7 @@ class ServerCluster:
         ), f"{text}: {self.rounds()}, {self.leading()} leads"
         level = self.run(self.simulator.now + TOGETHER_TICKS, self.level)
         assert level, f"they are never in one round: {self.rounds()}"
-        self.judge(also=self.law())
+        self.judge(also=self.law(), strangers=strangers)
 
     def level(self) -> bool:
         """Return whether all peers live and hold the model of one round."""

@@ -6,6 +6,7 @@ Each is a scenario like those of `scenarios.py`, with peers that a `ServerCluste
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +15,12 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
+from fedpeer.peer.wire.roster import sign
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults
 from fedpeer.sims.network.lies import TERMS, Said
 from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults.peer_cluster import AUTHORITY
 from tests.faults.pretenders import pretend
 from tests.faults.server_cluster import LED_TICKS, ServerCluster, world
 from tests.faults.storms import stormy
@@ -177,6 +180,75 @@ def voters_change(seed: int) -> None:
         simulator.kill(gone)
     assert consensus_cluster.reach(goal + 6, 800.0)
     consensus_cluster.judge(strangers=[gone, new])
+
+
+def voters_join(seed: int) -> None:
+    """A federation that one peer or three began grows by several members between two rounds: each roster in turn comes
+    into force, a coordinator that is killed just after is replaced, and a peer that was away during all of this, or
+    comes last, takes part."""
+    made = world(6)
+    founders, away = (made.peers[:1], ()) if seed % 2 else (made.peers[:3], (made.peers[seed // 2 % 3],))
+    links = LinkRules(delay=0.2, jitter=0.1 * (1 + seed % 5), loss=0.1 * (seed % 3 == 2))
+    consensus_cluster = ServerCluster(made, Faults(seed=seed, links=links), roster=founders)
+    simulator, last = consensus_cluster.simulator, made.peers[-1]
+    simulator.start(*founders)
+    assert consensus_cluster.reach(2, 2 * CALM), consensus_cluster.rounds()
+    for peer in away:
+        simulator.kill(peer)
+    there = [peer for peer in founders if peer not in away]
+    for count in range(len(founders) + 1, len(made.peers) + 1):
+        roster = consensus_cluster.signed(count - len(founders) + 1, made.peers[:count])
+        consensus_cluster.admit(roster, made.peers[:count])
+        simulator.feed(there[count % len(there)], NewRoster(roster))
+        if made.peers[count - 1] != last:
+            simulator.start(made.peers[count - 1])
+        consensus_cluster.run(simulator.now + seed % 4)
+    newest = len(made.peers) - len(founders) + 1
+    assert consensus_cluster.run(simulator.now + 2000.0, lambda: len(_in_force(consensus_cluster, newest)) > 0)
+    assert consensus_cluster.run(simulator.now + LED_TICKS, lambda: consensus_cluster.leading() is not None)
+    victim, before = consensus_cluster.leading(), max(consensus_cluster.seen.models)
+    assert victim is not None
+    simulator.kill(victim)
+    simulator.start(*away, last)
+    assert consensus_cluster.reach(before + 3, 1000.0), "rounds go on without it"
+    simulator.start(victim)
+    consensus_cluster.settle_down(strangers=made.peers[len(founders) :])  # they speak before all have their roster
+    assert len(_in_force(consensus_cluster, newest)) == len(made.peers)
+    goal = max(consensus_cluster.rounds().values()) + 4
+    for peer in (*away, last):
+        counts = consensus_cluster.run(simulator.now + 600.0, lambda peer=peer: _counts(consensus_cluster, peer, goal))  # type: ignore[misc]
+        assert counts or consensus_cluster.leading() == peer, f"{peer} accepts nothing"
+
+
+def voter_readmitted(seed: int) -> None:
+    """A voter is revoked and admitted again with another key, on an empty disk, while rounds go on and one peer is
+    away: what it signed before counts by its old key, nobody is blamed for passing it on, and it votes again once a
+    round has named the roster with its new key."""
+    made = world(5)
+    again, away = made.peers[seed % 5], made.peers[(seed + 1 + seed // 5 % 4) % 5]
+    acts = (Act(CALM, "lose", again, 60.0), Act(CALM + seed % 7, "kill", away, 60.0))
+    faults = Faults(seed=seed, links=QUICK, acts=acts, heal=CALM + 100.0)
+    consensus_cluster = ServerCluster(made, faults, roster=made.peers)
+    simulator, factory = consensus_cluster.simulator, consensus_cluster.node_factory
+    simulator.start()
+    consensus_cluster.run(CALM + 10.0)
+    rest = [peer for peer in made.peers if peer != again]
+    put_out, whole = consensus_cluster.signed(2, rest), consensus_cluster.signed(3, made.peers)
+    factory.keys[again] = key = bytes(range(32))
+    entries = tuple(replace(each, key=key) if each.id == again else each for each in whole.entries)
+    admitted = sign(replace(whole, entries=entries), AUTHORITY)
+    consensus_cluster.admit(admitted, made.peers)
+    informed = next(peer for peer in rest if peer != away)
+    for roster in (put_out, admitted):
+        simulator.feed(informed, NewRoster(roster))
+        consensus_cluster.run(simulator.now + 3.0 * (seed % 3))
+    everybody = consensus_cluster.run(simulator.now + 1000.0, lambda: len(_in_force(consensus_cluster, 3)) == 5)
+    assert everybody, f"only {_in_force(consensus_cluster, 3)} go by the new roster"
+    goal = max(consensus_cluster.rounds().values()) + 3
+    assert consensus_cluster.run(simulator.now + 600.0, lambda: _counts(consensus_cluster, again, goal)), "it counts"
+    consensus_cluster.judge(strangers=[again])
+    blamed = {(who, of) for who, code, of in consensus_cluster.seen.refused if code == "bad_signature"}
+    assert not blamed, f"blamed: {blamed}"
 
 
 def _counts(consensus_cluster: ServerCluster, peer: str, since: int) -> bool:
@@ -356,6 +428,8 @@ SESSIONS = {
         minority,
         disk_lost,
         voters_change,
+        voters_join,
+        voter_readmitted,
         coordinator_leaves,
         ending,
         starved,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedpeer.gossip.claims import Verify
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.wire.consensus_messages import (
@@ -82,6 +83,9 @@ def machine(
     def sign(text: bytes) -> bytes:
         return signature(me, text)
 
+    def verify_under(number: int) -> Verify:
+        return verify
+
     election = Election(
         me,
         scope=SCOPE,
@@ -92,10 +96,10 @@ def machine(
         patience=patience,
         draws=rng,
         sign=sign,
-        verify=verify,
+        verify_under=verify_under,
         reads_short=lambda peer: peer not in older,
     )
-    return kind(election, disk.holding, sign, verify)
+    return kind(election, disk.holding, sign, verify_under)
 
 
 #: Function that gives the messages of a lying member at a tick, each with its recipient.

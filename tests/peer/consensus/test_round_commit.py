@@ -150,7 +150,7 @@ def test_a_coordinator_killed_after_any_output_never_forks_a_round(count: int) -
 
 
 class WithoutMajority(RoundCommit):
-    def _carried(self, proposal: Proposal, by: Iterable[str]) -> bool:
+    def _carried(self, proposal: Proposal, by: Iterable[str], *, after: bool) -> bool:
         return True
 
 
@@ -256,6 +256,112 @@ def test_voter_sets_that_differ_by_two_voters_are_not_committed() -> None:
     consensus_cluster = ConsensusCluster(1, 5, voter_sets=rosters("ABC", "ABCDE"))
     assert consensus_cluster.run(200, lambda: consensus_cluster.rounds >= 3)
     assert {certificate.proposal.roster for _, certificate in applications(consensus_cluster.history)} == {1}
+
+
+#: Rosters of a federation that one peer began, and that four others joined one by one.
+GROWN = rosters("A", "AB", "ABC", "ABCD", "ABCDE")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_one_peer_began_and_four_came_at_once_rounds_reach_the_newest_roster(seed: int) -> None:
+    """The voter set grows with each round; a coordinator whose roster counts no longer is elected again at once."""
+    cluster = ConsensusCluster(seed, 5, loss=0.1, voter_sets=GROWN)
+    assert cluster.run(400, lambda: cluster.rounds >= 6)
+    by_round = {each.proposal.round: each.proposal.roster for _, each in applications(cluster.history)}
+    assert [by_round[round_] for round_ in range(1, 6)] == [2, 3, 4, 5, 5]
+    assert not judge(cluster)
+    assert all(each.election.outdated(roster) for each in cluster.alive.values() for roster in (1, 2, 3))
+    victim = cluster.coordinator
+    assert victim is not None
+    cluster.kill(victim)
+    rounds = cluster.rounds
+    assert cluster.run(300, lambda: cluster.rounds >= rounds + 2), "the four others elect and commit"
+    assert not judge(cluster)
+
+
+def test_a_coordinator_steps_down_once_its_voters_need_not_meet_those_in_force_and_stands_first() -> None:
+    cluster = ConsensusCluster(1, 5, voter_sets=GROWN)
+    assert cluster.run(400, lambda: cluster.rounds >= 5)
+    led = [(turn.term, peer) for _, peer, turn in cluster.turns if turn.coordinator == peer]
+    assert {peer for _, peer in led} == {cluster.peers[0]}, "nobody else stands before it"
+    assert len(led) == 3, "under roster 1, after it 3, after it 5"
+    ends = [when for when, peer, turn in cluster.turns if (peer, turn.coordinator) == (cluster.peers[0], None)]
+    begins = [when for when, peer, turn in cluster.turns if peer == turn.coordinator][1:]
+    waits = [begin - end for begin, end in zip(begins, ends, strict=True)]
+    assert max(waits) < 24, f"nobody waits for a lease to end: {waits}"
+
+
+def test_who_follows_drops_a_coordinator_that_does_not_step_down() -> None:
+    """A coordinator elected by roster 1 alone goes on after a round has named roster 3: nobody listens to it."""
+    one = LeaderCertificate(5, A, 1, ((A, signature(A, vote_text(SCOPE, A, 5, 1, A))),))
+    round_commit = machine(C, GROWN, Disk(CommitState(1, None, None), HardState(4, A)), np.random.default_rng(0))
+    beat, models = Heartbeat(one, Progress()), {2: X, 3: Y}
+    round_commit.received(A, beat)
+    for number, digest in models.items():
+        assert round_commit.election.coordinator == A
+        round_commit.holds(digest)
+        done = certificate(Proposal(5, number - 1, number, digest), *ids(number))
+        assert not first_refusal(round_commit.received(A, Commit(done)))
+    assert round_commit.election.coordinator is None
+    assert first_refusal(round_commit.received(A, beat)) == "stale_roster"
+    assert round_commit.election.coordinator is None
+    granted = round_commit.received(B, VoteRequest(6, False, 3, Progress(2, 2, 5)))
+    assert any(isinstance(out, SendConsensus) and out.message.granted for out in granted), "no lease is waited for"  # type: ignore[union-attr]
+
+
+def usurped(cluster: ConsensusCluster, me: str) -> Iterable[tuple[str, Message]]:
+    """Return the messages of a founder that was the only voter once, and goes on as if it were."""
+    term, rounds = cluster.term + 1, cluster.rounds
+    vote = signature(me, vote_text(SCOPE, me, term, 1, me))
+    proposal = Proposal(term, rounds + 10, 1, bytes(32))
+    done = Certificate(proposal, ((me, signature(me, acceptance_text(SCOPE, me, proposal))),))
+    for peer in cluster.alive:
+        yield peer, Heartbeat(LeaderCertificate(term, me, 1, ((me, vote),)), Progress())
+        yield peer, Commit(done)
+
+
+def test_who_was_the_only_voter_once_deposes_nobody_and_commits_nothing_later() -> None:
+    """Four members go on under roster 5 while the founder claims to coordinate by its own vote under roster 1."""
+    voter_sets = GROWN
+    cluster = ConsensusCluster(3, 5, voter_sets=voter_sets, liars={ids(1)[0]: usurped})
+    grown = Proposal(1, 1, 5, X)
+    begun = Certificate(grown, tuple((p, signature(p, acceptance_text(SCOPE, p, grown))) for p in cluster.peers[1:]))
+    for peer in cluster.peers[1:]:
+        cluster.disks[peer] = Disk(CommitState(5, None, begun), HardState(1, cluster.peers[1]), {X, bytes(32)})
+        cluster.start(peer)
+    assert cluster.run(400, lambda: cluster.rounds >= 6), cluster.rounds
+    assert {turn.coordinator for _, _, turn in cluster.turns} & {cluster.peers[0]} == set()
+    assert bytes(32) not in {proposal.digest for _, _, proposal in cluster.applied}
+    assert cluster.refused["stale_roster"] > 10
+
+
+def test_who_was_away_during_several_rosters_comes_back_and_helps_to_elect() -> None:
+    cluster = ConsensusCluster(2, 5, voter_sets=GROWN[2:])
+    away, peers = cluster.peers[0], cluster.peers
+    assert cluster.run(60, lambda: cluster.alive[away].holding.round >= 1)
+    cluster.kill(away)
+    cluster.disks[away].holding = CommitState(3, None, cluster.disks[away].holding.applied)
+    assert cluster.run(400, lambda: cluster.rounds >= 6)
+    cluster.start(away)
+    assert cluster.run(60, lambda: cluster.rounds >= 6)
+    leader = cluster.coordinator
+    assert leader is not None
+    for victim in (leader, next(peer for peer in peers if peer not in (away, leader))):
+        cluster.kill(victim)
+    rounds = cluster.rounds
+    assert cluster.run(400, lambda: cluster.rounds >= rounds + 2), "three of five, and one of them was away"
+    assert not judge(cluster)
+
+
+def test_who_comes_with_a_later_roster_takes_the_first_round_of_those_who_began() -> None:
+    """It does not blame the sender, who was the only voter then."""
+    began = Commit(certificate(Proposal(1, 1, 1, Y), A))
+    round_commit = machine(C, GROWN, Disk(CommitState(5)), np.random.default_rng(0))
+    round_commit.holds(Y)
+    out = round_commit.received(A, began)
+    assert not first_refusal(out)
+    assert ApplyModel(Proposal(1, 1, 1, Y)) in out
+    assert round_commit.election.voter_set.number == 1
 
 
 def test_who_comes_late_goes_on_from_the_newest_round() -> None:

@@ -14,6 +14,7 @@ import pytest
 from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
+from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node import handshake
 from fedpeer.peer.node.node import Node
@@ -38,7 +39,18 @@ from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.codec import decode
-from fedpeer.peer.wire.consensus_messages import Certificate, Commit, Heartbeat, ShortHeartbeat
+from fedpeer.peer.wire.consensus_messages import (
+    MODELS_MAX,
+    Accept,
+    Certificate,
+    Commit,
+    Heartbeat,
+    Proposal,
+    Propose,
+    ShortHeartbeat,
+    VoteReply,
+    VoteRequest,
+)
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
@@ -484,6 +496,53 @@ def test_a_model_that_nobody_asked_for_is_not_kept(cluster: ServerCluster) -> No
     content = bytes(4) + numbers(1, 2)
     assert not told(node, sender, ModelReply(group=EVERYONE, digest=content_digest(content), content=content))
     assert content_digest(content) not in node.durable.consensus_states[EVERYONE].models
+
+
+@pytest.mark.slow
+def test_who_has_another_key_under_a_roster_neither_votes_nor_accepts_nor_stands_under_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(node for peer, node in consensus_cluster.nodes().items() if peer != leader)
+    consensus = node.consensus_by_group[EVERYONE]
+    holding, election = consensus.round_commit.holding, consensus.round_commit.election
+    assert holding.applied is not None
+    same = Proposal(election.hard_state.term, holding.round + 1, 1, holding.applied.proposal.digest)
+    asked = VoteRequest(election.hard_state.term + 1, True, 1, holding.progress)
+    for may, kinds in ((False, set()), (True, {VoteReply, Accept})):
+        monkeypatch.setattr(RosterKeys, "signs_under", lambda keys, number, may=may: may)
+        effects = [
+            effect
+            for message in (asked, Propose(same))
+            for effect in told(node, leader, ConsensusMessage(group=EVERYONE, message=message))
+        ]
+        said = {
+            type(e.message.message) for e in effects if isinstance(e, Send) if isinstance(e.message, ConsensusMessage)
+        }
+        assert said & {VoteReply, Accept} == kinds
+    monkeypatch.setattr(RosterKeys, "signs_under", lambda keys, number: False)
+    effects = [effect for _ in range(600) for effect in node.step(Tick(node.state.now + 1))]
+    assert not [e for e in effects if isinstance(e, Send) and isinstance(e.message, ConsensusMessage)]
+
+
+@pytest.mark.slow
+def test_who_coordinates_and_proposes_many_models_is_asked_for_the_last_few() -> None:
+    """A proposal that is not accepted yet does not bind its coordinator: it may send another, and another."""
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(node for peer, node in consensus_cluster.nodes().items() if peer != leader)
+    consensus = node.consensus_by_group[EVERYONE]
+    term, contents = consensus.round_commit.election.hard_state.term, [bytes(4) + numbers(9, n) for n in range(100)]
+    for content in contents:
+        proposal = Proposal(term, consensus.applied + 1, 1, content_digest(content))
+        told(node, leader, ConsensusMessage(group=EVERYONE, message=Propose(proposal)))
+    assert len(consensus._wanted) <= MODELS_MAX
+    first, last = (ModelReply(group=EVERYONE, digest=content_digest(each), content=each) for each in contents[::99])
+    told(node, leader, first)
+    assert first.digest not in consensus.consensus_state.models
+    told(node, leader, last)
+    assert last.digest in consensus.consensus_state.models
 
 
 @pytest.mark.slow

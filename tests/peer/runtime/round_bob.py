@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -68,9 +68,9 @@ class RoundBob(Bob):
     def signed_by(self, who: str, text: bytes) -> bytes:
         return sign_statement(self.keys[who].key, "claim", self.people.roster.federation_id, text)
 
-    def lead(self, candidate: str, term: int, *voters: str, signed: int = 0) -> ConsensusMessage:
+    def lead(self, candidate: str, term: int, *voters: str, signed: int = 0, roster: int = 0) -> ConsensusMessage:
         """Return the heartbeat of a coordinator with these votes; with `signed` they are signed for another term."""
-        scope, number = self.consensus.round_commit.election.scope, self.people.roster.number
+        scope, number = self.consensus.round_commit.election.scope, roster or self.people.roster.number
         votes = {who: self.signed_by(who, vote_text(scope, who, signed or term, number, candidate)) for who in voters}
         return self.ballot(
             Heartbeat(LeaderCertificate(term, candidate, number, tuple(sorted(votes.items()))), Progress())
@@ -79,10 +79,12 @@ class RoundBob(Bob):
     def proposal(self, term: int, round: int, digest: bytes) -> Proposal:
         return Proposal(term, round, self.people.roster.number, digest)
 
-    def commit(self, proposal: Proposal, *, signed: Proposal | None = None) -> ConsensusMessage:
+    def commit(
+        self, proposal: Proposal, *, signed: Proposal | None = None, voters: Sequence[str] = OTHERS
+    ) -> ConsensusMessage:
         """Return the commit of a proposal by three of five; with `signed` they accepted another proposal."""
         scope = self.consensus.round_commit.election.scope
-        by = {who: self.signed_by(who, acceptance_text(scope, who, signed or proposal)) for who in OTHERS}
+        by = {who: self.signed_by(who, acceptance_text(scope, who, signed or proposal)) for who in voters}
         return self.ballot(Commit(Certificate(proposal, tuple(sorted(by.items())))))
 
     def update(self, sender: str = "ann", *, late: int = 0, of: str = "", times: float = 1.0, **changed: Any) -> Update:

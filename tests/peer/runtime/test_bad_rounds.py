@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.runtime.view import view_of
@@ -21,6 +22,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Accept,
     HeartbeatReply,
     Progress,
+    Proposal,
     Propose,
     VoteReply,
     VoteRequest,
@@ -171,6 +173,14 @@ FOLLOWING: dict[str, Case] = {
         "term_jump", lambda bob, term: bob.ballot(HeartbeatReply(term + TERM_JUMP_MAX + 1, Progress()))
     ),
     "R19": received("too_many_terms", lambda bob, term: _again(bob, term)),
+    "R20-lead": received("stale_roster", lambda bob, term: bob.lead("ann", term + 1, "ann", roster=_founded(bob))),
+    "R20-canvass": received(
+        "stale_roster", lambda bob, term: bob.ballot(VoteRequest(term + 1, False, _founded(bob), Progress(9, 9, 9)))
+    ),
+    "R20-commit": received(
+        "stale_roster",
+        lambda bob, term: bob.commit(Proposal(term + 1, 9, _founded(bob), NOBODYS), voters=["ann"]),
+    ),
     "R08": received("already_applied", proposed(1)),
     "R09-propose": received("round_gap", proposed(3)),
     "R09-commit": received("round_gap", lambda bob, term: bob.commit(bob.proposal(term, 3, NOBODYS))),
@@ -185,6 +195,14 @@ FOLLOWING: dict[str, Case] = {
         lambda bob, term: bob.commit(bob.proposal(term, 2, NOBODYS), signed=bob.proposal(term, 2, b"o" * 32)),
     ),
 }
+
+
+def _founded(bob: RoundBob) -> int:
+    """Show bob an earlier roster, in which ann is the only peer; return its number."""
+    people = bob.people
+    alone = sign(replace(people.roster, number=2, entries=(people.roster.by_id["ann"],)), people.key)
+    bob.hears(RosterNews(number=alone.number, text=to_bytes(alone)))
+    return alone.number
 
 
 def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
@@ -248,18 +266,42 @@ def test_who_was_put_out_voted_while_it_belonged(consensus: RoundBob) -> None:
     people, term = consensus.people, consensus.term + 1
     rest = tuple(entry for entry in people.roster.entries if entry.id != "eve")
     said = consensus.lead("ann", term, "ann", "cas", "eve")
-    forged = consensus.lead("ann", term, "ann", "cas", "eve", signed=term + 1)
+    forged = consensus.lead("dan", term, "dan", "cas", "eve", signed=term + 1)
     later = sign(replace(people.roster, number=people.roster.number + 1, entries=rest), people.key)
     consensus.hears(RosterNews(number=later.number, text=to_bytes(later)))
     assert consensus.peer.inside(lambda: "eve" not in consensus.peer.state.peer_groups.roster.by_id)
     seen = consensus.peer.inside(lambda: view_of(consensus.peer.process._node, {}, 0.0)).consensus_by_group[0]
     assert "eve" in seen.voters, "the later roster is not committed yet"
     assert "eve" not in seen.voters_there
-    consensus.hears(forged)
+    with consensus.refuses("bad_signature"):
+        consensus.hears(forged, "dan")
     assert consensus.term < term
     consensus.hears(said)
     assert consensus.term == term
     assert consensus.peer.inside(lambda: consensus.consensus.coordinator) == "ann"
+
+
+def test_who_was_admitted_again_voted_with_the_key_of_that_roster(consensus: RoundBob) -> None:
+    """eve's vote under the roster with her old key counts by that key and by no other, and who passes it on is not
+    blamed."""
+    consensus.pardon()
+    people, term, old = consensus.people, consensus.term + 1, consensus.keys["eve"]
+    said = consensus.lead("ann", term, "ann", "cas", "eve")
+    new = Ed25519PrivateKey.generate()
+    consensus.keys = {**consensus.keys, "eve": replace(old, key=new)}
+    forged = consensus.lead("cas", term, "ann", "cas", "eve")
+    key = new.public_key().public_bytes_raw()
+    again = tuple(replace(each, key=key) if each.id == "eve" else each for each in people.roster.entries)
+    later = sign(replace(people.roster, number=people.roster.number + 2, entries=again), people.key)
+    consensus.hears(RosterNews(number=later.number, text=to_bytes(later)))
+    assert consensus.peer.inside(lambda: consensus.peer.state.peer_groups.roster.by_id["eve"].key == key)
+    with consensus.refuses("bad_signature"):
+        consensus.hears(forged, "cas")
+    assert consensus.term < term
+    consensus.hears(said)
+    assert consensus.term == term
+    assert consensus.peer.inside(lambda: consensus.consensus.coordinator) == "ann"
+    consensus.keys = {**consensus.keys, "eve": old}
 
 
 @pytest.fixture(scope="module")

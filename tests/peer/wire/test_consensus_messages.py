@@ -1,7 +1,7 @@
 """Messages of coordinated rounds: their bytes, which of them are rejected, and which rejections need memory.
 
 Ids are those of the table of bad inputs. The decoder rejects what bytes and policy reveal; `RoundCommit`, to which each
-message comes through the decoder, rejects the rest (R04 to R12).
+message comes through the decoder, rejects the rest (R04 to R12, R19, R20).
 """
 
 from __future__ import annotations
@@ -314,9 +314,9 @@ ALL = VoterSet(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))
 X, Y = bytes([1]) * 32, b"y" * 32
 
 
-def leader_certificate(candidate: str, term: int, *voters: str) -> LeaderCertificate:
-    votes = ((who, signature(who, vote_text(SCOPE, who, term, 1, candidate))) for who in voters)
-    return LeaderCertificate(term, candidate, 1, tuple(votes))
+def leader_certificate(candidate: str, term: int, *voters: str, roster: int = 1) -> LeaderCertificate:
+    votes = ((who, signature(who, vote_text(SCOPE, who, term, roster, candidate))) for who in voters)
+    return LeaderCertificate(term, candidate, roster, tuple(votes))
 
 
 def certificate(proposal: Proposal, *who: str) -> Certificate:
@@ -368,6 +368,20 @@ def stood_against() -> RoundCommit:
     return round_commit
 
 
+#: Rosters of a federation that A began alone, and that the others joined one by one.
+GROWN = [VoterSet(number, frozenset(ids(number)), ALL.members) for number in range(1, 6)]
+UNDER_5 = certificate(Proposal(4, 1, 5, X), A, B, C, D)
+
+
+def one_of_five(holding: CommitState | None = None) -> RoundCommit:
+    """Return E, which follows A under roster 5 in term 5 and has applied round 1; it has the models X and Y."""
+    disk = Disk(holding or CommitState(5, None, UNDER_5), HardState(4, A))
+    round_commit = machine(E, GROWN, disk, np.random.default_rng(0))
+    round_commit.received(A, Heartbeat(leader_certificate(A, 5, A, B, C, roster=5), Progress(1, 1, 4)))
+    round_commit.holds(Y)
+    return round_commit
+
+
 @dataclass(frozen=True)
 class Wrong:
     """A message that a peer must not believe: its recipient, its sender, and the code of its rejection."""
@@ -415,6 +429,19 @@ WRONG = (
     Wrong("R11-proposed", "round_closed", proposing, B, trained(5, 2, b"new")),
     Wrong("R12", "second_update", coordinator, A, trained(5, 2, b"new")),
     Wrong("R19", "too_many_terms", stood_against, B, said(VoteRequest(7, False, 1, Progress()))),
+    Wrong("R20-lead", "stale_roster", one_of_five, A, said(Heartbeat(leader_certificate(A, 6, A), Progress()))),
+    Wrong(
+        "R20-lead-3", "stale_roster", one_of_five, A,
+        said(Heartbeat(leader_certificate(A, 6, A, B, roster=3), Progress()))
+    ),
+    Wrong("R20-canvass", "stale_roster", one_of_five, A, said(VoteRequest(6, False, 1, Progress(9, 9, 9)))),
+    Wrong("R20-pre-vote", "stale_roster", one_of_five, A, said(VoteRequest(6, True, 3, Progress(9, 9, 9)))),
+    Wrong("R20-propose", "stale_roster", one_of_five, A, said(Propose(Proposal(5, 2, 4, Y)))),
+    Wrong("R20-commit", "stale_roster", one_of_five, A, said(Commit(certificate(Proposal(5, 9, 1, Y), A)))),
+    Wrong(
+        "R20-commit-next", "stale_roster", one_of_five, A,
+        said(Commit(certificate(Proposal(5, 2, 4, Y), A, B, C, D)))
+    ),
     Wrong(
         "E07-vote", "bad_signature", follower, B,
         said(Heartbeat(replace(leader_certificate(B, 6, B, C, D), term=7), Progress()))
@@ -450,7 +477,7 @@ def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: 
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 
-def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:
+def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:  # R20: of rosters that meet
     def taken(round_commit: RoundCommit, sender: str, message: Any) -> bool:
         return not any(isinstance(each, Rejection) for each in round_commit.received(sender, message))
 
@@ -459,3 +486,12 @@ def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> N
     assert taken(follower(), A, Propose(Proposal(5, 2, 1, Y)))
     assert taken(follower(), A, Commit(SECOND))
     assert received(coordinator(), B, trained(5, 2, b"new")) == []
+    four = leader_certificate(B, 6, A, B, C, roster=4)
+    assert taken(one_of_five(), B, Heartbeat(four, Progress(1, 1, 4)))
+    assert taken(one_of_five(), A, Propose(Proposal(5, 2, 5, Y)))
+    assert taken(one_of_five(), A, Commit(certificate(Proposal(5, 2, 5, Y), A, B, C)))
+    behind = CommitState(1, None, certificate(Proposal(4, 1, 1, X), A))
+    assert taken(one_of_five(behind), A, Commit(certificate(Proposal(5, 9, 5, Y), A, B, C))), "later rosters count"
+    blank = CommitState(5)
+    assert taken(one_of_five(blank), A, Commit(certificate(Proposal(6, 2, 1, Y), A))), "no round has named a roster"
+    assert taken(one_of_five(blank), A, Heartbeat(leader_certificate(A, 6, A), Progress()))

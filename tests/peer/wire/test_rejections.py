@@ -20,7 +20,7 @@ ROWS = {
     *(f"E{number:02}" for number in range(1, 18)),
     *(f"M{number:02}" for number in range(1, 10)),
     *(f"S{number:02}" for number in range(1, 18) if number != 13),
-    *(f"R{number:02}" for number in range(1, 20)),
+    *(f"R{number:02}" for number in range(1, 21)),
     *("D01", "D03", "D04", "D06"),
 }
 #: Codes that are never charged to the rejected peer.
@@ -35,7 +35,7 @@ HARMLESS |= {
     "not_a_neighbour",
 }
 HARMLESS |= {"refuted", "stale_term", "already_applied", "round_gap", "round_closed", "too_far", "false_accuser"}
-HARMLESS |= {"handshake_cut", "no_room", "out_of_reach", "too_many_terms"}
+HARMLESS |= {"handshake_cut", "no_room", "out_of_reach", "too_many_terms", "stale_roster"}
 
 
 def test_every_row_of_the_table_of_bad_inputs_has_its_refusal() -> None:

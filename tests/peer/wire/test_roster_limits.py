@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer
+from fedpeer.peer.node import handshake
 from fedpeer.peer.node.handshake import send_hello
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import MessageReceived, NewRoster, RejectEffect, Send
@@ -136,3 +137,21 @@ def test_an_exchange_of_a_larger_federation_costs_nothing_after_a_restart_either
     meets_again(cluster, node, made=late.share.seq)
     assert kinds(refusals(node, late)) == {"h"}
     assert torch.isfinite(node.durable.estimate_D(cluster.groups[0])).all()
+
+
+@pytest.mark.slow
+def test_who_could_not_be_told_what_its_earlier_incarnations_gave_is_not_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Hello about many groups has no room for all these weights."""
+    cluster, node = smaller()
+    (group,) = cluster.groups
+    holding = node.durable.groups[group]
+    meets_again(cluster, node, made=holding.into[OTHER].taken)
+    node.durable.groups[group] = replace(node.durable.groups[group], before={OTHER: len(REST) - 1.0})
+    share = make_share(cluster, node, 1.0)
+    send_hello(node.state, OTHER, answer=True)
+    assert refusals(node, share) == ["bad_weight"]
+    monkeypatch.setattr(handshake, "weights_in_hello", lambda groups, weights: {})
+    send_hello(node.state, OTHER, answer=True)
+    assert refusals(node, share) == ["no_room"]
