@@ -52,6 +52,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "buffered": ((2,), ()),
     "minority": ((0,), ()),
     "disk_lost": ((0,), ()),
+    "vote_forgotten": ((0, 5), ()),
     "voters_change": ((9,), ()),
     "coordinator_leaves": ((0,), ()),
     "ending": ((0, 29), ()),
