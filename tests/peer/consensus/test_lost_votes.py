@@ -28,7 +28,7 @@ from fedpeer.peer.wire.consensus_messages import (
     acceptance_text,
     vote_text,
 )
-from fedpeer.peer.wire.messages import ConsensusMessage, Reminder
+from fedpeer.peer.wire.messages import ConsensusMessage, Hello, Reminder
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.group_cluster import GroupCluster, world_with_shares
@@ -201,6 +201,30 @@ def test_the_second_start_on_an_empty_disk_knows_that_a_disk_was_lost(ahead: int
     assert not state_of(second).lost, "its own first start"
     second.step(MessageReceived(OTHER, 1, 0, start_of(second, number + 2 * ahead, 6)))
     assert state_of(second).lost == 1
+    assert second.durable.incarnation == 2
+
+
+@pytest.mark.parametrize("nonce", [1, 2**62 - 1], ids=["an earlier nonce", "a later nonce"])
+def test_who_starts_again_with_a_number_that_it_had_is_shown_the_process_that_had_it(nonce: int) -> None:
+    """Its disk does not know that process; which of the two nonces is the later one is chance."""
+    node = started()
+    known = GenerationProof(incarnation=1, generation=7, nonce=2**61, signature=bytes(64))
+    node.state.others[OTHER].proof = known
+    hello = Hello(
+        generation=7,
+        nonce=nonce,
+        known_generation=0,
+        contract=node.setup.contract,
+        groups=(),
+        channels=(),
+        round=1,
+        begun=True,
+        roster=1,
+        answer=True,
+    )
+    effects = node.step(MessageReceived(OTHER, node.durable.met[OTHER], 1, hello))
+    shown = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, Reminder)]
+    assert [each.generation for each in shown] == [known]
 
 
 def test_a_store_that_lost_something_costs_the_vote_until_it_is_saved_that_it_does() -> None:
