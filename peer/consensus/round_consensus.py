@@ -191,7 +191,7 @@ class RoundConsensus:
             self._paused = True
             wanted = "more than half of the voters must be reachable"
             if not self.consensus_state.voting_allowed:  # others know what it promised before its memory was lost
-                wanted = "at its first start a peer must meet more than half of the other voters before it votes"
+                wanted = "at its first start, or without memory, a peer meets most other voters before it votes"
             text = f"no coordinator{self._named}: {wanted}; rounds pause"
             state.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
