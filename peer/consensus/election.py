@@ -373,6 +373,11 @@ class Election:
         for number in earlier[:-_EARLIER_MAX]:
             del self.known[number]
 
+    def abstain(self) -> list[Out]:
+        """Coordinate no more and stand no more; votes that are under way to this peer do not count."""
+        self._poll = self._candidacy = None
+        return self._step_down() if self.leading else []
+
     def enforce(self, number: int) -> list[Out]:
         """Put the voter set of this number in force, as a committed round says."""
         if number == self.voter_set.number:

@@ -161,6 +161,10 @@ class RoundCommit:
         """Remember the voter set of another roster; a coordinator proposes it when its turn comes."""
         self.election.announce(voter_set)
 
+    def abstain(self) -> list[Out]:
+        """Coordinate no more and stand no more, until this peer votes again."""
+        return self._led(self.election.abstain())
+
     # ------------------------------------------------------------------------------------------------ the coordinator's
 
     def _led(self, out: list[Out]) -> list[Out]:

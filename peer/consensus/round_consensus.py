@@ -29,7 +29,7 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import RetryTimer
 from fedpeer.peer.consensus.roster_keys import RosterKeys, VerifyBy
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.consensus.voting import allow_voting, signers, unproven_vote
+from fedpeer.peer.consensus.voting import allow_voting, forgotten_promise, signers, unproven_vote
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, commit_state_changed
 from fedpeer.peer.state.entries import ModelStored, TermChanged
@@ -194,6 +194,7 @@ class RoundConsensus:
         """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
+        self._abstain()
         if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there))
@@ -206,14 +207,19 @@ class RoundConsensus:
         elif state.now - self._led_at > PAUSED_TICKS and not self._paused and state.phase == "learning":
             self._paused = True
             wanted = "more than half of the voters must be reachable"
-            if not self.consensus_state.voting_allowed:  # others would know what it promised before its disk was lost
-                wanted = "at its first start a peer must meet more than half of the other voters before it votes"
+            if not self.consensus_state.voting_allowed:  # others know what it promised before its memory was lost
+                wanted = "at its first start, or without memory, a peer meets most other voters before it votes"
             text = f"no coordinator{self._named}: {wanted}; rounds pause"
             state.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
         message = ballot.message
+        if (roster := forgotten_promise(self, message)) is not None:
+            text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
+            self.state.note("warning", "no_vote", text, peer=peer, number=roster)
+            self.state.lose_vote(roster)
+        self._abstain()
         if isinstance(message, VoteRequest) and not self._votes(message.roster):
             return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
@@ -310,9 +316,15 @@ class RoundConsensus:
 
     def go_on(self) -> None:
         """Go as far as possible: send the update of the round under way, close the round."""
+        self._abstain()
         self._offer()
         if not self.over and self.round_commit.gathering:
             self._close()
+
+    def _abstain(self) -> None:
+        """Coordinate no more and stand no more while this peer has no vote."""
+        if not self.consensus_state.votes:
+            self._do(self.round_commit.abstain())
 
     def _gather(self) -> None:
         """Begin to collect updates for the round under way; under a goal, those that wait go over to it."""

@@ -3,11 +3,17 @@
 A later roster counts once a committed round names it. Earlier rosters are passed to peers that were just met, since the
 coordinator may hold a leader certificate of that time.
 
-A voter that lost its disk may have promised something that it does not know. It follows, trains and applies, but
-neither votes nor accepts until a later roster is in force. A peer that starts on an empty disk waits until more than
-half of the other voters have met this process. An earlier process had met more than half of them before it promised
-anything, so at least one of them knows of it. Voters to whom it does not listen do not count: they lie, and what they
-know of an earlier process would be worth nothing. Else one liar of three voters could keep the other two from starting.
+A voter that lost its disk, or found an older one, may have promised something that it does not know. As soon as it
+knows that, by its store or by its own signature that another peer shows it (`reminders.py`, `forgotten_promise`), it
+gives up its vote: it follows, trains and applies, but neither votes nor stands nor accepts until a later roster is in
+force than any under which it may have promised something. More than half of the other voters know the newest of these,
+so it asks for their rosters first. Where no majority is possible without this peer (one or two voters), the other voter
+takes part in each and remembers; so this peer votes again once the two have met.
+
+A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
+process had met more than half of them before it promised anything, so at least one of them knows of it. Voters to whom
+it does not listen do not count: they lie, and what they know of an earlier process would be worth nothing. Else one
+liar of three voters could keep the other two from starting.
 """
 
 from __future__ import annotations
@@ -19,7 +25,18 @@ from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, voter_set_known
 from fedpeer.peer.state.entries import VotingAllowed
 from fedpeer.peer.state.node_state import NodeState
-from fedpeer.peer.wire.consensus_messages import Commit, Heartbeat, Message, Out
+from fedpeer.peer.wire.consensus_messages import (
+    Certificate,
+    Commit,
+    HardState,
+    Heartbeat,
+    LeaderCertificate,
+    Message,
+    Out,
+    VoterSet,
+    acceptance_text,
+    vote_text,
+)
 from fedpeer.peer.wire.messages import RosterNews
 from fedpeer.peer.wire.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.rejection import Rejection
@@ -103,16 +120,57 @@ def introduce(consensus: VotingIn, peer: str) -> None:
 
 
 def allow_voting(consensus: VotingIn) -> None:
-    """Let this peer vote once it is known what it may have promised on a lost disk."""
+    """Let this peer vote once it is known what it may have promised before its memory was lost, if it was."""
     state, consensus_state = consensus.state, consensus.consensus_state
-    number = state.peer_groups.roster.number
-    if state.starts.amnesia and not consensus_state.lost:
-        state.write(VotingAllowed(group=consensus.group, lost=number))
-        text = f"this peer has lost its disk: it does not vote under roster {number}"
-        state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=number)
-    elif not consensus_state.voting_allowed:
-        voters = consensus.round_commit.election.voter_set.voters - {state.me}
-        heard = [peer for peer in voters if state.others.listens(peer)]
-        known = [p for p in heard if p in state.others and state.others[p].met and state.others[p].knows_us]
-        if not voters or 2 * len(known) > len(heard) > 0:
-            state.write(VotingAllowed(group=consensus.group, lost=0))
+    if consensus_state.voting_allowed:
+        return
+    number, election = state.peer_groups.roster.number, consensus.round_commit.election
+    voter_sets = [election.voter_set]
+    if consensus_state.lost:
+        voter_sets.append(state.peer_groups.consensus_by_group[consensus.group].voter_set(state.peer_groups.roster))
+    if not all(_knows_enough(state, each, number if consensus_state.lost else None) for each in voter_sets):
+        return
+    vital = any(not each.carried(each.voters - {state.me}) for each in voter_sets)
+    lost = 0 if vital or not consensus_state.lost else max(consensus_state.lost, number)
+    state.write(VotingAllowed(group=consensus.group, lost=lost))
+    if lost:
+        text = f"this peer has lost its memory: it does not vote under roster {lost}"
+        state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=lost)
+
+
+def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> bool:
+    """Return whether more than half of the other voters have met this process, and know no roster later than `number`.
+
+    None: whatever rosters they know.
+    """
+    others = voter_set.voters - {state.me}
+    heard = [state.others[peer] for peer in others if peer in state.others and state.others.listens(peer)]
+    known = [each for each in heard if each.met and each.knows_us and (number is None or each.roster <= number)]
+    return not others or 2 * len(known) > len(heard) > 0
+
+
+def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:
+    """Return the roster under which this peer signed a vote or an acceptance that it does not remember; None: none.
+
+    Only its own signature shows that: by word alone a liar could take any peer's vote. Promises under rosters for which
+    the vote is lost already show nothing new.
+    """
+    state, consensus_state = consensus.state, consensus.consensus_state
+    me, scope = state.me, consensus.round_commit.election.scope
+    now, holding = consensus_state.hard_state, consensus_state.holding
+    match message:
+        case Heartbeat(LeaderCertificate(term, candidate, roster, signatures)):
+            known = term < now.term or now == HardState(term, candidate)
+            text = vote_text(scope, me, term, roster, candidate)
+        case Commit(Certificate(proposal, signatures)):
+            place, roster, accepted = (proposal.round, proposal.term), proposal.roster, holding.accepted
+            taken = proposal.round <= holding.round
+            taken = taken or (accepted is not None and (accepted.round, accepted.term) >= place)
+            known = taken and proposal.term <= now.term
+            text = acceptance_text(scope, me, proposal)
+        case _:
+            return None
+    if known or roster <= consensus_state.lost:
+        return None
+    own = (signature for author, signature in signatures if author == me)
+    return roster if any(state.verify(me, text, signature) for signature in own) else None

@@ -159,7 +159,7 @@ class Node:
             sign,
             verify,
             clock,
-            OwnStarts(blank=durable.generation == 0),
+            OwnStarts(self._before(durable)),
             Contracts(setup.held, setup.signed),
         )
         self.repeats = Retransmissions()
@@ -304,11 +304,17 @@ class Node:
         )
         return durable.generation + 1 + leap
 
+    def _before(self, durable: DurableState) -> range:
+        """Return the generations of the earlier processes on this disk."""
+        number = self._number(durable)
+        return range(durable.first, number) if durable.generation else range(number, number)
+
     def _wake(self) -> None:
         """Start this process on its durable state, and enter its first phase."""
         state = self.state
         state.start(self._number(state.durable))
-        state.starts.amnesia = self._forgot or state.durable.rekeyed
+        if self._forgot or state.durable.rekeyed:
+            state.lose_vote()
         close_books(state)  # by the roster found at the start
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, state.peer_groups.roster)
@@ -324,7 +330,7 @@ class Node:
             self.blank = True
         elif self._forgot:
             begin_incarnation(state, state.durable.incarnation + 1, "the disk lost durable state")
-        if self.blank or self._renews:
+        if self.blank or self._renews or self._forgot:
             state.snapshot()
         gone_over(state)
         round, last = state.durable.round, self.setup.federation.learning.rounds

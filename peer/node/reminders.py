@@ -94,7 +94,9 @@ def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
     lost_disk = peer in durable.met and not received.to_incarnation and bool(state.peer_groups.consensus_by_group)
     other.reminded = lost_disk and durable.met_as.get(peer, (0, 0, b""))[:2] != (hello.generation, hello.nonce)
     earlier = shown is not None and (
-        shown.incarnation > received.incarnation or (shown.generation, shown.nonce) > (hello.generation, hello.nonce)
+        shown.incarnation > received.incarnation
+        or shown.generation > hello.generation
+        or (shown.generation == hello.generation and shown.nonce != hello.nonce)
     )
     channels = _channels(state, received, hello)
     if earlier or stranger or channels:
@@ -167,6 +169,7 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
             state.refuse("unproven", received.sender, "its proof about a channel is not signed by this peer")
             return
         if _forgot(state, received, proof):
+            state.lose_vote()
             begin_incarnation(state, state.durable.incarnation + 1, f"{received.sender} remembers more than this peer")
             return
 
@@ -187,7 +190,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
 
     Of two running processes with one identity the one that started later goes on (E15). A process that has just started
     is the later one: it takes the next generation. State that an earlier process signed and this disk does not have is
-    lost memory.
+    lost memory, and so are the promises of a process that did not run on this disk.
 
     Args:
         sender: the peer that shows the proof; "": nobody in particular.
@@ -198,19 +201,22 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
         text = f"incarnation {incarnation}, generation {number} of this peer"
         state.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
-    other_process = nonce != state.setup.nonce or number not in state.starts.numbers
+    starts = state.starts
+    other_process = nonce != state.setup.nonce or number not in starts.numbers
     later = other_process and (number, nonce) > (durable.generation, state.setup.nonce)
     if later and not state.young and incarnation >= durable.incarnation:
         text = f"another process with the identity of {state.me} started after this one, so this one stops"
         state.note("error", "duplicate_peer", text)
         state.stop(2, f"{text}; start {state.me} on one machine only")
         return
+    other_disk = other_process and number not in starts.before
+    unknown = later or (other_disk and (not starts.before or number < starts.before.start))
+    lost = incarnation > durable.incarnation or (incarnation == durable.incarnation and unknown)
+    if lost or later or (other_disk and state.young):
+        state.lose_vote()
     if later:
-        state.outdone(number + 1)
-    elif other_process and state.starts.blank:
-        state.starts.amnesia = True
-    lost = other_process and (later or state.starts.blank)
-    if incarnation > durable.incarnation or (incarnation == durable.incarnation and lost):
+        state.start(number + 1)
+    if lost:
         begin_incarnation(state, incarnation + 1, "others know of a later generation or incarnation of this peer")
     elif later:
         state.advertise()

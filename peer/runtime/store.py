@@ -4,6 +4,7 @@
     life                           the generation: how often a process was started on this folder
     snapshots/00000007.snapshot    one whole state; the last two are kept
     journal/00000007.journal       what was saved after snapshot 7, batch after batch
+    lost                           what durable state was found to be lost, until the next snapshot; else there is none
 
 Snapshots and entries are opaque bytes here. Journal n begins before snapshot n is in place, so every snapshot has its
 journal, and journal n - 1 leads from snapshot n - 1 to snapshot n: if the newest snapshot cannot be read, the one
@@ -11,8 +12,10 @@ before and both journals give the same state. "Snapshot 0" is the empty initial 
 
 A batch of entries is flushed to the disk at once. Nothing relies on it before that, so a batch that a crash cut short
 at the end of the last journal is dropped: its peer never spoke of it. Anything else that is missing was durable once,
-and `Recovered.whole` says so. (A flipped bit in the very last batch cannot be distinguished from a write that was cut
-short; the neighbors, which remember more than the peer does, then detect it in the handshake.)
+and `Recovered.whole` says so: at this start, and at each later one until a snapshot is saved, which follows from the
+loss. So a process that ends before it has acted on the loss does not hide it from the next one. (A flipped bit in the
+very last batch cannot be distinguished from a write that was cut short; the neighbors, which remember more than the
+peer does, then detect it in the handshake.)
 """
 
 from __future__ import annotations
@@ -157,9 +160,9 @@ class Store:
         """
         later = [n for n in self._numbers("journal") if n >= number]
         batches: list[Batch] = []
-        last, sound_bytes, lost = number, 0, f"journal {number} is missing" if number and not later else ""
+        last, sound_bytes, lost = number, 0, ""
         version = blocks.VERSION
-        for n in range(number, max(later, default=-1) + 1):
+        for n in range(number, max([*later, *self._numbers("snapshot")], default=-1) + 1):
             try:
                 found = blocks.scan(self._path("journal", n), n)
             except FileNotFoundError:
@@ -178,12 +181,26 @@ class Store:
             if cut:
                 lost = f"journal {n} is damaged at byte {sound_bytes}"
                 break
+        lost = self._remembered(lost)
         for n in later:
             if n > last:
                 self._path("journal", n).unlink()
         flush_folder(self._path("journal", 0).parent)
         self._resume(last, sound_bytes, version)
         return batches, lost
+
+    def _remembered(self, lost: str) -> str:
+        """Return what is lost, now or at an earlier start that nothing followed from ("": nothing); keep it in mind."""
+        if lost:
+            with replacing(self._lost) as temporary:
+                temporary.write_text(lost, encoding="ascii")
+        elif self._lost.exists():
+            return self._lost.read_text(encoding="ascii", errors="replace")[:200] or "something"
+        return lost
+
+    @property
+    def _lost(self) -> Path:
+        return self.folder / "lost"
 
     def _holds(self, number: int) -> bool:
         return self._path("journal", number).stat().st_size > HEAD_BYTES
@@ -223,6 +240,9 @@ class Store:
             with replacing(self._path("snapshot", number)) as temporary, temporary.open("wb", buffering=0) as file:
                 parts = (blocks.head(SNAPSHOT, number), *blocks.block(number, HEAD_BYTES, (data,)))
                 blocks.write(file.fileno(), parts)
+            if self._lost.exists():
+                self._lost.unlink()
+                flush_folder(self.folder)
             oldest = [0, *self._numbers("snapshot")][-SNAPSHOTS_KEPT]
             for kind in ("snapshot", "journal"):
                 for old in self._numbers(kind):

@@ -22,6 +22,7 @@ from fedpeer.peer.state.entries import (
     ModelStored,
     TermChanged,
     UpdateMade,
+    VoteLost,
     VoterSetKnown,
     VotingAllowed,
 )
@@ -51,8 +52,10 @@ class ConsensusState:
     models          contents by digest (`leaf_bytes.py`): of the applied and the accepted proposal, and the last few
                     that were stored
     pending         update of the last training, until its round is over
-    voting_allowed  it is known what this peer may have promised on a lost disk; before that it does not vote
-    lost            number of the roster under which a disk was lost: under it and earlier ones this peer does not vote
+    voting_allowed  it is known under which rosters this peer may have promised what it forgot; before that it does not
+                    vote
+    lost            number of the newest of these rosters: under it and earlier ones this peer does not vote; 0: nothing
+                    was forgotten
     """
 
     client: bytes
@@ -110,6 +113,8 @@ class ConsensusState:
                 )
             case VotingAllowed():
                 return replace(self, voting_allowed=True, lost=entry.lost)
+            case VoteLost():
+                return replace(self, voting_allowed=False, lost=max(self.lost, entry.roster))
             case _:
                 assert_never(entry)
 

@@ -53,6 +53,7 @@ from fedpeer.peer.state.entries import (
     Started,
     TermChanged,
     UpdateMade,
+    VoteLost,
     VoterSetKnown,
     VotingAllowed,
 )
@@ -159,7 +160,7 @@ class DurableState:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory
-    generation   number of its last start
+    generation   number of its last start; `first`: of the first one on this disk (0: not known)
     met          incarnation by which each neighbor is known; `met_as`: (generation, nonce, signature of all three) of
                  the process that was met under it
     left         it handed everything over and left
@@ -178,6 +179,7 @@ class DurableState:
     trained: bool = False
     incarnation: int = 1
     generation: int = 0
+    first: int = 0
     met: dict[str, int] = field(default_factory=dict)
     met_as: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)
     left: bool = False
@@ -264,6 +266,7 @@ class DurableState:
                         settled_D = self.x_n[self.index[group]]
                         self.groups[group] = replace(holding, active=False, settled_D=settled_D)
             case Started():
+                self.first = self.first if self.generation else entry.generation
                 self.generation = entry.generation
             case Met():
                 self._close_channels(entry.peer)
@@ -312,6 +315,7 @@ class DurableState:
                 | Averaged()
                 | VoterSetKnown()
                 | VotingAllowed()
+                | VoteLost()
             ):
                 self.consensus_states[entry.group] = self.consensus_states[entry.group].changed(entry)
                 self.x_n = entry.x_n if isinstance(entry, ClientStateSaved) else self.x_n

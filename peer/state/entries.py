@@ -252,6 +252,17 @@ class VotingAllowed:
     lost: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteLost:
+    """This peer has forgotten what it promised as a voter: it gives up its vote.
+
+    roster   number of the newest roster that is known to it, or to be the one under which it promised something
+    """
+
+    group: str
+    roster: int
+
+
 ConsensusEntry = (
     TermChanged
     | CommitStateChanged
@@ -261,6 +272,7 @@ ConsensusEntry = (
     | Averaged
     | VoterSetKnown
     | VotingAllowed
+    | VoteLost
 )
 Entry = (
     Started

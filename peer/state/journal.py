@@ -95,6 +95,7 @@ def snapshot_bytes(durable: DurableState, owner: Mapping[str, str], held: HeldCo
         "trained": durable.trained,
         "incarnation": durable.incarnation,
         "life": durable.generation,
+        "first": durable.first,
         "met": durable.met,
         "met_as": durable.met_as,
         "left": durable.left,
@@ -155,6 +156,7 @@ def durable_state_of(
         trained=fields["trained"],
         incarnation=fields["incarnation"],
         generation=fields["life"],
+        first=fields.get("first", 0),  # older states have none: any earlier generation may be of this disk
         met=dict(fields["met"]),
         met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],

@@ -29,6 +29,7 @@ from fedpeer.peer.state.entries import (
     ShareApplied,
     Started,
     UpdateMade,
+    VoteLost,
 )
 from fedpeer.peer.state.events import Effect, Evaluate, Note, Persist, RejectEffect, Send, Stop
 from fedpeer.peer.state.neighbors import Clock, Neighbors
@@ -164,11 +165,6 @@ class NodeState:
         own = self.setup.ticks(self.setup.federation.gossip.deadline)
         return max(map(self.deadline, self.peer_groups.gossip), default=own)
 
-    def outdone(self, generation: int) -> None:
-        """Take this generation, since others know of later ones than the present one."""
-        self.starts.amnesia = self.starts.amnesia or self.starts.blank
-        self.start(generation)
-
     def start(self, generation: int) -> None:
         """Take this generation."""
         self.starts.numbers.add(generation)
@@ -180,6 +176,18 @@ class NodeState:
         self.effects.append(Persist("entry", entry))
         self.journal_bytes += _bytes_of(entry)
         return made
+
+    def lose_vote(self, roster: int = 0) -> None:
+        """Give up the vote in all groups with a coordinator, since this peer has forgotten what it promised there.
+
+        This is written before whatever else follows from the loss, so that no crash in between hides it.
+
+        Args:
+            roster: number of a roster under which it promised something, if that is known.
+        """
+        for group, consensus_state in self.durable.consensus_states.items():
+            if consensus_state.voting_allowed or not consensus_state.lost:
+                self.write(VoteLost(group=group, roster=max(roster, self.peer_groups.roster.number)))
 
     def snapshot(self) -> None:
         """Persist the whole durable state."""

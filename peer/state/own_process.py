@@ -14,16 +14,14 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 class OwnStarts:
     """Starts of this peer that matter while this process runs.
 
-    blank         this process found an empty disk
+    before        generations of the earlier processes on this disk; empty: this process found an empty disk
     numbers       generations under which it has run
-    amnesia       others know of an earlier process, which used a disk that is gone
     known_to_all  all mates have met this process
     signature     the last own numbers that were signed, with the signature (64 bytes)
     """
 
-    blank: bool
+    before: range
     numbers: set[int] = field(default_factory=set)
-    amnesia: bool = False
     known_to_all: bool = False
     signature: tuple[tuple[int, ...], bytes] = ((), b"")
 

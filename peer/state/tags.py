@@ -114,6 +114,7 @@ ENTRIES: Mapping[str, Schema] = {
     "Called": _stored(entries.VoterSetKnown, "group number voters members text"),
     "Sworn": _stored(entries.VotingAllowed, "group lost"),
     "Revoked": _stored(entries.Revoked, "peer"),
+    "VoteLost": _stored(entries.VoteLost, "group roster"),
 }
 TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.consensus.polls import ElectionTiming
+from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.roster import sign
@@ -146,6 +147,49 @@ def disk_lost(seed: int) -> None:
     others = [p for p in made.peers if p != victim]
     assert all(consensus_cluster.node(peer).durable.consensus_states[EVERYONE].votes for peer in others)
     consensus_cluster.judge()
+
+
+def vote_forgotten(seed: int) -> None:
+    """A voter whose disk is replaced by an older one has voted in a term of which its disk does not know. It gives up
+    its vote before anybody gets it, so no term has two coordinators; under a later roster it votes again."""
+    links = LinkRules(delay=0.2, jitter=0.1 + 0.1 * (seed % 4), loss=0.02 * (seed % 5))
+    acts = (
+        Act(205.0, "kill", "peer3", 5.0),
+        Act(225.0, "kill", "peer3", 5.0),  # so that peer1 knows of a start that the backup does not have
+        Act(360.0, "kill", "peer2", 5.0),  # and one of the two coordinates in a later term
+        Act(400.0, "kill", "peer3", 5.0),
+        Act(500.0, "old", "peer3", 1.0 + seed % 40),  # from tick 200
+    )
+    cuts = (
+        *partition(300.0, 500.0, ["peer1"], ["peer2", "peer3"]),
+        *partition(500.0, 900.0, ["peer2"], ["peer1", "peer3"]),
+    )
+    made = world(3)
+    faults = Faults(seed=seed, links=links, acts=acts, cuts=cuts, heal=900.0)
+    consensus_cluster = ServerCluster(made, faults, roster=made.peers)
+    simulator, seen = consensus_cluster.simulator, consensus_cluster.seen
+    simulator.start()
+    consensus_cluster.run(499.0)
+    terms = [_consensus_state(consensus_cluster, peer).hard_state.term for peer in made.peers]
+    assert terms[0] < terms[1] == terms[2], "peer3 has voted in a term of which peer1 does not know"
+    seen.sent = {place: sent for place, sent in seen.sent.items() if place[0] != "peer3"}  # it trains some rounds again
+    consensus_cluster.run(900.0)
+    assert not _consensus_state(consensus_cluster, "peer3").votes
+    before = set(seen.accepted)
+    goal = max(seen.models) + 3
+    assert consensus_cluster.reach(goal, 1000.0), "two of three go on, and the third follows"
+    assert not [each for each in seen.accepted - before if each[0] == "peer3"], "it accepts nothing"
+    later = consensus_cluster.signed(2, made.peers)
+    consensus_cluster.admit(later, made.peers)
+    simulator.feed("peer2", NewRoster(later))
+    votes = consensus_cluster.run(simulator.now + 800.0, lambda: _consensus_state(consensus_cluster, "peer3").votes)
+    assert votes, "a later roster gives the vote back"
+    assert consensus_cluster.run(simulator.now + 400.0, lambda: _counts(consensus_cluster, "peer3", goal)), "it counts"
+    consensus_cluster.judge()
+
+
+def _consensus_state(consensus_cluster: ServerCluster, peer: str) -> ConsensusState:
+    return consensus_cluster.node(peer).durable.consensus_states[EVERYONE]
 
 
 def voters_change(seed: int) -> None:
@@ -427,6 +471,7 @@ SESSIONS = {
         buffered,
         minority,
         disk_lost,
+        vote_forgotten,
         voters_change,
         voters_join,
         voter_readmitted,

@@ -52,6 +52,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "buffered": ((2,), ()),
     "minority": ((0,), ()),
     "disk_lost": ((0,), ()),
+    "vote_forgotten": ((0, 5), ()),
     "voters_change": ((9,), ()),
     "voters_join": ((0, 1), ()),
     "voter_readmitted": ((3,), ()),

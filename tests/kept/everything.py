@@ -64,6 +64,7 @@ ENTRIES: dict[str, entries.Entry] = {
         group="all", number=2, voters=("ann", "bob"), members=("ann", "bob", "cas"), text=b"{}"
     ),
     "Sworn": entries.VotingAllowed(group="all", lost=1),
+    "VoteLost": entries.VoteLost(group="all", roster=2),
 }
 
 

@@ -35,6 +35,9 @@ WRITTEN = {
     for name, data in (line.split() for line in (FOLDER / "entries.txt").read_text(encoding="ascii").splitlines())
 }
 
+#: Kinds of entries that the release did not have.
+ADDED = {"VoteLost"}
+
 # ------------------------------------------------------------------------------------------------------------- tags
 
 #: Tags and numbers, as they are on disks and wires already. Rows may be added; none may change.
@@ -83,7 +86,7 @@ def within(data: bytes) -> bytes:
     return data[:4] + data[6:-DIGEST_BYTES]
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in ADDED])
 def test_an_entry_is_written_and_read_as_the_release_did(name: str) -> None:
     assert within(entry_bytes(ENTRIES[name])) == within(WRITTEN[name])
     assert entry_bytes(entry_of(WRITTEN[name])) == entry_bytes(ENTRIES[name])
@@ -96,7 +99,7 @@ def test_an_exchange_with_all_that_shares_ever_had_is_read() -> None:
 
 def test_there_are_bytes_of_every_kind_of_entry() -> None:
     assert {type(each) for each in ENTRIES.values()} == set(get_args(Entry))
-    assert WRITTEN.keys() == {*ENTRIES, "Opened", "snapshot"}
+    assert WRITTEN.keys() | ADDED == {*ENTRIES, "Opened", "snapshot"}
 
 
 def test_a_snapshot_of_the_release_is_read_to_the_last_field() -> None:

@@ -98,7 +98,7 @@ def test_numbers_are_never_used_again_after_what_was_open_was_returned(victim: V
 @pytest.mark.slow
 def test_statements_of_its_earlier_starts_move_nothing(victim: Victim) -> None:
     state, before = victim.node.state, victim.before[0]
-    state.starts.blank = False
+    state.starts.before = range(before - 1, before)
     federation = victim.cluster.node_factory.roster.federation_id
     for number in (before, before - 1):
         text = generation_text(federation, state.me, 1, number, 0)

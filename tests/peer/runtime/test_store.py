@@ -149,6 +149,7 @@ def test_a_flipped_bit_in_the_journal_never_gives_another_state(tmp_path: Path) 
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
+        (tmp_path / "lost").unlink(missing_ok=True)
         state, recovered = restart(tmp_path)
         hit = sum(start <= bit // 8 for start in starts) - 1  # -1: the head; 0, 1, 2: that batch
         assert state == told[: sum(batches[: max(hit, 0)])], f"bit {bit}"
@@ -200,6 +201,29 @@ def test_a_missing_journal_is_lost_memory(tmp_path: Path) -> None:
     max((tmp_path / "journal").iterdir()).unlink()
     state, recovered = restart(tmp_path)
     assert (state, recovered.whole, codes(recovered)) == ([0], False, ["journal_corrupt"])
+
+
+def test_a_start_that_ended_early_does_not_hide_what_is_lost(tmp_path: Path) -> None:
+    """Its node has to give up its vote for it: each start says so until a snapshot follows from it."""
+    played(tmp_path, "1s2")
+    max((tmp_path / "journal").iterdir()).unlink()
+    for start in range(3):
+        state, recovered = restart(tmp_path)
+        assert (state, recovered.whole, codes(recovered)) == ([0], False, ["journal_corrupt"]), f"start {start}"
+    played(tmp_path, "1")
+    assert not restart(tmp_path)[1].whole, "entries may be of anything"
+    played(tmp_path, "s")
+    assert restart(tmp_path)[1].whole
+
+
+def test_the_journal_of_a_damaged_snapshot_is_missed(tmp_path: Path) -> None:
+    """It was there before the snapshot was, so what it had is lost."""
+    played(tmp_path, "1s2s3")
+    max((tmp_path / "snapshots").iterdir()).write_bytes(b"")
+    max((tmp_path / "journal").iterdir()).unlink()
+    state, recovered = restart(tmp_path)
+    assert (state, recovered.whole) == ([0, 1, 2], False)
+    assert codes(recovered) == ["snapshot_corrupt", "journal_corrupt"]
 
 
 def test_no_readable_snapshot_is_the_users_to_decide(tmp_path: Path) -> None:
@@ -447,6 +471,33 @@ def test_a_power_cut_after_any_system_call_loses_nothing(tmp_path: Path, monkeyp
             if seed == count % 3:  # the store goes on from each cut, with one of its outcomes
                 told = played(target / "peer", "1s1")
                 assert restart(target / "peer")[0] == told
+
+
+def test_a_process_killed_while_it_finds_a_loss_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files that show the loss are cut and removed only after it is written down."""
+    for last in range(1, 100):
+        root = tmp_path / f"{last:03}"
+        played(root, "1s1s2s2")
+        (root / "snapshots" / "00000003.snapshot").write_bytes(b"")
+        first = root / "journal" / "00000002.journal"
+        first.write_bytes(first.read_bytes()[:-1])
+        store = Store.open(root)
+        with monkeypatch.context() as patched, store:
+            machine = Machine(root, last, patched)
+            try:
+                store.recover()
+            except Crash:
+                ended = False
+            else:
+                ended = True
+            machine.off = True
+        assert not restart(root)[1].whole, f"killed after system call {last}"
+        machine.close()
+        if ended:
+            return
+    raise AssertionError("it never came to its end")
 
 
 # ------------------------------------------------------------------------------------------------ folders of somebody's

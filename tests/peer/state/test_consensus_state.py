@@ -25,6 +25,7 @@ from fedpeer.peer.state.entries import (
     ModelStored,
     TermChanged,
     UpdateMade,
+    VoteLost,
     VotingAllowed,
 )
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
@@ -65,6 +66,7 @@ ENTRIES: st.SearchStrategy[ConsensusEntry] = st.one_of(
     ),
     st.integers(1, 40).map(lambda n: voter_set_known(GROUP, VoterSet(n, PEERS, PEERS | {f"p{n}"}))),
     st.integers(0, 1).map(lambda n: VotingAllowed(group=GROUP, lost=n)),
+    st.integers(1, 3).map(lambda n: VoteLost(group=GROUP, roster=n)),
 )
 
 
@@ -131,3 +133,12 @@ def test_who_lost_a_disk_votes_under_a_later_roster_only() -> None:
     assert not lost.votes
     assert replace(lost, holding=CommitState(2)).votes
     assert lost.hard_state == HardState()
+
+
+def test_who_has_forgotten_a_promise_does_not_vote_and_keeps_the_newest_roster_for_which_that_is_so() -> None:
+    voting = replace(consensus_state().changed(VotingAllowed(group=GROUP, lost=3)), holding=CommitState(4))
+    assert voting.votes
+    for roster, lost in ((4, 4), (2, 3)):
+        found = voting.changed(VoteLost(group=GROUP, roster=roster))
+        assert (found.votes, found.lost) == (False, lost)
+        assert not replace(found, holding=CommitState(9)).votes, "others have not said yet which rosters they know"
