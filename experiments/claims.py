@@ -166,9 +166,9 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
     """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine_S, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
-        mores = [Middle.of(list(mine_S)).median - Middle.of(list(each_S)).median for each_S in theirs]
-        margins = [mine_S - each_S for each_S in theirs]
+        pairs = [_pairs(results, line, other, column) for other in others]
+        mores = [float(np.median(mine_S) - np.median(theirs_S)) for mine_S, theirs_S in pairs]
+        margins = [mine_S - theirs_S for mine_S, theirs_S in pairs]
         words = f"{_points(min(mores), margins[int(np.argmin(mores))], digits=2)} to the nearest"
         return with_test(min(mores) > 0, words, margins)
 
@@ -190,7 +190,7 @@ def falls(
     def check(results: Results) -> ClaimVerdict:
         before, after = (each.median for each in _middles(results, (start, end), column).values())
         lost = 100 * (before - after) / before if part else before - after
-        before_S, after_S = _common(results, start, end, column)
+        before_S, after_S = _pairs(results, [start], [end], column)
         lost_S = (before_S - after_S) * (100 / before_S if part else 1)
         unit = f"% of {before:.1f}" if part else "points"
         bounds = [(1, least), (-1, most)]
@@ -245,26 +245,26 @@ def _middles(results: Results, labels: Sequence[str], column: str) -> Mapping[st
     return {label: Middle.of(_values(results, label, column)) for label in labels}
 
 
-def _mean_over(results: Results, labels: Sequence[str], column: str) -> _Floats:
-    """Return each run's mean over the cells, (S,), which have the same seeds, as they read the same runs."""
-    mean_S: _Floats = np.mean([_values(results, label, column) for label in labels], axis=0)
-    return mean_S
+def _by_seed(results: Results, line: Sequence[str], column: str) -> Mapping[int, float]:
+    """Return the mean over a line's cells for each seed that all of them have."""
+    values = [_values(results, label, column) for label in line]
+    cells = [dict(zip(results[label].seeds, each, strict=True)) for label, each in zip(line, values, strict=True)]
+    return {seed: float(np.mean([cell[seed] for cell in cells])) for seed in sorted(set.intersection(*map(set, cells)))}
 
 
-def _common(results: Results, label: str, other: str, column: str) -> tuple[_Floats, _Floats]:
-    """Return the values of two cells, (S,) each, in pairs of the same seed, of the seeds that both have."""
-    one, two = _values(results, label, column), _values(results, other, column)
-    theirs = dict(zip(results[other].seeds, two, strict=True))
-    pairs = [(mine, theirs[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in theirs]
+def _pairs(results: Results, line: Sequence[str], other: Sequence[str], column: str) -> tuple[_Floats, _Floats]:
+    """Return the means of two lines over their cells, (S,) each, in pairs of the same seed, of the seeds both have."""
+    mine, theirs = _by_seed(results, line, column), _by_seed(results, other, column)
+    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
     if not pairs:
-        raise _MissingError(f"{label} and {other} have no seed in common")
+        raise _MissingError(f"{line[0]} and {other[0]} have no seed in common")
     mine_S, theirs_S = np.array(pairs, dtype=np.float64).T
     return mine_S, theirs_S
 
 
 def _differences(results: Results, label: str, other: str, column: str, *, part: float = 1.0) -> _Floats:
     """Return the differences of two cells over the seeds that both have, (S,); `part` scales the other's values."""
-    mine_S, theirs_S = _common(results, label, other, column)
+    mine_S, theirs_S = _pairs(results, [label], [other], column)
     return mine_S - part * theirs_S
 
 
